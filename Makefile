@@ -1,0 +1,68 @@
+# Every target sets itself up: the virtual environment is made once and kept in $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+# --- set-up ---------------------------------------------------------------------------------------
+
+# torch comes first and alone: asked for by its exact version it resolves to one known build, and
+# the later installs find it in place.
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "torch_jax needs Python 3.11 or newer, but $(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>/dev/null || echo missing). Try: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@echo "setting up $(VENV) (once; a few minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) torch
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) -e '.[demo]'
+	@touch $@
+
+# --- what a user runs -----------------------------------------------------------------------------
+
+demo: $(VENV)/.demo  ## search and train on real text, on JAX and on CPU (DEMO_ARGS="--quick")
+	$(BIN)/python -m demo $(DEMO_ARGS)
+
+test: $(VENV)/.dev  ## the quick tests
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+# --- what a developer runs ------------------------------------------------------------------------
+
+test-all: test test-rest  ## every test: quick, slow and doctests
+
+# pytest ends with 5 when it found nothing to run, which is no failure here.
+test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow tests and doctests
+	$(BIN)/python -m pytest -n $(JOBS) -m slow || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n $(JOBS) --doctest-modules torch_jax || [ $$? -eq 5 ]
+
+bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+lint: $(VENV)/.dev  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## remove the virtual environment, caches and outputs
+	rm -rf $(VENV) build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help demo test test-all test-rest bench lint clean

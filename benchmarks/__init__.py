@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m benchmarks`` (``make bench``). They print medians and ratios."""

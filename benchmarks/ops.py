@@ -1,0 +1,34 @@
+"""What one eager operator costs over the bare ``jax.jit`` call that does the same, on 4x4."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from benchmarks.timing import alternate, table
+
+TARGET = 2.2
+
+
+def run() -> None:
+    """Time each operator beside its bare jitted twin."""
+    x, y = torch.ones(4, 4, device="jax"), torch.ones(4, 4, device="jax")
+    transposed = y.t()
+    a, b = jnp.ones((4, 4)), jnp.ones((4, 4))
+    mul, add, relu = jax.jit(jnp.multiply), jax.jit(lambda a: a + 1), jax.jit(jax.nn.relu)
+    mm, mm_transposed = jax.jit(jnp.matmul), jax.jit(lambda a, b: a @ b.T)
+    pairs = {
+        "x * y": (lambda: x * y, lambda: mul(a, b)),
+        "x + 1": (lambda: x + 1, lambda: add(a)),
+        "relu(x)": (lambda: torch.relu(x), lambda: relu(a)),
+        "mm(x, y)": (lambda: torch.mm(x, y), lambda: mm(a, b)),
+        "mm(x, view)": (lambda: torch.mm(x, transposed), lambda: mm_transposed(a, b)),
+        "mm(x, y.t())": (lambda: torch.mm(x, y.t()), lambda: mm_transposed(a, b)),
+    }
+    rows = []
+    with torch.no_grad():
+        for what, (ours, bare) in pairs.items():
+            times = alternate({"ours": ours, "bare": bare}, calls=200, rounds=200)
+            rows.append((what, times["ours"] * 1e6, times["bare"] * 1e6, TARGET))
+    table("Eager operators on 4x4 float32 (median)", rows, "us")

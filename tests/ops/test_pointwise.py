@@ -1,0 +1,320 @@
+"""Arithmetic, comparisons, logic and bits against the CPU."""
+
+import itertools
+
+import pytest
+import torch
+
+from tests.compare import check, check_raises
+
+INTS = [torch.uint8, torch.int8, torch.int64]
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+INF, NAN = float("inf"), float("nan")
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 3.0, INF, -INF, NAN, 1e-30])
+
+
+def make(dtype, *shape, low=-4, high=5, grad=False):
+    generator = torch.Generator().manual_seed(len(shape) + 7)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) > 0.5
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        x = torch.randn(shape, generator=generator, dtype=wide) * 2
+        return x.to(dtype).requires_grad_(grad)
+    low = max(low, 0) if dtype == torch.uint8 else low
+    return torch.randint(low, high, shape, generator=generator).to(dtype)
+
+
+def pairs():
+    """Every special value with every other."""
+    a, b = zip(*itertools.product(SPECIAL.tolist(), repeat=2), strict=True)
+    return torch.tensor(a), torch.tensor(b)
+
+
+ARITHMETIC = [torch.add, torch.sub, torch.mul, torch.div]
+SAME_DTYPE = [torch.maximum, torch.minimum, torch.fmax, torch.fmin]
+FLOAT_BINARY = [
+    *ARITHMETIC,
+    *SAME_DTYPE,
+    torch.atan2,
+    torch.hypot,
+    torch.copysign,
+    torch.logaddexp,
+    torch.logaddexp2,
+    torch.xlogy,
+    torch.special.xlog1py,
+    torch.heaviside,
+    torch.remainder,
+    torch.fmod,
+    torch.floor_divide,
+    torch.float_power,
+    torch.pow,
+]
+ROUNDING = [None, "trunc", "floor"]
+
+
+def named(functions):
+    return pytest.mark.parametrize("f", functions, ids=lambda f: f.__name__)
+
+
+@named(FLOAT_BINARY)
+def test_special_values(f):
+    check(f, *pairs(), grad=False)
+
+
+@named([f for f in FLOAT_BINARY if f not in (torch.heaviside, torch.floor_divide)])
+def test_gradients(f):
+    check(f, make(torch.float32, 3, 4, grad=True).abs(), make(torch.float32, 4, grad=True).abs())
+
+
+@named(FLOAT_BINARY)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_float_dtypes(f, dtype):
+    check(f, make(dtype, 3, 4).t(), make(dtype, 4, 1))
+
+
+@pytest.mark.slow
+@named([*ARITHMETIC, *SAME_DTYPE])
+@pytest.mark.parametrize("dtypes", list(itertools.product([*INTS, torch.float32], repeat=2)))
+def test_promotion(f, dtypes):
+    x, y = (make(d, 2, 3, low=1) for d in dtypes)
+    check(f, x, y)
+    check(f, x, y[0, 0])
+    check(f, x[0, 0], y[0, 1])
+
+
+@pytest.mark.slow
+@named(ARITHMETIC)
+@pytest.mark.parametrize("dtype", [torch.bool, *INTS, *FLOATS, torch.complex64])
+@pytest.mark.parametrize("number", [True, 3, -1.5, 1j])
+def test_python_numbers(f, dtype, number):
+    x = make(dtype, 2, 3)
+    if f is torch.sub and (dtype == torch.bool or number is True):
+        return check_raises(f, x, number)
+    if dtype == torch.float16 and number == 1j:
+        number = 2  # complex32 has no twin in JAX
+    check(f, x, number)
+    return check(lambda x: f(x, number), x[0, 0])
+
+
+@pytest.mark.parametrize("dtype", [*INTS, *FLOATS])
+@pytest.mark.parametrize("mode", ROUNDING)
+def test_rounding_modes(dtype, mode):
+    x, y = make(dtype, 40, low=-9, high=10), make(dtype, 40, low=1)
+    y = torch.where(y == 0, 3, y)
+    check(lambda x, y: torch.div(x, y, rounding_mode=mode), x, y)
+    check(lambda x: torch.div(x, 3, rounding_mode=mode), x)
+    check(lambda x: x // 2, x)
+    check(lambda x: 7 % torch.where(x == 0, 5, x), x)
+    if dtype.is_floating_point:
+        check(lambda x, y: torch.div(x, y, rounding_mode=mode), *pairs())
+
+
+def test_quotients_are_exact():
+    x = torch.arange(1.0, 200, device="jax")
+    for n in (41, 47.0, torch.tensor(49.0, device="jax")):
+        assert torch.equal(x * n / n, x)
+        assert torch.equal(torch.div(x * n, n, rounding_mode="trunc"), x)
+
+
+@pytest.mark.parametrize("dtype", [*INTS, torch.float32])
+def test_remainders_have_the_right_sign(dtype):
+    x = torch.arange(-8 if dtype != torch.uint8 else 0, 9).to(dtype)
+    for f, y in itertools.product((torch.remainder, torch.fmod), (3, -3)):
+        if dtype != torch.uint8 or y > 0:
+            check(f, x, y)
+            check(f, x, torch.full_like(x, y))
+
+
+def test_alpha():
+    x, y = make(torch.float32, 3, grad=True), make(torch.float32, 2, 3, grad=True)
+    check(lambda x, y: torch.add(x, y, alpha=2.5), x, y)
+    check(lambda x, y: torch.sub(x, y, alpha=2), x, y)
+    check(lambda x, y: torch.rsub(x, y, alpha=3), x, y)
+    check(lambda x: torch.add(x, 2, alpha=3), x)
+    check(lambda x, y: torch.add(x, y, alpha=3), make(torch.int8, 3), make(torch.int8, 3))
+    check(lambda x, y: torch.add(x, y, alpha=True), make(torch.bool, 3), make(torch.bool, 3))
+
+
+def test_integers_wrap_around():
+    x = torch.tensor([127, -128, 100], dtype=torch.int8)
+    check(lambda x: x + 100, x)
+    check(lambda x: x * x, x)
+    check(lambda x: x**3, x)
+    check(lambda x: x - 250, x.to(torch.uint8))
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 4, -1, -2, 0.5, -0.5, 2.5, -1.5, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64])
+def test_powers(exponent, dtype):
+    x = make(dtype, 3, 4, grad=dtype.is_floating_point)
+    if dtype == torch.int64 and exponent < 0 and isinstance(exponent, int):
+        return check_raises(lambda x: x**exponent, x)
+    # near the branch cut and for large powers complex rounding differs by more
+    scale = 4 if dtype.is_complex else 1
+    check(lambda x: x**exponent, x.abs() if dtype.is_floating_point else x, scale=scale)
+    check(lambda x: x**exponent, SPECIAL)
+    return check(lambda x: 2**x, x, scale=scale)
+
+
+def test_integer_tensor_powers():
+    base, exponent = torch.arange(-3, 4).repeat(7), torch.arange(-3, 4).repeat_interleave(7)
+    check(torch.pow, base[base != 0], exponent[base != 0])
+    check(torch.pow, make(torch.int32, 4), make(torch.float32, 4).abs())
+
+
+@named([torch.gcd, torch.lcm])
+def test_divisors(f):
+    check(f, make(torch.int64, 50, low=-90, high=90), make(torch.int64, 50, low=-9, high=60))
+    check(f, make(torch.int32, 5), torch.tensor(0, dtype=torch.int32))
+
+
+def test_nextafter():
+    check(torch.nextafter, *pairs())
+    check(torch.nextafter, make(torch.float64, 5), make(torch.float64, 1))
+
+
+def test_ldexp_frexp():
+    check(torch.ldexp, make(torch.float32, 5, grad=True), torch.arange(5) - 2)
+    check(lambda x: tuple(torch.frexp(x)), SPECIAL[torch.isfinite(SPECIAL)])
+
+
+def test_incomplete_gamma():
+    x = torch.linspace(0.1, 8, 20)
+    check(torch.special.gammainc, x, x.flip(0))
+    check(torch.special.gammaincc, x, x.flip(0))
+
+
+def test_ternary():
+    x, y, z = (make(torch.float32, *s, grad=True) for s in ((3, 1), (4,), (3, 4)))
+    check(lambda *a: torch.addcmul(*a, value=0.5), x, y, z)
+    check(lambda *a: torch.addcdiv(*a, value=-2), x, y, z)
+    check(torch.addcmul, x, y, z)
+    check(torch.lerp, x, y, z)
+    check(lambda x, y: torch.lerp(x, y, 0.3), x, y)
+    check(lambda x, y: torch.lerp(x, y, 1.0), x, y)
+    check(lambda *a: torch.addcmul(*a, value=3), *(make(torch.int32, 3) for _ in range(3)))
+    half = [t.detach().bfloat16() for t in (x, y, z)]
+    check(torch.addcmul, *half)
+    check(torch.lerp, *half)
+
+
+def test_clamp():
+    x = make(torch.float32, 3, 4, grad=True)
+    check(lambda x: x.clamp(-1, 1), x)
+    check(lambda x: x.clamp(min=0.5), x)
+    check(lambda x: x.clamp(max=0), x)
+    check(lambda x: x.clamp(1, -1), x)
+    check(lambda x: x.clamp_min(0.1), x)
+    check(lambda x, y: x.clamp(y, y + 1), x, make(torch.float32, 4))
+    check(lambda x, y: x.clamp_max(y), x, make(torch.float32, 4, grad=True))
+    check(lambda x: x.clamp(0, 2), SPECIAL)
+    check(lambda x: x.clamp(0.5), make(torch.int64, 5))
+    check(lambda x: x.clamp(-1, 1), make(torch.int8, 5))
+    check(lambda x: x.clamp(1, 2), make(torch.bfloat16, 5))
+
+
+def test_where_and_masks():
+    x, y, mask = (
+        make(torch.float32, 3, 4, grad=True),
+        make(torch.float32, 4),
+        make(torch.bool, 3, 1),
+    )
+    check(torch.where, mask, x, y)
+    check(lambda m, x: torch.where(m, x, 2), mask, x)
+    check(lambda m, x: torch.where(m, x, 2.5), mask, make(torch.int32, 3, 4))
+    check(torch.where, mask, make(torch.int8, 4), make(torch.float64, 3, 1)[0, 0])
+    check(lambda x, m: x.masked_fill(m, -INF), x, mask)
+    check(lambda x, m: x.masked_fill(m, torch.tensor(2.0).to(x.device)), x, mask)
+    check(lambda x, m: x.masked_fill_(m, 7), make(torch.int32, 4, 3).t(), mask)
+    check(lambda x: x.masked_fill(x > 0, 0), make(torch.bfloat16, 5))
+
+
+@named([torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge])
+def test_comparisons(f):
+    check(f, *pairs())
+    for a, b in itertools.product([torch.bool, torch.uint8, torch.int64, torch.float32], repeat=2):
+        check(f, make(a, 3, 4), make(b, 4))
+        check(f, make(a, 3, 4), 1)
+    check(f, make(torch.int64, 5), 0.5)
+    check(f, make(torch.bfloat16, 5), 0.1)
+    check(lambda x: getattr(x.clone(), f"{f.__name__}_")(1), make(torch.float32, 4))
+
+
+@named([torch.logical_and, torch.logical_or, torch.logical_xor])
+def test_logic(f):
+    for dtype in (torch.bool, torch.int64, torch.float32, torch.complex64):
+        check(f, make(dtype, 3, 4), make(torch.float32, 4))
+        check(torch.logical_not, make(dtype, 3))
+
+
+@named([torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_bits(f, dtype):
+    check(f, make(dtype, 3, 4), make(dtype, 4))
+    check(f, make(dtype, 3), 1 if dtype != torch.bool else True)
+    check(torch.bitwise_not, make(dtype, 3))
+    check(lambda x: 5 & x.int(), make(dtype, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_shifts(dtype):
+    x = make(dtype, 30, low=-100, high=100)
+    by = (torch.arange(30) % (x.element_size() * 8)).to(dtype)
+    check(torch.bitwise_left_shift, x, by)
+    check(torch.bitwise_right_shift, x, by)
+    check(lambda x: (x << 2, x >> 1, 1 << x.clamp(0, 5), x.__lshift__(1)), x)
+    if dtype != torch.uint8:
+        check(torch.bitwise_right_shift, x, torch.full_like(x, 64))
+        check(torch.bitwise_left_shift, x, torch.full_like(x, -1))
+
+
+def test_closeness():
+    x = torch.tensor([1.0, 2.0, NAN, INF, -INF])
+    y = torch.tensor([1.0, 2.00001, NAN, INF, INF])
+    for f in (torch.isclose, torch.allclose, torch.equal):
+        check(f, x, y)
+        check(f, x[:2], y[:2])
+    check(lambda x, y: torch.isclose(x, y, equal_nan=True), x, y)
+    check(lambda x, y: torch.allclose(x, y, equal_nan=True), x[:4], y[:4])
+    check(torch.equal, x[:2], x[:3])
+    check(torch.equal, make(torch.int32, 3), make(torch.int32, 3))
+
+
+@named([torch.add, torch.mul, torch.div])
+def test_in_place_and_out(f):
+    name = f.__name__
+    x, y = make(torch.float32, 3, 4), make(torch.float32, 3, 1)
+    check(lambda x, y: getattr(x, f"{name}_")(y), x, y)
+    check(lambda x: getattr(x.t()[1:], f"{name}_")(2), x)
+    check(lambda x, y, out: f(x, y, out=out), x, y, torch.empty(0))
+    check(lambda x, y, out: f(x, y, out=out), x, y, torch.empty(4, 3, dtype=torch.float64).t())
+    check(lambda x: getattr(x, f"{name}_")(x), x)
+    check_raises(lambda x: getattr(x, f"{name}_")(1.5), make(torch.int32, 3))
+    check_raises(f, x, make(torch.float32, 5))
+
+
+def test_foreach():
+    xs = [make(torch.float32, 3), make(torch.float32, 2, 2)]
+    ys = [make(torch.float32, 3) + 1, make(torch.float32, 2, 2) * 2]
+    check(torch._foreach_add, xs, ys)
+    check(lambda x, y: torch._foreach_add(x, y, alpha=3), xs, ys)
+    check(torch._foreach_mul, xs, 2.5)
+    check(torch._foreach_div, xs, [2.0, 3.0])
+    check(lambda x, y: torch._foreach_addcmul(x, x, y, 0.5), xs, ys)
+    check(lambda x, y: torch._foreach_addcdiv(x, x, y, [0.5, 2.0]), xs, ys)
+    check(lambda x, y: torch._foreach_lerp(x, y, 0.25), xs, ys)
+    check(lambda x: torch._foreach_add_(x, 1), xs)
+    check(torch._foreach_clamp_min, xs, 0.0)
+    check(torch._foreach_maximum, xs, ys)
+    check(lambda x: torch._foreach_pow(x, 2), xs)
+    check(torch._foreach_neg, xs)
+    check(torch._foreach_norm, xs)
+    check(lambda x: torch._foreach_powsum(x, 3), xs)
+    check(lambda x, y: torch._foreach_copy_(x, y), xs, ys)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
+def test_shapes(shape):
+    for f in FLOAT_BINARY:
+        check(f, make(torch.float32, *shape), make(torch.float32, *shape))

@@ -1,0 +1,33 @@
+"""The README says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torch_jax import config
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def test_the_table_of_settings_is_complete():
+    rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", README, re.MULTILINE))
+    assert rows == {name: str(setting.default) for name, setting in config.SETTINGS.items()}
+
+
+def test_settings_are_checked(monkeypatch):
+    with pytest.raises(ValueError, match="must be one of"):
+        config.set("cpu_fallback", "perhaps")
+    with pytest.raises(KeyError):
+        config.get("no_such_setting")
+    monkeypatch.setenv("TORCH_JAX_CACHE_SIZE", "7")
+    monkeypatch.delitem(config._values, "cache_size", raising=False)
+    assert config.get("cache_size") == 7
+    monkeypatch.delitem(config._values, "cache_size")
+
+
+def test_the_readme_example_runs():
+    code = README.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "README", "exec"), {})

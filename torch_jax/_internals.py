@@ -1,0 +1,76 @@
+"""Every private PyTorch and JAX name that torch_jax relies on, looked up tolerantly.
+
+Nothing here runs work. A name that the installed release lacks becomes a function that raises
+a clear error when it is *used*, so that ``import torch`` is never broken by a missing symbol.
+JAX is imported only by :func:`x64_state`, at the first use of the device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+DEVICE_TYPE = "jax"
+
+
+def _lookup(path: str) -> Any:
+    """Return ``torch.<path>``, or a function that raises when the installed torch lacks it."""
+    module_name, _, attribute = f"torch.{path}".rpartition(".")
+    try:
+        owner: Any = torch
+        for part in module_name.split(".")[1:]:
+            owner = getattr(owner, part)
+        return getattr(owner, attribute)
+    except AttributeError:
+        return _missing(f"torch.{path}")
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def raise_missing(*_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"torch_jax needs the private name '{name}', which torch {torch.__version__} lacks. "
+            "Install a torch release that torch_jax supports (torch>=2.11)."
+        )
+
+    return raise_missing
+
+
+create_empty_tensor = _lookup("_C._acc.create_empty_tensor")
+backend_name = _lookup("_C._get_privateuse1_backend_name")
+swap_tensor_impl = _lookup("_C._swap_tensor_impl")
+has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
+all_op_names = _lookup("_C._dispatch_get_all_op_names")
+TensorBase = _lookup("_C.TensorBase")
+CpuGenerator = _lookup("_C.Generator")
+PRIVATE_USE1 = _lookup("_C._autograd.DeviceType.PrivateUse1")
+
+_acc = getattr(torch._C, "_acc", None)
+HookBase: Any = getattr(_acc, "PrivateUse1Hooks", object)
+GuardBase: Any = getattr(_acc, "DeviceGuard", object)
+
+META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+
+
+def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
+    """Rename PrivateUse1 to ``name`` and install module, hook and guard for it.
+
+    See ``torch.utils.backend_registration._setup_privateuseone_for_python_backend``.
+    """
+    registration = importlib.import_module("torch.utils.backend_registration")
+    name_ = "_setup_privateuseone_for_python_backend"
+    setup = getattr(registration, name_, _missing(f"torch.utils.backend_registration.{name_}"))
+    setup(rename=name, backend_module=module, hook=hook, device_guard=guard)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own decompositions, by overload (``torch._decomp.decomposition_table``)."""
+    return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})
+
+
+def x64_state() -> Any:
+    """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
+    config = importlib.import_module("jax._src.config")
+    return config.enable_x64

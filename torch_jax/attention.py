@@ -1,0 +1,85 @@
+"""Routes ``scaled_dot_product_attention`` to one fused operator with a gradient of its own.
+
+PyTorch composes attention of matmul and softmax on devices it does not know. It has an operator
+for such devices to override, ``_scaled_dot_product_fused_attention_overrideable``, with a backward
+formula, but a Python device cannot make PyTorch choose it. So the choice is made here, in a kernel
+above autograd. What the operator does not take (other than four dims, math asked for by
+``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
+
+Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_math = torch.ops.aten._scaled_dot_product_attention_math
+
+
+def install() -> Any:
+    """Register the kernel; returns the library that keeps it registered."""
+    library = torch.library.Library("aten", "IMPL")
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):
+        library.impl("scaled_dot_product_attention", attend, key)
+    return library
+
+
+def attend(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    *,
+    scale=None,
+    enable_gqa=False,
+) -> torch.Tensor:
+    """Attention over ``[batch, heads, length, width]``; the mask is bool or additive."""
+    if not _fusable(query, key, value, attn_mask, is_causal, enable_gqa):
+        return _math(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )[0]
+    if enable_gqa and key.shape[1] != query.shape[1]:
+        key, value = (
+            t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value)
+        )
+    bias = _additive(attn_mask, query)
+    if bias is not None:
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
+        query, key, value, bias, dropout_p, is_causal, False, scale=scale
+    )[0]
+
+
+def _fusable(query, key, value, attn_mask, is_causal, enable_gqa) -> bool:
+    tensors = (query, key, value)
+    if not (torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.cudnn_sdp_enabled()):
+        return False  # sdpa_kernel(SDPBackend.MATH) and the like
+    if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
+        return False
+    if attn_mask is not None and (is_causal or attn_mask.device != query.device):
+        return False
+    batch = all(t.shape[0] == query.shape[0] for t in tensors)
+    heads = key.shape[1] == value.shape[1] and (
+        key.shape[1] == query.shape[1] or (enable_gqa and query.shape[1] % key.shape[1] == 0)
+    )
+    lengths = key.shape[2] == value.shape[2] and query.shape[3] == key.shape[3]
+    return batch and heads and lengths and query.dtype.is_floating_point
+
+
+def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """A bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
+    return zeros.masked_fill_(mask.logical_not(), -torch.inf)

@@ -1,0 +1,86 @@
+"""Every setting of torch_jax: its default, its environment variable, and what it does.
+
+Read a setting as ``config.name``; change it with :func:`set`, or before Python starts with the
+environment variable ``TORCH_JAX_<NAME>``.
+
+>>> from torch_jax import config
+>>> config.get("matmul_precision")
+'highest'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Setting(NamedTuple):
+    """One setting: the parsed default, the values it may take (empty: any), and its help."""
+
+    default: Any
+    choices: tuple[Any, ...]
+    help: str
+
+    def parse(self, text: str) -> Any:
+        """Turn the text of an environment variable into a value of the default's type."""
+        kind: Callable[[str], Any] = type(self.default)
+        return text.lower() in ("1", "true", "on") if kind is bool else kind(text)
+
+
+SETTINGS: dict[str, Setting] = {
+    "cpu_fallback": Setting(
+        "warn",
+        ("warn", "error", "silent"),
+        "What an operator without a JAX lowering does: run on the CPU with one warning per "
+        "operator, raise OperatorNotFound, or run on the CPU without a word.",
+    ),
+    "check_indices": Setting(
+        "auto",
+        ("auto", "always", "never"),
+        "Check index tensors against the bounds and raise IndexError as PyTorch on CPU does. "
+        "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
+        "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
+    ),
+    "matmul_precision": Setting(
+        "highest",
+        ("default", "high", "highest"),
+        "Precision of float32 matrix products and convolutions: 'highest' is true float32, as "
+        "PyTorch's default; 'default' lets accelerators use bfloat16 or TF32.",
+    ),
+    "cache_size": Setting(
+        16384,
+        (),
+        "How many compiled eager operators are kept (an entry is one operator with one set of "
+        "shapes, dtypes and static arguments); the oldest are dropped first.",
+    ),
+}
+
+_values: dict[str, Any] = {}
+listeners: list[Callable[[], None]] = []  # called after each change
+
+
+def get(name: str) -> Any:
+    """Return the value of the setting ``name``; ``KeyError`` where there is none."""
+    if name not in _values:
+        text = os.environ.get(f"TORCH_JAX_{name.upper()}")
+        setting = SETTINGS[name]
+        _values[name] = _checked(name, setting.default if text is None else setting.parse(text))
+    return _values[name]
+
+
+def set(name: str, value: Any) -> None:
+    """Change the setting ``name``; ``ValueError`` where ``value`` is not one of its choices.
+
+    What was compiled under another value is dropped.
+    """
+    _values[name] = _checked(name, value)
+    for listener in listeners:
+        listener()
+
+
+def _checked(name: str, value: Any) -> Any:
+    choices = SETTINGS[name].choices
+    if choices and value not in choices:
+        raise ValueError(f"torch_jax setting {name!r} must be one of {choices}, not {value!r}")
+    return value

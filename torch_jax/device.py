@@ -1,0 +1,115 @@
+"""The device itself: its name, its guard, and what wakes it up at first use.
+
+:func:`register` runs inside ``import torch`` and must be quick: it names PyTorch's PrivateUse1
+device ``jax`` and leaves two doors – the factories ``empty`` and ``empty_strided``, and a boxed
+fallback – through which every first use of the device comes. Behind them :func:`wake` imports JAX
+and the table of operators, once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from torch_jax import _internals
+
+DOORS = ("empty.memory_format", "empty_strided")
+
+_lock = threading.RLock()
+_awake = False
+_libraries: list[Any] = []
+
+
+class _Hook(_internals.HookBase):
+    """Answers C++'s questions about the device (``at::PrivateUse1HooksInterface``)."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def has_primary_context(self, index: int) -> bool:
+        return _awake
+
+    def is_built(self) -> bool:
+        return True
+
+
+class _Guard(_internals.GuardBase):
+    """There is one logical device, so switching devices has nothing to do."""
+
+    def type_(self) -> Any:
+        return _internals.PRIVATE_USE1
+
+
+def register() -> None:
+    """Make ``torch.device("jax")`` known; does nothing the second time."""
+    with _lock:
+        if _libraries:
+            return
+        if _internals.backend_name() not in ("privateuseone", _internals.DEVICE_TYPE):
+            raise RuntimeError(
+                "PyTorch has room for one out-of-tree device, and "
+                f"'{_internals.backend_name()}' has taken it"
+            )
+        from torch_jax import device_module, patches
+
+        _internals.setup_python_backend(_internals.DEVICE_TYPE, device_module, _Hook(), _Guard())
+        doors = torch.library.Library("aten", "IMPL")
+        for name in DOORS:
+            doors.impl(name, _door(name), "PrivateUse1")
+        rest = torch.library.Library("_", "IMPL")
+        rest.fallback(_fallback, "PrivateUse1")
+        autocast = torch.library.Library("_", "IMPL")
+        autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+        _libraries.extend((doors, rest, autocast))
+        patches.install_light()
+
+
+def is_awake() -> bool:
+    """Whether the device has been used in this process."""
+    return _awake
+
+
+def wake() -> None:
+    """Import JAX and the table and register the kernels; the first use of the device calls it."""
+    global _awake
+    if _awake:
+        return
+    with _lock:
+        if _awake:
+            return
+        try:
+            import jax  # noqa: F401
+        except Exception as error:
+            raise RuntimeError(
+                f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
+                "Install it with: pip install jax"
+            ) from error
+        from torch_jax import dispatch, patches
+
+        dispatch.install()
+        patches.install()
+        _awake = True
+
+
+def _door(name: str) -> Any:
+    """A factory that wakes the device before it makes the first tensor."""
+
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+        wake()
+        from torch_jax.kernels import KERNELS
+
+        kernel = KERNELS[name]
+        kernels[0] = kernel
+        return kernel(*args, **kwargs)
+
+    kernels = [call]
+    return lambda *args, **kwargs: kernels[0](*args, **kwargs)
+
+
+def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    wake()
+    from torch_jax import dispatch
+
+    return dispatch.fallback(op, *args, **kwargs)

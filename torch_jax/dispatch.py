@@ -1,0 +1,362 @@
+"""From the table to PyTorch's dispatcher: kernels for every overload, and the lookup ladder.
+
+For each operator the ladder's rungs, in order: a user's override, the table, a variant derived
+from the table, PyTorch's own composite, a decomposition, the CPU, ``OperatorNotFound``. What the
+table serves is registered with the dispatcher when the device is first used. All else arrives at
+:func:`fallback`, which finds the rung once per overload and remembers it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax import (
+    _internals,
+    attention,
+    config,
+    device,
+    errors,
+    kernels,
+    ops,
+    variants,
+)
+from torch_jax.eager import Kernel
+from torch_jax.kernels import KERNELS, redispatch_to_meta, write_output
+from torch_jax.ops import registry
+from torch_jax.ops.registry import TABLE, Lowering
+from torch_jax.signature import signature
+from torch_jax.storage import is_jax
+
+CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
+
+KERNELS_BY_OP: dict[Any, Kernel] = {}  # what the table serves
+
+_OVERRIDES: dict[str, Lowering] = {}
+_override_libraries: list[torch.library.Library] = []  # a registration lives as long as these
+_resolved: dict[Any, Callable[..., Any]] = {}
+_library: torch.library.Library | None = None
+_private: torch.library.Library | None = None
+_lock = threading.RLock()
+_running = threading.local()
+
+
+def install() -> None:
+    """Register kernels for the whole table; called once, at the first use of the device."""
+    global _library, _private
+    with _lock:
+        if _library is not None:
+            return
+        _private = torch.library.Library("torch_jax", "FRAGMENT")
+        _private.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
+        ops.load()
+
+        library = torch.library.Library("aten", "IMPL")
+        for name, kernel in KERNELS.items():
+            if name not in device.DOORS:
+                _register(library, name, kernel)
+        for name in TABLE:
+            _register_table(library, name)
+        for packet in {name.partition(".")[0] for name in TABLE}:
+            _register_variants(library, packet)
+        for packet in _foreach_packets():
+            _register_foreach(library, packet)
+        write = TABLE["torch_jax::write_"]
+        op = torch.ops.torch_jax.write_.default
+        _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
+        _override_libraries.append(attention.install())
+        config.listeners.append(forget_compiled)
+        _library = library
+
+
+def forget_compiled() -> None:
+    """Drop every compiled entry; each is made again when it is next called for."""
+    for kernel in KERNELS_BY_OP.values():
+        kernel.cache.clear()
+        kernel.hot.clear()
+
+
+def _register(library: Any, name: str, kernel: Callable[..., Any]) -> None:
+    """Register a kernel for an overload, if this torch has the overload and ours must run."""
+    op = variants.overload(name)
+    if op is None or _is_composite(op) or op in _resolved:
+        return
+    _resolved[op] = kernel
+    library.impl(op, kernel, "PrivateUse1")
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether PyTorch decomposes the operator above autograd: a kernel would take its gradient.
+
+    Some with a decomposition have kernels too (``silu_backward``), and gradients of their own.
+    """
+    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
+    composite = _internals.has_kernel(name, "CompositeImplicitAutograd")
+    return composite and not _internals.has_kernel(name, "CPU")
+
+
+def _register_table(library: Any, name: str) -> None:
+    op = variants.overload(name)
+    if op is not None and not name.startswith("torch_jax::"):
+        _register(library, name, make_kernel(op, TABLE[name]).call)
+
+
+def _register_variants(library: Any, packet: str) -> None:
+    for base in dict.fromkeys((packet, f"{packet.removesuffix('_functional')}_")):
+        for op in variants.siblings(base):
+            name = variants.table_name(op)
+            if name in TABLE or name in KERNELS or not op._schema.is_mutable:
+                continue
+            functional = variants.functional_of(op)
+            lowering = functional and TABLE.get(variants.table_name(functional))
+            if not lowering:
+                continue
+            if variants.is_out(op):
+                _register(library, name, _out_kernel(op, functional))
+            else:
+                _register(library, name, make_kernel(op, lowering, functional).call)
+
+
+def _foreach_packets() -> list[str]:
+    names = {name.partition(".")[0] for name in _internals.all_op_names()}
+    return sorted(
+        name.removeprefix("aten::") for name in names if name.startswith("aten::_foreach_")
+    )
+
+
+def _register_foreach(library: Any, packet: str) -> None:
+    for op in variants.siblings(packet):
+        if variants.is_out(op) or variants.table_name(op) in TABLE:
+            continue
+        lowering = variants.foreach_lowering(op)
+        if lowering is not None:
+            _register(library, variants.table_name(op), make_kernel(op, lowering).call)
+
+
+def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
+    """The kernel that runs ``lowering`` for the overload ``op``, a variant of ``functional``."""
+    kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes), functional)
+    KERNELS_BY_OP[op] = kernel
+    return kernel
+
+
+def _out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
+    """``out=``: the functional result, written into the tensors that were given."""
+    names = [a.name for a in op._schema.arguments if variants.is_out_argument(a)]
+    choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        outs = [kwargs.pop(name) for name in names]
+        for choice in choices:  # sums are taken in the output's dtype, factories run on its device
+            if kwargs.get(choice) is None:
+                kwargs[choice] = getattr(outs[0], choice)
+        result = functional(*args, **kwargs)
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        for out, value in zip(outs, results, strict=True):
+            write_output(op, out, value)
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    return call
+
+
+def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The boxed kernel of every overload that has none: climbs the ladder."""
+    install()
+    found = _resolved.get(op)
+    if found is None:
+        found = _resolve(op)
+        _resolved[op] = found
+    return found(*args, **kwargs)
+
+
+def rung(op: Any) -> str:
+    """Which rung of the ladder serves an overload.
+
+    One of ``override``, ``table``, ``kernel``, ``variant``, ``composite``, ``view``,
+    ``decomposition``, ``cpu``.
+    """
+    install()
+    name = variants.table_name(op)
+    if name in _OVERRIDES:
+        return "override"
+    if name in TABLE:
+        return "table"
+    if name in KERNELS:
+        return "kernel"
+    if op in KERNELS_BY_OP or "_out_kernel" in getattr(_resolved.get(op), "__qualname__", ""):
+        return "variant"
+    if _is_composite(op):
+        return "composite"
+    if _is_view(op):
+        return "view"
+    if op._schema.is_mutable and variants.functional_of(op) is not None:
+        return "variant"
+    return "decomposition" if op in _internals.decompositions() else "cpu"
+
+
+def _resolve(op: Any) -> Callable[..., Any]:
+    name = variants.table_name(op)
+    lowering = _OVERRIDES.get(name) or TABLE.get(name)
+    if lowering is not None:
+        return make_kernel(op, lowering).call
+    if _is_view(op):
+        return redispatch_to_meta(op)
+    if op._schema.is_mutable:
+        functional = variants.functional_of(op)
+        if functional is not None:
+            if variants.is_out(op):
+                return _unless_running(op, _out_kernel(op, functional))
+            return _unless_running(op, _composed_in_place(op, functional))
+    decomposition = _internals.decompositions().get(op)
+    if decomposition is not None:
+        return _unless_running(op, decomposition)
+    return _on_cpu(op)
+
+
+def _is_view(op: Any) -> bool:
+    schema = op._schema
+    return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
+
+
+def _composed_in_place(op: Any, functional: Any) -> Callable[..., Any]:
+    """In-place out of a functional operator that is itself composed of others."""
+    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    names = [a.name for a in op._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = functional(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        for name, value in zip(written, results, strict=True):
+            kernels.copy_(given[name], value)
+        return given[written[0]] if len(written) == 1 else tuple(given[n] for n in written)
+
+    return call
+
+
+def _unless_running(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, or the CPU where it has led back to the operator it was to replace."""
+    to_cpu = _on_cpu(op)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        active = _running.__dict__.setdefault("ops", set())
+        if op in active:
+            return to_cpu(*args, **kwargs)
+        active.add(op)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            active.discard(op)
+        return to_cpu(*args, **kwargs) if result is NotImplemented else result
+
+    return call
+
+
+def _on_cpu(op: Any) -> Callable[..., Any]:
+    """Run on copies on the CPU and write back what the operator changed; warned and counted."""
+    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    names = [a.name for a in op._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _account_for_cpu(op, args, kwargs)
+        host_args = [_to_host(a) for a in args]
+        host_kwargs = {k: _to_host(v) for k, v in kwargs.items()}
+        if "device" in host_kwargs:
+            host_kwargs["device"] = torch.device("cpu")
+        try:
+            result = op(*host_args, **host_kwargs)
+        except NotImplementedError as error:
+            raise errors.not_found(op, args, kwargs) from error
+        given = dict(zip(names, args, strict=False)) | kwargs
+        host = dict(zip(names, host_args, strict=False)) | host_kwargs
+        back = {}
+        for name in written:
+            _write_back(given[name], host[name])
+            back[id(host[name])] = given[name]
+        return _to_device(result, back)
+
+    return call
+
+
+def _account_for_cpu(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    policy = config.get("cpu_fallback")
+    if policy == "error":
+        raise errors.not_found(op, args, kwargs)
+    CPU_FALLBACKS[str(op)] += 1
+    if policy == "warn" and CPU_FALLBACKS[str(op)] == 1:
+        warnings.warn(
+            f"{errors.describe_call(op, args, kwargs)} has no lowering to JAX and runs on the CPU, "
+            "with a copy each way. TORCH_JAX_CPU_FALLBACK=error forbids this.",
+            stacklevel=3,
+        )
+
+
+def _to_host(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu() if is_jax(value) else value
+    if isinstance(value, list | tuple):
+        return type(value)(_to_host(v) for v in value)
+    if isinstance(value, torch.device) and value.type == _internals.DEVICE_TYPE:
+        return torch.device("cpu")
+    return value
+
+
+def _to_device(value: Any, back: dict[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return back.get(id(value)) if id(value) in back else value.to(_internals.DEVICE_TYPE)
+    if isinstance(value, list | tuple):
+        return type(value)(_to_device(v, back) for v in value)
+    return value
+
+
+def _write_back(target: Any, source: Any) -> None:
+    if isinstance(target, list | tuple):
+        for one, new in zip(target, source, strict=True):
+            _write_back(one, new)
+    elif isinstance(target, torch.Tensor) and is_jax(target):
+        if target.shape != source.shape:
+            target.resize_(source.shape)
+        target.copy_(source)
+
+
+def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
+    """Serve an ATen (or custom) overload with a function of ``jax.Array``s.
+
+    Args:
+      name: ``"relu"``, ``"add.Tensor"`` or ``"namespace::op"``.
+      **options: those of :func:`torch_jax.ops.registry.op`, such as ``static=``.
+
+    It comes before everything else in the lookup ladder.
+
+    >>> import jax.numpy as jnp
+    >>> lib = torch.library.Library("doc", "FRAGMENT")
+    >>> _ = lib.define("twice(Tensor x) -> Tensor")
+    >>> @register_op("doc::twice", meta=False)
+    ... def twice(x):
+    ...     return x + x
+    >>> torch.ops.doc.twice(torch.ones(2, device="jax")).cpu()
+    tensor([2., 2.])
+    """
+
+    def enter(function: Callable) -> Callable:
+        install()
+        op = variants.overload(name)
+        if op is None:
+            raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
+        registry.op(name, **options)(function)
+        lowering = TABLE.pop(name)
+        _OVERRIDES[variants.table_name(op)] = lowering
+        call = make_kernel(op, lowering).call
+        namespace = op._schema.name.partition("::")[0]
+        library = torch.library.Library(namespace, "IMPL")
+        library.impl(op, call, "PrivateUse1", allow_override=True)
+        _override_libraries.append(library)
+        _resolved[op] = call
+        return function
+
+    return enter

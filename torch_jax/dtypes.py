@@ -1,0 +1,72 @@
+"""PyTorch dtypes and their JAX twins.
+
+>>> import torch
+>>> to_jax(torch.bfloat16)
+dtype(bfloat16)
+>>> to_torch(to_jax(torch.int64))
+torch.int64
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+_PAIRS: dict[str, object] = {
+    "bool": np.bool_,
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+}
+
+TO_JAX: dict[torch.dtype, np.dtype] = {
+    getattr(torch, name): np.dtype(twin)  # type: ignore[call-overload]
+    for name, twin in _PAIRS.items()
+    if hasattr(torch, name)
+}
+TO_TORCH: dict[np.dtype, torch.dtype] = {twin: dtype for dtype, twin in TO_JAX.items()}
+
+# dtypes that NumPy knows only through ml_dtypes cross to and from torch as integers of their size
+_BITS = {1: torch.uint8, 2: torch.int16}
+
+
+def to_jax(dtype: torch.dtype) -> np.dtype:
+    """The JAX dtype of a torch dtype; ``TypeError`` where JAX has none (complex32, quantized)."""
+    try:
+        return TO_JAX[dtype]
+    except KeyError:
+        raise TypeError(f"{dtype} is not supported on device 'jax'") from None
+
+
+def to_torch(dtype: np.dtype) -> torch.dtype:
+    """The torch dtype of a JAX dtype; ``TypeError`` where torch has none (int4, float4 …)."""
+    try:
+        return TO_TORCH[np.dtype(dtype)]
+    except KeyError:
+        raise TypeError(f"JAX dtype {dtype} has no torch twin") from None
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    """A CPU tensor as a NumPy array that shares its memory, bfloat16 and float8 included."""
+    twin = to_jax(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if twin.isbuiltin == 1:
+        return tensor.numpy()
+    return tensor.view(_BITS[twin.itemsize]).numpy().view(twin)

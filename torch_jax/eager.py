@@ -1,0 +1,412 @@
+"""The eager executor: one cached ``jax.jit`` call per operator.
+
+A call collects the memories behind its tensors and a key of all that is static – shapes, dtypes,
+geometry, static arguments – and looks up the compiled entry. The entry reads each view out of its
+memory, runs the lowering, and gives new arrays: one for each new tensor, and one for each storage
+it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments (so that
+errors are PyTorch's) and tells shapes, strides and dtypes of the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax import _internals, config, dtypes, errors, random, variants
+from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
+from torch_jax.infer import Output, channels_last, infer, is_channels_last
+from torch_jax.ops.registry import Lowering
+from torch_jax.signature import (
+    DROP,
+    GENERATOR,
+    NUMBER,
+    NUMBERS,
+    TENSOR,
+    TENSORS,
+    Signature,
+)
+from torch_jax.storage import is_jax, is_jax_storage
+from torch_jax.x64 import x64
+
+_create = _internals.create_empty_tensor
+_x64 = _internals.x64_state()
+_swap, _restore = _x64.swap_local, _x64.set_local
+_default_dtype = torch.get_default_dtype
+
+
+class Kernel:
+    """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
+
+    def __init__(self, op: Any, lowering: Lowering, sig: Signature, functional: Any = None):
+        self.functional = functional  # of an in-place overload, to see what it is to be cast from
+        self.op, self.lowering, self.signature = op, lowering, sig
+        self.by_name = sig.by_name
+        self.cache: dict[tuple, Entry] = {}
+        self.hot: dict[tuple, tuple[Callable[..., Any], tuple[int, ...], torch.dtype]] = {}
+        self.call = self._make_call()
+
+    def _make_call(self) -> Callable[..., Any]:
+        """What the dispatcher calls, as a closure over locals."""
+        return self._writing() if self.signature.writes else self._functional()
+
+    def _functional(self) -> Callable[..., Any]:
+        """The path of operators that write nothing, its most frequent calls unrolled."""
+        positional, by_name = self.signature.positional, self.by_name
+        collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
+        launch = self._launch()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if sees_conj:
+                args = tuple(map(_resolve, args))
+            key: list[Any] = [_default_dtype()]
+            memories: list[Any] = []
+            for value, kind in zip(args, positional):  # noqa: B905, strict= costs time here
+                collect(kind, value, key, memories, [])
+            for name, value in kwargs.items():
+                key.append(name)
+                collect(by_name[name], value, key, memories, [])
+            if draw is not None:
+                draw(args, kwargs, memories, [])
+            return launch(tuple(key), memories, args, kwargs)
+
+        if draw is not None or positional[:1] != (TENSOR,):
+            return call
+        unroll = _binary if positional[1:2] == (TENSOR,) else _unary
+        return unroll(launch, call, sees_conj)
+
+    def _launch(self) -> Callable[..., Any]:
+        """What runs a call whose key and memories are known.
+
+        Calls with one new contiguous tensor, nearly all, find what they need in ``hot``.
+        """
+        hot = self.hot
+
+        def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+            found = hot.get(signature)
+            if found is None:
+                return self._first(signature, memories, args, kwargs)
+            run, size, dtype = found
+            # the flag is read at trace and at call; the caller's own setting comes back at once
+            old = _swap(True)
+            try:
+                array = run(*memories)
+            except Exception as error:
+                raise errors.from_jax(error, self.op, args, kwargs) from error
+            finally:
+                _restore(old)
+            tensor = _create(size, dtype)
+            tensor.untyped_storage().array = array
+            return tensor
+
+        return launch
+
+    def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
+        """A call that the hot path has no entry for: the first of its kind, or not so simple."""
+        entry = self.cache.get(signature)
+        if entry is None:
+            entry = self._compile(signature, args, kwargs, None)
+        arrays = self._run(entry, signature, memories, args, kwargs)
+        if not entry.simple:
+            return self._finish(entry, arrays, args, kwargs, [], None)
+        output = entry.outputs[0]
+        if isinstance(output, Output) and output.stride is None:
+            self.hot[signature] = entry.run, output.size, output.dtype
+        return wrap_output(output, [arrays])
+
+    def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
+        try:
+            with x64():
+                return entry.run(*memories)
+        except Exception as error:
+            self.cache.pop(signature, None)
+            raise errors.from_jax(error, self.op, args, kwargs) from error
+
+    def _writing(self) -> Callable[..., Any]:
+        """The path of operators that write: storages are told apart, so that aliases agree."""
+        positional, by_name, cache = self.signature.positional, self.by_name, self.cache
+        collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            key: list[Any] = [_default_dtype()]
+            memories: list[Any] = []
+            storages: list[Any] = []
+            if sees_conj and any(map(_is_lazy, args)):
+                return self._write_resolved(call, args, kwargs)
+            for value, kind in zip(args, positional, strict=False):
+                collect(kind, value, key, memories, storages)
+            for name, value in kwargs.items():
+                key.append(name)
+                collect(by_name[name], value, key, memories, storages)
+            if draw is not None:
+                draw(args, kwargs, memories, storages)
+            memories, slots = _shared(memories, storages)
+            key.append(slots)
+            signature = tuple(key)
+            entry = cache.get(signature)
+            if entry is None:
+                entry = self._compile(signature, args, kwargs, slots)
+            arrays = self._run(entry, signature, memories, args, kwargs)
+            return self._finish(entry, arrays, args, kwargs, storages, slots)
+
+        return call
+
+    def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """Write to resolved copies of conjugated views, then from these to the views."""
+        resolved = tuple(map(_resolve, args))
+        call(*resolved, **kwargs)
+        for name, old, new in zip(self.signature.names, args, resolved, strict=False):
+            if name in self.signature.writes and old is not new:
+                old.copy_(new)
+        given = dict(zip(self.signature.names, args, strict=False)) | kwargs
+        results = [given[name] for name in self.signature.returns if name is not None]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _draws(self) -> Callable[..., None] | None:
+        """For a random operator, what adds the default generator's draw where none was given."""
+        if not self.lowering.random:
+            return None
+        # where a generator would stand among positional arguments; past the end where it is named
+        generator_at = [*self.signature.positional, GENERATOR].index(GENERATOR)
+
+        def draw(args: tuple, kwargs: dict, memories: list, storages: list) -> None:
+            if "generator" not in kwargs and len(args) <= generator_at:
+                memories.append(random.default_generator.draw())
+                storages.append(None)
+
+        return draw
+
+    def _collect(self, kind, value, key, memories, storages) -> None:
+        """Add one argument to the key and the memories."""
+        if kind == DROP:
+            if isinstance(value, torch.device):
+                errors.check_ordinal(value)
+            return
+        if value is None and kind != GENERATOR:
+            key.append(None)
+        elif kind == TENSOR or kind == NUMBER:
+            if isinstance(value, torch.Tensor):
+                memory, storage = self._memory(value)
+                memories.append(memory)
+                storages.append(storage)
+                key += value.shape, value.dtype
+                if not (value.shape == memory.shape and value.is_contiguous()):
+                    key += value.stride(), value.storage_offset()
+            else:
+                key.append(type(value))
+                memories.append(_number(value))
+                storages.append(None)
+        elif kind == TENSORS or kind == NUMBERS:
+            key.append(len(value))
+            inner = TENSOR if kind == TENSORS else NUMBER
+            for item in value:
+                self._collect(inner, item, key, memories, storages)
+        elif kind == GENERATOR:
+            memories.append(random.draw(value))
+            storages.append(None)
+        else:
+            key += type(value), tuple(value) if isinstance(value, list) else value
+
+    def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
+        storage: Any = tensor.untyped_storage()
+        if is_jax_storage(storage):
+            return storage.array, storage
+        if tensor.device.type == "cpu" and (tensor.dim() == 0 or self.lowering.host):
+            return np.array(dtypes.numpy_of(tensor.contiguous())), None
+        raise errors.same_device(self.op, tensor)
+
+    def _compile(self, key, args, kwargs, slots) -> Entry:
+        self._refuse_host(args, kwargs)
+        meta = self.lowering.meta
+        if callable(meta):
+            placed = template(self.signature, args, kwargs, slots)
+            meta = meta(**by_parameter(meta, placed))
+        inferred = self._infer(args, kwargs) if meta else None
+        if meta and self.functional is not None:
+            self._refuse_cast(args, kwargs)
+        if inferred is not None and self.lowering.channels_last:
+            given = dict(zip(self.signature.names, args, strict=False))
+            tensors = [given[name] for name in self.lowering.channels_last]
+            if any(map(is_channels_last, tensors)):
+                inferred = [channels_last(spec) for spec in inferred]
+        entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
+        if len(self.cache) >= config.get("cache_size"):
+            oldest = next(iter(self.cache))
+            self.cache.pop(oldest)
+            self.hot.pop(oldest, None)
+        self.cache[key] = entry
+        return entry
+
+    def _infer(self, args, kwargs) -> list[Any] | None:
+        try:
+            meta = self.lowering.meta
+            op = variants.overload(meta) if isinstance(meta, str) else self.op
+            return infer(op, args, kwargs)
+        except RuntimeError as error:
+            if self.lowering.meta_error is RuntimeError:
+                raise
+            raise self.lowering.meta_error(str(error)) from error
+
+    def _refuse_cast(self, args, kwargs) -> None:
+        """Raise where an in-place result would be cast to a lesser kind of number."""
+        results = infer(self.functional, args, kwargs) or []
+        for result, name in zip(results, self.signature.writes, strict=False):
+            target = dict(zip(self.signature.names, args, strict=False)).get(name)
+            if isinstance(result, Output) and isinstance(target, torch.Tensor):
+                errors.refuse_cast(result.dtype, target.dtype)
+
+    def _refuse_host(self, args, kwargs) -> None:
+        """Raise for CPU tensors with dimensions where the lowering does not take them."""
+        for name, value in (*zip(self.signature.names, args, strict=False), *kwargs.items()):
+            for tensor in value if isinstance(value, list | tuple) else (value,):
+                if (
+                    isinstance(tensor, torch.Tensor)
+                    and not is_jax(tensor)
+                    and tensor.dim() > 0
+                    and name not in self.lowering.host
+                ):
+                    raise errors.same_device(self.op, tensor)
+
+    def _finish(self, entry, arrays, args, kwargs, storages, slots) -> Any:
+        """Check the flag, put written memories back, wrap new arrays, and order the returns."""
+        outputs = entry.outputs
+        if entry.concrete:
+            arrays, outputs = arrays
+        if entry.check is not None:
+            *arrays, ok = arrays
+            if not bool(ok):
+                message, kind = (*entry.check, IndexError)[:2]
+                raise kind(message)
+        arrays = list(arrays)
+        fresh = [wrap_output(spec, arrays) for spec in outputs]
+        if entry.slots:
+            owner = dict(zip(slots, storages, strict=True))
+            for slot, array in zip(entry.slots, arrays, strict=True):
+                owner[slot].array = array
+        given = dict(zip(self.signature.names, args, strict=False)) | kwargs
+        new = iter(fresh)
+        results = [next(new) if name is None else given[name] for name in self.signature.returns]
+        return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _unary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool) -> Callable:
+    """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
+    if sees_conj:
+        return call
+
+    def unary(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            (a,) = args
+            try:
+                memory = a.untyped_storage().array
+            except AttributeError:  # not a tensor, or one on the CPU
+                return call(a)
+            shape = a.shape
+            if shape == memory.shape and a.is_contiguous():
+                return launch((_default_dtype(), shape, a.dtype), (memory,), args, kwargs)
+        return call(*args, **kwargs)
+
+    return unary
+
+
+def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool) -> Callable:
+    """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
+
+    def binary(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != 2 or kwargs:
+            return call(*args, **kwargs)
+        a, b = args
+        number = type(b)
+        try:
+            memory = a.untyped_storage().array
+            if number is float or number is int:
+                other = None
+            else:
+                other = b.untyped_storage().array
+        except AttributeError:  # not a tensor, or one on the CPU
+            return call(a, b)
+        shape = a.shape
+        if shape != memory.shape or not a.is_contiguous():
+            return call(a, b)
+        key: tuple
+        if other is None:
+            key = (_default_dtype(), shape, a.dtype, number)
+            return launch(key, (memory, _number(b)), args, kwargs)
+        if sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
+            return call(a, b)
+        other_shape = b.shape
+        if other_shape == other.shape and b.is_contiguous():
+            key = (_default_dtype(), shape, a.dtype, other_shape, b.dtype)
+        else:
+            key = (
+                _default_dtype(), shape, a.dtype,
+                other_shape, b.dtype, b.stride(), b.storage_offset(),
+            )  # fmt: skip
+        return launch(key, (memory, other), args, kwargs)
+
+    return binary
+
+
+def _sees_conj(op: Any) -> bool:
+    """Whether conjugated views reach the kernel: PyTorch resolves them for all but a few."""
+    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
+    return _internals.has_kernel(name, "Conjugate") or _internals.has_kernel(name, "Negative")
+
+
+def _is_lazy(value: Any) -> bool:
+    """Whether a tensor's conjugate or negative bit is set."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+
+
+def _resolve(value: Any) -> Any:
+    return value.resolve_conj().resolve_neg() if _is_lazy(value) else value
+
+
+_seen: set[tuple[type, Any]] = set()
+_numbers: dict[tuple[type, Any], jax.Array] = {}
+
+
+def _number(value: Any) -> Any:
+    """A Python number as JAX takes it fastest: one that comes again becomes an array, once.
+
+    Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
+    """
+    if not value or value != value:
+        return value
+    known = (type(value), value)
+    array = _numbers.get(known)
+    if array is not None:
+        return array
+    if known not in _seen:
+        if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
+            _seen.clear()
+        _seen.add(known)
+        return value
+    if len(_numbers) >= 1024:
+        _numbers.clear()
+    with x64():
+        array = _numbers[known] = jnp.asarray(value)
+    return array
+
+
+def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
+    """Memories without repetition, and for each argument the index of its memory.
+
+    Two views of one storage must share one memory when either is written.
+    """
+    seen: dict[int, int] = {}
+    unique: list[Any] = []
+    slots = []
+    for memory, storage in zip(memories, storages, strict=True):
+        known = None if storage is None else seen.get(id(storage))
+        if known is None:
+            known = len(unique)
+            unique.append(memory)
+            if storage is not None:
+                seen[id(storage)] = known
+        slots.append(known)
+    return unique, tuple(slots)

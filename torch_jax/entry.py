@@ -1,0 +1,259 @@
+"""Compiled entries: the function of memories that serves all calls alike, and its outputs.
+
+An entry reads each view out of the memory behind it, runs the lowering, puts what is written back
+through the views, and gives the new memories and the new arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax import dtypes, geometry, random, storage, transfer
+from torch_jax.infer import Output
+from torch_jax.ops import promotion
+from torch_jax.ops.registry import Lowering
+from torch_jax.signature import DROP, DTYPE, GENERATOR, NUMBER, NUMBERS, TENSOR, TENSORS, Signature
+from torch_jax.storage import is_jax
+
+
+class Value(NamedTuple):
+    """A Python value that an operator returns, such as the bool of ``aten.equal``."""
+
+    value: Any
+
+
+class Entry(NamedTuple):
+    """A compiled call."""
+
+    run: Callable[..., Any]
+    outputs: list[Any]  # Output, Value, None (no tensor) or a list of them; filled by the trace
+    slots: tuple[int, ...]  # the memories that are written, in the order of the arrays returned
+    concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
+    simple: bool  # one new tensor comes out, and nothing else happens
+    check: list[Any] | None  # message and type of the error raised when the check's flag is false
+
+
+def wrap_output(spec: Any, arrays: list[Any]) -> Any:
+    """Take the arrays of one return off the front of ``arrays`` and make tensors of them."""
+    if isinstance(spec, list):
+        return [wrap_output(one, arrays) for one in spec]
+    if spec is None:
+        return None
+    if isinstance(spec, Value):
+        return spec.value
+    tensor = storage.wrap(arrays.pop(0), spec.dtype)
+    return tensor if spec.stride is None else storage.restride(tensor, spec.size, spec.stride, 0)
+
+
+class _View(NamedTuple):
+    """Where a tensor argument is read from: a slot and a geometry over it."""
+
+    slot: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As an array's, for predicates over arguments."""
+        return self.size
+
+    @property
+    def ndim(self) -> int:
+        """As an array's, for predicates over arguments."""
+        return len(self.size)
+
+    def lens(self, memory: Any) -> geometry.Lens:
+        return geometry.view(
+            memory.shape, memory.dtype, self.size, self.stride, self.offset, self.dtype
+        )
+
+    def read(self, memories: list[Any]) -> jax.Array:
+        memory = memories[self.slot]
+        return geometry.read(jnp.asarray(memory), self.lens(memory))
+
+    def write(self, memories: list[Any], value: jax.Array) -> None:
+        strides = zip(self.size, self.stride, strict=True)
+        if 0 not in self.size and any(n > 1 and step == 0 for n, step in strides):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+        memory = memories[self.slot]
+        value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
+        memories[self.slot] = geometry.write(memory, self.lens(memory), value)
+
+
+class _Number(NamedTuple):
+    """A traced number, or key data, in a slot."""
+
+    slot: int
+
+
+def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
+    """The arguments by name, tensors and numbers replaced by where they are found."""
+    count = iter(range(10**9))
+
+    def place(kind: int, value: Any) -> Any:
+        if kind == GENERATOR:
+            return _Number(_slot(slots, next(count)))
+        if value is None:
+            return None
+        if kind in (TENSOR, NUMBER):
+            slot = _slot(slots, next(count))
+            return _view(slot, value) if isinstance(value, torch.Tensor) else _Number(slot)
+        if kind in (TENSORS, NUMBERS):
+            inner = TENSOR if kind == TENSORS else NUMBER
+            return [place(inner, item) for item in value]
+        if kind == DTYPE:
+            return dtypes.to_jax(value)
+        return tuple(value) if isinstance(value, list) else value
+
+    placed = {}
+    for name, value in (*zip(sig.names, args, strict=False), *kwargs.items()):
+        if sig.by_name[name] != DROP:
+            placed[name] = place(sig.by_name[name], value)
+    if "generator" not in placed:
+        placed["generator"] = place(GENERATOR, None)
+    return placed
+
+
+def _slot(slots: tuple[int, ...] | None, index: int) -> int:
+    return index if slots is None else slots[index] if index < len(slots) else index
+
+
+def _view(slot: int, tensor: torch.Tensor) -> _View:
+    stride, offset = tensor.stride(), int(tensor.storage_offset())
+    if not is_jax(tensor):  # a copy of a CPU operand
+        stride, offset = geometry.row_major(tensor.shape), 0
+    return _View(slot, tuple(tensor.shape), stride, offset, dtypes.to_jax(tensor.dtype))
+
+
+def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred) -> Entry:
+    """Build the function of memories that serves calls like this one, jitted where it can be."""
+    placed = template(sig, args, kwargs, slots)
+    key_slot = placed.pop("generator")
+    outputs: list[Any] = []
+    names = [name for name in sig.writes if placed.get(name) is not None]
+    written = sorted({view.slot for name in names for view in _views(placed[name])})
+    default = dtypes.to_jax(torch.get_default_dtype())
+    check = lowering.check if transfer.checks_indices() else None
+    message: list[Any] = []
+    contiguous = {
+        f"{name}_is_contiguous": geometry.is_row_major(placed[name].size, placed[name].stride)
+        for name in lowering.contiguous
+    }
+    concrete = lowering.concrete
+    if callable(concrete):
+        concrete = concrete(**by_parameter(concrete, placed))
+    simple = not (concrete or check or sig.writes or sig.lists != (False,))
+
+    def run(*given):
+        memories = list(given)
+        call = {name: _fill(value, memories) for name, value in placed.items()}
+        call |= contiguous
+        if lowering.random:
+            name = lowering.random if isinstance(lowering.random, str) else "key"
+            call[name] = random.key(memories[key_slot.slot])
+        with promotion.default_float_is(default):
+            results = _results(_apply(lowering.function, sig, call), sig)
+            ok = check(**by_parameter(check, call)) if check else None
+        arrays: list[Any] = []
+        specs = inferred or [None] * sig.fresh
+        emitted = [
+            _emit(result, spec, arrays, op)
+            for result, spec in zip(results[: sig.fresh], specs, strict=True)
+        ]
+        for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
+            _put(placed.get(name), value, memories)
+        arrays += [memories[slot] for slot in written]
+        if ok is not None:
+            ok, *error = ok
+            message[:] = error
+            arrays.append(ok)
+        if concrete:
+            return arrays, emitted
+        outputs[:] = emitted
+        return arrays[0] if simple else arrays
+
+    function = run if concrete else jax.jit(run)
+    return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
+
+
+def _views(placed: Any) -> list[_View]:
+    return [placed] if isinstance(placed, _View) else [v for v in placed if v is not None]
+
+
+def _fill(placed: Any, memories: list[Any]) -> Any:
+    """An argument's value, out of the memories."""
+    if isinstance(placed, _View):
+        return placed.read(memories)
+    if isinstance(placed, _Number):
+        return memories[placed.slot]
+    if isinstance(placed, list):
+        return [_fill(item, memories) for item in placed]
+    return placed
+
+
+def _apply(function, sig: Signature, call: dict[str, Any]) -> Any:
+    """Call a lowering: positional arguments in order, keyword-only ones by name."""
+    count = len(sig.positional)
+    positional = []
+    rest = dict(call)
+    for name in sig.names[:count]:
+        if name not in rest:
+            break
+        positional.append(rest.pop(name))
+    return function(*positional, **rest)
+
+
+def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that ``function`` asks for by name."""
+    wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return {name: call[name] for name in wanted if name in call}
+
+
+def _results(result: Any, sig: Signature) -> list[Any]:
+    """What a lowering returned as a list: new values first, then one per written argument."""
+    total = sig.fresh + len(sig.writes)
+    if total == 1:
+        return [result]
+    return list(result)
+
+
+def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
+    """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
+    if result is None:
+        return None
+    if isinstance(result, list | tuple):
+        specs = spec if isinstance(spec, list) else [None] * len(result)
+        return [_emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
+    if not hasattr(result, "dtype"):
+        return Value(result)
+    if spec is None:
+        arrays.append(result)
+        stride = geometry.row_major(result.shape) if 0 in result.shape else None
+        return Output(result.shape, stride, dtypes.to_torch(result.dtype))
+    if tuple(result.shape) != spec.size:
+        raise RuntimeError(f"the lowering gave shape {result.shape} where {op} has {spec.size}")
+    result = promotion.convert(result, dtypes.to_jax(spec.dtype))
+    if spec.stride is not None and result.size:
+        result = result.transpose(geometry.memory_order(spec.size, spec.stride))
+    arrays.append(result)
+    return spec
+
+
+def _put(placed: Any, value: Any, memories: list[Any]) -> None:
+    """Write a new value (None: unchanged) through the view it belongs to."""
+    if isinstance(placed, list):
+        for one, new in zip(placed, value, strict=True):
+            _put(one, new, memories)
+    elif placed is not None and value is not None:
+        placed.write(memories, value)

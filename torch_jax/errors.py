@@ -1,0 +1,91 @@
+"""Errors that torch_jax raises beyond PyTorch's own, and how JAX's are told to a PyTorch user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class OperatorNotFound(NotImplementedError):
+    """No rung of the lookup ladder serves an operator; see :func:`torch_jax.register_op`."""
+
+
+def describe(value: Any) -> str:
+    """An argument as it is shown in an error: dtype and shape for tensors, else ``repr``.
+
+    >>> describe([torch.ones(2, 3), 1.5])
+    '[float32[2,3], 1.5]'
+    """
+    if isinstance(value, torch.Tensor):
+        shape = ",".join(map(str, value.shape))
+        device = "" if value.device.type in ("cpu", "meta") else f"@{value.device}"
+        return f"{str(value.dtype).removeprefix('torch.')}[{shape}]{device}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(describe(v) for v in value)}]"
+    return repr(value)
+
+
+def describe_call(op: Any, args: tuple, kwargs: dict[str, Any]) -> str:
+    """``aten.add.Tensor(float32[2,3]@jax:0, 1.5)``."""
+    shown = [describe(a) for a in args] + [f"{k}={describe(v)}" for k, v in kwargs.items()]
+    return f"{op}({', '.join(shown)})"
+
+
+def not_found(op: Any, args: tuple, kwargs: dict[str, Any]) -> OperatorNotFound:
+    """The error for an operator that nothing serves, with what to do about it."""
+    name = str(op).removeprefix("aten.")
+    return OperatorNotFound(
+        f"{describe_call(op, args, kwargs)} has no lowering to JAX on device 'jax'. "
+        f"Register one with @torch_jax.register_op({name!r}), a function of jax.Arrays, or allow "
+        "the CPU fallback with TORCH_JAX_CPU_FALLBACK=warn."
+    )
+
+
+def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
+    """PyTorch's error for operands on two devices."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"jax:0 and {tensor.device}! (when checking an argument of {op}, a "
+        f"{describe(tensor)}; move it with .to('jax'))"
+    )
+
+
+def check_ordinal(device: torch.device) -> None:
+    """Raise for ``jax:1`` and beyond: there is one logical device."""
+    if device.type == "jax" and device.index not in (None, 0):
+        raise RuntimeError(f"invalid device ordinal: {device}; there is one device, jax:0")
+
+
+def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+    """JAX's error as the one PyTorch raises for the same thing, with the call in its message."""
+    return translate(error, f"in {describe_call(op, args, kwargs)}")
+
+
+def translate(error: Exception, where: str) -> Exception:
+    """JAX's error as PyTorch's type for it; ``where`` ends the message."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" in text:
+        return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}")
+    if isinstance(error, np.linalg.LinAlgError):
+        return torch.linalg.LinAlgError(text)
+    kind = type(error) if isinstance(error, IndexError | NotImplementedError) else RuntimeError
+    return kind(f"{text} ({where})")
+
+
+_SCALAR_TYPES = {
+    torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
+    torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.int16: "Short",
+    torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool",
+    torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+}  # fmt: skip
+
+
+def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:
+    """Raise PyTorch's error where a result may not be stored in an output of another dtype."""
+    if not torch.can_cast(result, target):
+        names = (_SCALAR_TYPES.get(dtype, str(dtype)) for dtype in (result, target))
+        raise RuntimeError(
+            "result type {} can't be cast to the desired output type {}".format(*names)
+        )

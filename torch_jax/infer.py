@@ -1,0 +1,76 @@
+"""What an operator gives, by PyTorch's own meta functions: shapes, strides, dtypes – and errors.
+
+Running an operator on meta tensors checks its arguments as PyTorch does on every device and
+computes nothing. It happens once per compiled entry, not per call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax import geometry
+
+
+class Output(NamedTuple):
+    """Geometry of one new tensor; ``stride`` is None where it is contiguous."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    dtype: torch.dtype
+
+
+def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
+    """Outputs by PyTorch's meta function, which also raises PyTorch's errors; None without one."""
+    given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
+    if any(a.name == "device" for a in op._schema.arguments):
+        given["device"] = torch.device("meta")
+    names = [a.name for a in op._schema.arguments]
+    plain = [v if n == "scalars" else _meta(v) for n, v in zip(names, args, strict=False)]
+    try:
+        result = op(*plain, **given)
+    except NotImplementedError:
+        return None
+    aliased = [r.alias_info is not None for r in op._schema.returns]
+    results = [result] if len(aliased) == 1 else list(result or ())
+    return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "cpu" and value.dim() == 0:
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, list | tuple):
+        return type(value)(_meta(v) for v in value)
+    return None if isinstance(value, torch.Generator) else value
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_channels_last(tensor: Any) -> bool:
+    """Whether a tensor is in channels_last strides and could not be called contiguous too."""
+    if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.is_contiguous():
+        return False
+    return tensor.is_contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+
+
+def channels_last(spec: Any) -> Any:
+    """The output with channels_last strides, where it has the dims for them."""
+    if not isinstance(spec, Output) or len(spec.size) not in _CHANNELS_LAST:
+        return spec
+    memory_format = _CHANNELS_LAST[len(spec.size)]
+    meta = torch.empty(spec.size, device="meta", memory_format=memory_format)
+    return spec._replace(stride=None if meta.is_contiguous() else meta.stride())
+
+
+def _spec(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_spec(v) for v in value]
+    if not isinstance(value, torch.Tensor):
+        return None
+    size, stride = tuple(value.shape), value.stride()
+    plain = geometry.is_row_major(size, stride) or geometry.memory_order(size, stride) is None
+    return Output(size, None if plain and 0 not in size else stride, value.dtype)

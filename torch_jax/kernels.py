@@ -1,0 +1,317 @@
+"""Kernels that are about storage and geometry, not arithmetic: factories, copies, views, resizing.
+
+They are called by PyTorch's dispatcher with tensors. Everything else comes out of the table of
+operators (``ops/``) by way of ``dispatch.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+
+from torch_jax import _internals, dtypes, errors, geometry, storage, transfer
+from torch_jax.ops import promotion
+from torch_jax.storage import is_jax, is_jax_storage, wrap
+from torch_jax.x64 import x64
+
+_META = _internals.META_KEYS
+_meta_as_strided = torch.ops.aten.as_strided.default.redispatch
+
+KERNELS: dict[str, Callable[..., Any]] = {}
+
+
+def kernel(*names: str) -> Callable[[Callable], Callable]:
+    """Enter a function under ATen overload names."""
+
+    def enter(function: Callable) -> Callable:
+        KERNELS.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+def redispatch_to_meta(op: Any) -> Callable[..., Any]:
+    """A view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
+    return functools.partial(op.redispatch, _internals.META_KEYS)
+
+
+def _refuse_layout(layout: Any) -> None:
+    if layout not in (None, torch.strided):
+        raise RuntimeError(f"device 'jax' has strided tensors only, not layout {layout}")
+
+
+def _strides(size, memory_format: Any) -> tuple[int, ...]:
+    """Strides of a new tensor in a memory format (None: contiguous)."""
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return geometry.row_major(size)
+    return torch.empty(size, device="meta", memory_format=memory_format).stride()
+
+
+@kernel("empty.memory_format")
+def empty(
+    size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None
+) -> torch.Tensor:
+    """A new tensor; its elements are zero."""
+    if any(n < 0 for n in size):
+        raise RuntimeError(
+            f"Trying to create tensor with negative dimension {min(size)}: {list(size)}"
+        )
+    return empty_strided(size, _strides(size, memory_format), dtype, layout, device, pin_memory)
+
+
+@kernel("empty_strided")
+def empty_strided(
+    size, stride, dtype=None, layout=None, device=None, pin_memory=None
+) -> torch.Tensor:
+    """A new tensor with these strides; its elements are zero."""
+    _refuse_layout(layout)
+    if device is not None:
+        errors.check_ordinal(device)
+    dtype = dtype or torch.get_default_dtype()
+    order = geometry.memory_order(size, stride)
+    if order is None:
+        flat = _zeros((storage.span(size, stride, 0),), dtype)
+        return storage.restride(wrap(flat, dtype), size, stride, 0)
+    tensor = wrap(_zeros(tuple(size[i] for i in order), dtype), dtype)
+    if geometry.row_major(size) == tuple(stride):
+        return tensor
+    return storage.restride(tensor, size, stride, 0)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    try:
+        with x64():
+            return jnp.zeros(shape, dtypes.to_jax(dtype))
+    except RuntimeError as error:
+        raise errors.translate(error, f"while making {dtype}{list(shape)}") from error
+
+
+@kernel("_efficientzerotensor")
+def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
+    """Zeros, which formulas of autograd ask for without memory where a device can do so."""
+    return empty(size, dtype, layout)
+
+
+@kernel("_to_copy")
+def to_copy(
+    self,
+    dtype=None,
+    layout=None,
+    device=None,
+    pin_memory=None,
+    non_blocking=False,
+    memory_format=None,
+) -> torch.Tensor:
+    """Copy to another device or dtype; dense strides are kept unless ``memory_format`` is given."""
+    _refuse_layout(layout)
+    if memory_format not in (None, torch.preserve_format):
+        self = self.contiguous(memory_format=memory_format)
+    device = self.device if device is None else torch.device(device)
+    errors.check_ordinal(device)
+    if not is_jax(self):  # cast where the data is, unless the cast would widen the transfer
+        if dtype is not None and dtype.itemsize <= self.dtype.itemsize:
+            self, dtype = self.to(dtype), None
+        self = transfer.to_device(self)
+    elif device.type != _internals.DEVICE_TYPE:
+        self = _cast(self, dtype) if dtype not in (None, self.dtype) else self
+        host = transfer.to_host(self)
+        return host if device.type == "cpu" else host.to(device)
+    else:
+        return _cast(self, dtype or self.dtype)
+    return self if dtype in (None, self.dtype) else _cast(self, dtype)
+
+
+def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
+    """A new tensor with the strides given, or (where dense) its own.
+
+    Where nothing changes it shares the immutable array until either tensor is written.
+    """
+    stride = self.stride() if stride is None else stride
+    order = geometry.memory_order(self.shape, stride)
+    if order is None or geometry.is_row_major(self.shape, stride):
+        return wrap(_astype(transfer.value_of(self), dtype), dtype)
+    array = _astype(transfer.value_of(self.permute(order)), dtype)
+    return storage.wrap_strided(array, self.shape, stride)
+
+
+def _astype(array, dtype: torch.dtype):
+    twin = dtypes.to_jax(dtype)
+    if array.dtype == twin:
+        return array
+    with x64():
+        return promotion.convert(array, twin)
+
+
+@kernel("clone")
+def clone(self, memory_format=None) -> torch.Tensor:
+    """A copy, in the memory format asked for."""
+    if memory_format in (None, torch.preserve_format):
+        return _cast(self, self.dtype)
+    return _cast(self, self.dtype, _strides(self.shape, memory_format))
+
+
+@kernel("copy_")
+def copy_(self, source, non_blocking=False) -> torch.Tensor:
+    """Write ``source``, broadcast and cast, into ``self``; either may be on the CPU."""
+    if not is_jax(self):
+        return self.copy_(transfer.to_host(source))
+    if self.numel() == 0:
+        torch.broadcast_to(source, self.shape)
+        return self
+    if not is_jax(source):
+        source = transfer.to_device(source)
+    target = self.untyped_storage()
+    value = transfer.value_of(source)
+    if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
+        if storage.is_whole(self, target.array) and source.dtype == self.dtype:
+            target.array = value
+            return self
+    if self.is_conj() or self.is_neg():
+        source = source.conj_physical() if self.is_conj() else -source
+    return torch.ops.torch_jax.write_(self, source)
+
+
+@kernel("_copy_from")
+def copy_from(self, dst, non_blocking=False) -> torch.Tensor:
+    """``dst.copy_(self)``."""
+    return copy_(dst, self, non_blocking)
+
+
+@kernel("_copy_from_and_resize")
+def copy_from_and_resize(self, dst) -> torch.Tensor:
+    """``dst.resize_as_(self).copy_(self)``."""
+    return copy_(dst.resize_(self.shape), self)
+
+
+@kernel("_local_scalar_dense")
+def local_scalar_dense(self) -> Any:
+    """``Tensor.item``: the value as a Python number."""
+    return transfer.scalar_of(self)
+
+
+@kernel("as_strided")
+def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
+    """A view by sizes, strides and offset, within the bounds of the storage."""
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    last = offset  # every view comes by here, so the bounds are checked in one quick pass
+    for n, step in zip(size, stride, strict=False):
+        last += (n - 1) * step
+    nbytes = self.untyped_storage().array.nbytes
+    if (last + 1) * self.dtype.itemsize > nbytes and 0 not in size:
+        raise RuntimeError(_out_of_bounds(self, size, stride, offset))
+    return _meta_as_strided(_META, self, size, stride, offset)
+
+
+@kernel("as_strided_scatter")
+def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Tensor:
+    """A copy of ``self``, storage and all, with ``src`` written into a view of it."""
+    whole = storage.wrap(storage.memory_of(self))
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    out = storage.restride(whole.view(self.dtype), self.shape, self.stride(), self.storage_offset())
+    as_strided(out, size, stride, offset).copy_(src)
+    return out
+
+
+@kernel("as_strided_")
+def as_strided_(self, size, stride, storage_offset=None) -> torch.Tensor:
+    """Change the geometry of ``self`` in place (``squeeze_``, ``t_`` … come this way)."""
+    view = as_strided(self, size, stride, storage_offset)
+    return set_storage(self, self.untyped_storage(), view.storage_offset(), size, stride)
+
+
+def _out_of_bounds(self, size, stride, offset) -> str:
+    needed = storage.span(size, stride, offset) * self.dtype.itemsize
+    return (
+        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and "
+        f"itemsize {self.dtype.itemsize} requiring a storage size of {needed} are out of bounds "
+        f"for storage of size {self.untyped_storage().nbytes()}"
+    )
+
+
+@kernel("set_.source_Storage_storage_offset")
+def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
+    """Make ``self`` see ``source`` with a geometry, growing the storage where it is too short."""
+    if not is_jax_storage(source):
+        raise RuntimeError(
+            f"Attempted to set the storage of a tensor on device jax:0 to a storage on different "
+            f"device {source.device}. This is no longer allowed; the devices must match."
+        )
+    stride = tuple(stride) or geometry.row_major(size)
+    needed = storage.span(size, stride, storage_offset) * self.dtype.itemsize
+    if needed > source.nbytes():
+        storage.resize(source, needed)
+    _type_bytes(source, self.dtype)
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        _internals.META_KEYS, self, source, storage_offset, tuple(size), stride
+    )
+    return self
+
+
+def _type_bytes(source: Any, dtype: torch.dtype) -> None:
+    """Give raw bytes (a loaded file) the dtype of the first tensor that looks at them."""
+    twin = dtypes.to_jax(dtype)
+    array = source.array
+    if array.dtype == jnp.uint8 and array.ndim == 1 and array.size and twin.itemsize > 1:
+        if array.size % twin.itemsize == 0:
+            with x64():
+                source.array = geometry.bitcast(array, twin)
+
+
+@kernel("set_.source_Storage")
+def set_whole_storage(self, source) -> torch.Tensor:
+    """Make ``self`` see all of ``source``, flat."""
+    return set_storage(self, source, 0, (source.nbytes() // self.dtype.itemsize,), (1,))
+
+
+@kernel("set_.source_Tensor")
+def set_tensor(self, source) -> torch.Tensor:
+    """Make ``self`` an alias of ``source``."""
+    return set_storage(
+        self, source.untyped_storage(), source.storage_offset(), source.shape, source.stride()
+    )
+
+
+@kernel("set_")
+def set_nothing(self) -> torch.Tensor:
+    """Make ``self`` an empty tensor with a storage of its own."""
+    with x64():
+        fresh = storage.storage_of(jnp.zeros(0, dtypes.to_jax(self.dtype)))
+    return set_storage(self, fresh, 0, (0,), (1,))
+
+
+@kernel("resize_")
+def resize_(self, size, memory_format=None) -> torch.Tensor:
+    """Change the sizes in place, to contiguous strides; the storage grows where it must."""
+    if tuple(size) == tuple(self.shape) and memory_format is None:
+        return self
+    stride = _strides(size, memory_format)
+    return set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
+
+
+def resize_output(out: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Give an ``out=`` tensor the shape of the result, warning as PyTorch does where it had one."""
+    if tuple(out.shape) == tuple(shape):
+        return
+    if out.numel() != 0:
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(out.shape)}, which does not match the required output shape {list(shape)}. "
+            "This behavior is deprecated, and in a future PyTorch release outputs will not be "
+            "resized unless they have zero elements.",
+            stacklevel=2,
+        )
+    resize_(out, shape)
+
+
+def write_output(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
+    """Put a result into an ``out=`` tensor: resized, and cast where PyTorch allows the cast."""
+    if not is_jax(out):
+        raise errors.same_device(op, out)
+    errors.refuse_cast(result.dtype, out.dtype)
+    resize_output(out, tuple(result.shape))
+    copy_(out, result)

@@ -1,0 +1,277 @@
+"""Activation functions and their gradients. Half types are computed in float32."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.pointwise import wide
+from torch_jax.ops.registry import op
+
+
+@op("relu")
+def relu(self):
+    """NaN stays."""
+    return jnp.maximum(self, 0)
+
+
+@op("threshold")
+def threshold(self, threshold, value):
+    """``value`` where not above ``threshold``; NaN stays."""
+    return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
+
+
+@op("threshold_backward")
+def threshold_backward(grad_output, self, threshold):
+    """0 where not above ``threshold``."""
+    return jnp.where(self <= threshold, 0, grad_output)
+
+
+@op("_prelu_kernel")
+def prelu(self, weight):
+    """The weight has been broadcast."""
+    return jnp.where(self > 0, self, weight * self)
+
+
+@op("_prelu_kernel_backward")
+def prelu_backward(grad_output, self, weight):
+    """Gradients of the input and of the weight at each element."""
+    g, x, w = wide(grad_output, self, weight)
+    return jnp.where(x > 0, g, w * g), jnp.where(x > 0, 0, x * g)
+
+
+@op("leaky_relu")
+def leaky_relu(self, negative_slope=0.01):
+    """``jax.nn.leaky_relu``."""
+    x, slope = wide(self, negative_slope)
+    return jnp.where(x > 0, x, x * slope)
+
+
+@op("leaky_relu_backward")
+def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    """The sign of the result is that of the input."""
+    g, x, slope = wide(grad_output, self, negative_slope)
+    return jnp.where(x > 0, g, g * slope)
+
+
+@op("rrelu_with_noise_backward")
+def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
+    """By the slopes drawn (``noise``), or in evaluation by their mean."""
+    g, x, n, low, high = wide(grad_output, self, noise, lower, upper)
+    if not training:
+        return jnp.where(x > 0, g, g * ((low + high) / 2))
+    return jnp.where(high - low > 1e-6, g * n, jnp.where(x > 0, g, g * ((low + high) / 2)))
+
+
+@op("elu")
+def elu(self, alpha=1, scale=1, input_scale=1):
+    """``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
+    x, a, s, i = wide(self, alpha, scale, input_scale)
+    return jnp.where(x < 0, jnp.expm1(x * i) * a * s, x * s)
+
+
+@op("elu_backward")
+def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    """Out of the input or of the result."""
+    g, x, a, s, i = wide(grad_output, self_or_result, alpha, scale, input_scale)
+    below = g * i * (x + a * s) if is_result else g * i * a * s * jnp.exp(x * i)
+    return jnp.where(x <= 0, below, g * s)
+
+
+@op("celu")
+def celu(self, alpha=1.0):
+    """``elu`` that is smooth for every ``alpha``."""
+    return elu(self, alpha, 1.0, 1.0 / jnp.asarray(alpha))
+
+
+_SQRT1_2 = math.sqrt(0.5)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+_TANH_CUBIC = 0.044715
+
+
+def _normal_cdf(x):
+    return 0.5 * jax.lax.erfc(-x * _SQRT1_2)
+
+
+@op("gelu")
+def gelu(self, *, approximate="none"):
+    """``x`` times the normal distribution function, or its approximation by tanh."""
+    (x,) = wide(self)
+    if approximate == "tanh":
+        return 0.5 * x * (1 + jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x)))
+    return x * _normal_cdf(x)
+
+
+@op("gelu_backward")
+def gelu_backward(grad_output, self, *, approximate="none"):
+    """In closed form."""
+    g, x = wide(grad_output, self)
+    if approximate == "tanh":
+        t = jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
+        slope = _TANH_SCALE * (1 + 3 * _TANH_CUBIC * x * x)
+        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+    density = jnp.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return g * (_normal_cdf(x) + x * density)
+
+
+def _sigmoid(x):
+    return 1 / (1 + jnp.exp(-x)) if jnp.iscomplexobj(x) else jax.nn.sigmoid(x)
+
+
+@op("silu")
+def silu(self):
+    """``x * sigmoid(x)``, of complex numbers too."""
+    (x,) = wide(self)
+    return x * _sigmoid(x)
+
+
+@op("silu_backward")
+def silu_backward(grad_output, self):
+    """In closed form."""
+    g, x = wide(grad_output, self)
+    s = _sigmoid(x)
+    return g * jnp.conj(s * (1 + x * (1 - s)))
+
+
+@op("mish")
+def mish(self):
+    """``x * tanh(softplus(x))``."""
+    (x,) = wide(self)
+    return x * jnp.tanh(jax.nn.softplus(x))
+
+
+@op("mish_backward")
+def mish_backward(grad_output, self):
+    """In closed form."""
+    g, x = wide(grad_output, self)
+    t = jnp.tanh(jax.nn.softplus(x))
+    return g * (t + x * jax.nn.sigmoid(x) * (1 - t * t))
+
+
+@op("hardtanh")
+def hardtanh(self, min_val=-1, max_val=1):
+    """Clamped; NaN stays."""
+    x, low, high = wide(self, min_val, max_val)
+    return jnp.minimum(jnp.maximum(x, low), high)
+
+
+@op("hardtanh_backward")
+def hardtanh_backward(grad_output, self, min_val, max_val):
+    """0 at the limits and beyond."""
+    g, x, low, high = wide(grad_output, self, min_val, max_val)
+    return jnp.where((x <= low) | (x >= high), 0, g)
+
+
+@op("hardsigmoid")
+def hardsigmoid(self):
+    """``clamp(x + 3, 0, 6) / 6``."""
+    (x,) = wide(self)
+    return jnp.clip(x + 3, 0, 6) / 6
+
+
+@op("hardsigmoid_backward")
+def hardsigmoid_backward(grad_output, self):
+    """1/6 inside (-3, 3), which PyTorch rounds to float32 for float64, too."""
+    g, x = wide(grad_output, self)
+    return jnp.where((x > -3) & (x < 3), g * float(np.float32(1 / 6)), 0)
+
+
+@op("hardswish")
+def hardswish(self):
+    """``x * hardsigmoid(x)``."""
+    (x,) = wide(self)
+    return x * jnp.clip(x + 3, 0, 6) / 6
+
+
+@op("hardswish_backward")
+def hardswish_backward(grad_output, self):
+    """In closed form: 0 at -3, and 1 from 3 on."""
+    g, x = wide(grad_output, self)
+    return jnp.where(x <= -3, 0, jnp.where(x < 3, g * (x / 3 + 0.5), g))
+
+
+@op("softplus")
+def softplus(self, beta=1, threshold=20):
+    """``log(1 + exp(beta x)) / beta``, and ``x`` itself where ``beta x`` exceeds ``threshold``."""
+    x, b, t = wide(self, beta, threshold)
+    return jnp.where(x * b > t, x, jnp.log1p(jnp.exp(x * b)) / b)
+
+
+@op("softplus_backward")
+def softplus_backward(grad_output, self, beta, threshold):
+    """``g * sigmoid(beta x)``."""
+    g, x, b, t = wide(grad_output, self, beta, threshold)
+    return jnp.where(x * b > t, g, g * jax.nn.sigmoid(x * b))
+
+
+@op("softshrink")
+def softshrink(self, lambd=0.5):
+    """Nearer to 0 by ``lambd``; 0 within; NaN stays."""
+    x, edge = wide(self, lambd)
+    return jnp.where(x > edge, x - edge, jnp.where(x < -edge, x + edge, x * 0))
+
+
+@op("hardshrink")
+def hardshrink(self, lambd=0.5):
+    """0 within ``lambd`` of 0."""
+    x, edge = wide(self, lambd)
+    return jnp.where((x >= -edge) & (x <= edge), 0, x)
+
+
+@op("softshrink_backward")
+def softshrink_backward(grad_output, self, lambd):
+    """0 within ``lambd`` of 0."""
+    g, x, edge = wide(grad_output, self, lambd)
+    return jnp.where((x >= -edge) & (x <= edge), 0, g)
+
+
+@op("hardshrink_backward")
+def hardshrink_backward(grad_out, self, lambd):
+    """0 within ``lambd`` of 0."""
+    return softshrink_backward(grad_out, self, lambd)
+
+
+@op("log_sigmoid_forward", meta=False)
+def log_sigmoid_forward(self):
+    """The buffer is ``exp(-|x|)`` as on CPU; the meta function leaves it empty, as CUDA does."""
+    (x,) = wide(self)
+    buffer = jnp.exp(-jnp.abs(x))
+    result = jnp.minimum(x, 0) - jnp.log1p(buffer)
+    return result.astype(self.dtype), buffer.astype(self.dtype)
+
+
+@op("log_sigmoid_backward")
+def log_sigmoid_backward(grad_output, self, buffer):
+    """``g * sigmoid(-x)``; the buffer is not needed."""
+    g, x = wide(grad_output, self)
+    return g * jax.nn.sigmoid(-x)
+
+
+@op("glu")
+def glu(self, dim=-1):
+    """The first half times the sigmoid of the second."""
+    (both,) = wide(self)
+    x, gate = jnp.split(both, 2, dim)
+    return x * jax.nn.sigmoid(gate)
+
+
+@op("glu_backward")
+def glu_backward(grad_output, self, dim):
+    """Gradients of both halves, joined."""
+    g, x = wide(grad_output, self)
+    x, gate = jnp.split(x, 2, dim)
+    s = jax.nn.sigmoid(gate)
+    return jnp.concatenate([g * s, g * x * s * (1 - s)], dim)
+
+
+@op("glu_jvp")
+def glu_jvp(glu, x, dx, dim):
+    """The forward derivative."""
+    y, x, dx = wide(glu, x, dx)
+    gate = jnp.split(x, 2, dim)[1]
+    da, dgate = jnp.split(dx, 2, dim)
+    s = jax.nn.sigmoid(gate)
+    return da * s + y * (dgate - s * dgate)

@@ -1,0 +1,50 @@
+"""Bitwise operators of integers and bools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import promote
+from torch_jax.ops.registry import op
+
+
+def _bitwise(function: Callable[..., Any], *names: str) -> None:
+    def lowering(self, other):
+        return function(*promote(self, other))
+
+    lowering.__doc__ = f"``{function.__name__}`` of promoted operands."
+    op(*names)(lowering)
+
+
+def _left_shift(a, b):
+    """Zero where the shift is negative or as wide as the integer."""
+    bits = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < bits)
+    return jnp.where(inside, jnp.left_shift(a, jnp.where(inside, b, 0)), 0)
+
+
+def _right_shift(a, b):
+    """The sign alone is left where the shift is negative or as wide as the integer."""
+    bits = a.dtype.itemsize * 8
+    most = bits - (1 if jnp.issubdtype(a.dtype, jnp.signedinteger) else 0)
+    inside = (b >= 0) & (b < most)
+    shifted = jnp.right_shift(a, jnp.where(inside, b, 0))
+    return jnp.where(inside, shifted, jnp.where(a < 0, -1, 0).astype(a.dtype))
+
+
+for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    _bitwise(getattr(jnp, _name), f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")
+for _side, _shift in (("left", _left_shift), ("right", _right_shift)):
+    _name = f"bitwise_{_side}_shift"
+    _dunder = f"__{_side[0]}shift__"
+    _bitwise(
+        _shift,
+        *(f"{_name}.{o}" for o in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")),
+        f"{_dunder}.Tensor",
+        f"{_dunder}.Scalar",
+    )
+
+op("bitwise_not")(jnp.bitwise_not)

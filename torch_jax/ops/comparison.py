@@ -1,0 +1,91 @@
+"""Comparisons and logic: the result is bool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.promotion import category, promote
+from torch_jax.ops.registry import op
+
+
+def _comparison(name: str, function: Callable[..., Any]) -> None:
+    def compare(self, other):
+        return function(*promote(self, other))
+
+    compare.__doc__ = f"``jnp.{function.__name__}`` of promoted operands."
+    op(f"{name}.Tensor", f"{name}.Scalar")(compare)
+
+
+for _name, _function in {
+    "eq": jnp.equal,
+    "ne": jnp.not_equal,
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "gt": jnp.greater,
+    "ge": jnp.greater_equal,
+}.items():
+    _comparison(_name, _function)
+
+for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
+    op(_name)(getattr(jnp, _name))
+
+
+@op("isnan")
+def isnan(self):
+    """False for integers."""
+    return jnp.isnan(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+
+
+@op("isinf")
+def isinf(self):
+    """False for integers."""
+    return jnp.isinf(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+
+
+@op("isposinf")
+def isposinf(self):
+    """False for integers."""
+    return self == np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+
+
+@op("isneginf")
+def isneginf(self):
+    """False for integers."""
+    return self == -np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+
+
+@op("equal", concrete=True, meta=False)
+def equal(self, other):
+    """A Python bool; tensors of different shapes are not equal."""
+    return self.shape == other.shape and bool(jnp.all(self == other))
+
+
+def _close(self, other, rtol, atol, equal_nan):
+    a, b = promote(self, other)
+    close = a == b
+    if equal_nan and category(a.dtype) >= 2:
+        close = close | (jnp.isnan(a) & jnp.isnan(b))
+    difference = jnp.abs(a - b)
+    return close | (jnp.isfinite(difference) & (difference <= atol + jnp.abs(rtol * b)))
+
+
+@op("allclose", concrete=True, meta=False)
+def allclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
+    """A Python bool."""
+    return bool(jnp.all(_close(self, other, rtol, atol, equal_nan)))
+
+
+@op("_is_all_true")
+def is_all_true(self):
+    """``all`` of a bool tensor."""
+    return jnp.all(self)
+
+
+@op("_is_any_true")
+def is_any_true(self):
+    """``any`` of a bool tensor."""
+    return jnp.any(self)

@@ -1,0 +1,47 @@
+"""Complex numbers from their parts, and back."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, opmath, promote
+from torch_jax.ops.registry import op
+
+
+def _make(real, imag):
+    wide = opmath(real.dtype)  # complex32 has no twin in JAX
+    return lax.complex(*jnp.broadcast_arrays(real.astype(wide), imag.astype(wide)))
+
+
+@op("complex")
+def complex_(real, imag):
+    """From real and imaginary part."""
+    return _make(*promote(real, imag))
+
+
+@op("polar")
+def polar(abs, angle):
+    """From absolute value and angle."""
+    size, angle = promote(abs, angle)
+    return _make(size * jnp.cos(angle), size * jnp.sin(angle))
+
+
+@op("angle")
+def angle(self):
+    """Of reals, pi below zero; -0.0 is not below; NaN stays."""
+    if category(self.dtype) == 3:
+        return jnp.angle(self)
+    if category(self.dtype) < 2:
+        return jnp.where(self < 0, math.pi, 0.0)
+    pi = np.asarray(math.pi, self.dtype)
+    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, pi, 0).astype(self.dtype))
+
+
+@op("conj_physical", "_conj_physical")
+def conj_physical(self):
+    """``jnp.conj``; reals unchanged."""
+    return jnp.conj(self) if category(self.dtype) == 3 else self

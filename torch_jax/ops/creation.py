@@ -1,0 +1,208 @@
+"""New tensors from numbers: constants, ranges, identity, triangular positions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, default_float, opmath, result_type
+from torch_jax.ops.registry import op
+
+
+def _dtype(dtype: Any) -> np.dtype:
+    return default_float() if dtype is None else dtype
+
+
+@op("full")
+def full(size, fill_value, *, dtype=None):
+    """Without a dtype, that of the number: bool, int64, the default float or its complex."""
+    return jnp.full(size, fill_value, result_type(fill_value) if dtype is None else dtype)
+
+
+@op("full_like")
+def full_like(self, fill_value, *, dtype=None):
+    """Strides and memory format are the executor's."""
+    return jnp.full(self.shape, fill_value, self.dtype if dtype is None else dtype)
+
+
+@op("zeros")
+def zeros(size, *, dtype=None):
+    """``jnp.zeros`` with PyTorch's default dtype."""
+    return jnp.zeros(size, _dtype(dtype))
+
+
+@op("ones")
+def ones(size, *, dtype=None):
+    """``jnp.ones`` with PyTorch's default dtype."""
+    return jnp.ones(size, _dtype(dtype))
+
+
+@op("zeros_like")
+def zeros_like(self, *, dtype=None):
+    """``jnp.zeros_like``."""
+    return jnp.zeros(self.shape, self.dtype if dtype is None else dtype)
+
+
+@op("ones_like")
+def ones_like(self, *, dtype=None):
+    """``jnp.ones_like``."""
+    return jnp.ones(self.shape, self.dtype if dtype is None else dtype)
+
+
+@op("zero")
+def zero(self):
+    """``Tensor.zero_`` comes from this."""
+    return jnp.zeros_like(self)
+
+
+@op("fill.Scalar", "fill.Tensor")
+def fill(self, value):
+    """``Tensor.fill_`` comes from this."""
+    return jnp.full(self.shape, value, self.dtype)
+
+
+@op("scalar_tensor")
+def scalar_tensor(s, *, dtype=None):
+    """A number as a zero-dim tensor."""
+    return jnp.asarray(s, _dtype(dtype))
+
+
+@op("eye")
+def eye(n, *, dtype=None):
+    """``jnp.eye``."""
+    return jnp.eye(n, dtype=_dtype(dtype))
+
+
+@op("eye.m")
+def eye_m(n, m, *, dtype=None):
+    """``jnp.eye`` with a number of columns."""
+    return jnp.eye(n, m, dtype=_dtype(dtype))
+
+
+def _sequence(start, step, count: int, dtype: np.dtype):
+    """``start + step * i``, in int64 or float64 and cast once: what PyTorch computes in on CPU."""
+    wide = np.int64 if category(dtype) < 2 else np.float64
+    return (wide(start) + lax.iota(wide, count) * wide(step)).astype(dtype)
+
+
+def _range_dtype(dtype: Any, *bounds: Any) -> np.dtype:
+    if dtype is not None:
+        return dtype
+    integers = all(isinstance(b, int) for b in bounds)
+    return np.dtype(np.int64) if integers else default_float()
+
+
+def _step_stays(step=1, dtype=None) -> bool:
+    """Whether the meta function takes the step: it refuses one that an integer dtype makes 0."""
+    return dtype is None or dtype == np.int64 or category(dtype) == 2 or not 0 < abs(step) < 1
+
+
+@op("arange.start_step", static=("start", "end", "step"), meta=_step_stays)
+def arange_step(start, end, step=1, *, dtype=None):
+    """The end is left out; int64 bounds are truncated before counting, as PyTorch does."""
+    dtype = _range_dtype(dtype, start, end, step)
+    if dtype == np.int64:
+        start, end, step = int(start), int(end), int(step)
+    return _sequence(start, step, math.ceil((end - start) / step), dtype)
+
+
+@op("arange.start", static=("start", "end"))
+def arange_start(start, end, *, dtype=None):
+    """Step 1."""
+    return arange_step(start, end, 1, dtype=dtype)
+
+
+@op("arange", static=("end",))
+def arange(end, *, dtype=None):
+    """From 0 in steps of 1."""
+    return arange_step(0, end, 1, dtype=dtype)
+
+
+@op("range.step", static=("start", "end", "step"))
+def range_step(start, end, step=1, *, dtype=None):
+    """``torch.range``: the end is included, and without a dtype it is the default float."""
+    return _sequence(start, step, math.floor((end - start) / step) + 1, _dtype(dtype))
+
+
+@op("range", static=("start", "end"))
+def range_(start, end, *, dtype=None):
+    """``torch.range`` with step 1."""
+    return range_step(start, end, 1, dtype=dtype)
+
+
+def _ramp(start, end, steps: int, dtype: np.dtype):
+    """``steps`` numbers from ``start`` to ``end``: the second half is counted from the end."""
+    if category(dtype) < 2:  # truncated by the caller's cast; only the step is a fraction
+        start, end = (jnp.asarray(x).astype(dtype).astype(np.float64) for x in (start, end))
+    else:
+        start, end = (jnp.asarray(x).astype(dtype).astype(opmath(dtype)) for x in (start, end))
+    # XLA would multiply by the rounded inverse of a constant
+    intervals = lax.optimization_barrier(jnp.asarray(max(steps - 1, 1), start.dtype))
+    step = (end - start) / intervals
+    i = lax.iota(np.int64, steps).astype(step.dtype)
+    rising, falling = start + step * i, end - step * (steps - 1 - i)
+    return jnp.where(lax.iota(np.int64, steps) < max(steps // 2, steps == 1), rising, falling)
+
+
+def _ramp_dtype(dtype: Any, start: Any, end: Any) -> np.dtype:
+    if dtype is not None:
+        return dtype
+    joined = result_type(start, end)
+    return joined if category(joined) == 3 else default_float()
+
+
+@op(*(f"linspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
+def linspace(start, end, steps, *, dtype=None):
+    """For integer dtypes bounds are truncated first, and the values again."""
+    dtype = _ramp_dtype(dtype, start, end)
+    return _ramp(start, end, steps, dtype).astype(dtype)
+
+
+@op(*(f"logspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
+def logspace(start, end, steps, base=10.0, *, dtype=None):
+    """``base`` to the powers of :func:`linspace`."""
+    dtype = _ramp_dtype(dtype, start, end)
+    exponents = _ramp(start, end, steps, dtype)
+    return jnp.power(jnp.asarray(base).astype(exponents.dtype), exponents).astype(dtype)
+
+
+@op("tril_indices")
+def tril_indices(row, col, offset=0, *, dtype=np.int64):
+    """Positions on and below a diagonal, as a constant of shape ``(2, count)``."""
+    return jnp.asarray(np.stack(np.tril_indices(row, offset, col)).astype(dtype or np.int64))
+
+
+@op("triu_indices")
+def triu_indices(row, col, offset=0, *, dtype=np.int64):
+    """Positions on and above a diagonal, as a constant of shape ``(2, count)``."""
+    return jnp.asarray(np.stack(np.triu_indices(row, offset, col)).astype(dtype or np.int64))
+
+
+@op("kaiser_window.beta")
+def kaiser_window(window_length, periodic, beta, *, dtype=None):
+    """A periodic window is the symmetric one of one more element, without the last."""
+    dtype = _dtype(dtype)
+    intervals = window_length if periodic else window_length - 1
+    if window_length <= 1:
+        return jnp.ones(window_length, dtype)
+    beta = jnp.asarray(beta).astype(opmath(dtype))
+    x = lax.iota(np.int64, window_length).astype(beta.dtype) * (2 / intervals) - 1
+    bessel = jax.scipy.special.i0
+    return (bessel(beta * jnp.sqrt(jnp.maximum(1 - x * x, 0))) / bessel(beta)).astype(dtype)
+
+
+@op("kaiser_window.periodic")
+def kaiser_window_12(window_length, periodic, *, dtype=None):
+    """With ``beta`` 12."""
+    return kaiser_window(window_length, periodic, 12.0, dtype=dtype)
+
+
+@op("kaiser_window")
+def kaiser_window_periodic(window_length, *, dtype=None):
+    """Periodic, with ``beta`` 12."""
+    return kaiser_window(window_length, True, 12.0, dtype=dtype)

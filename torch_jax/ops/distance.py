@@ -1,0 +1,96 @@
+"""Distances between the rows of two batches of matrices, and their gradients.
+
+Differences are broadcast and reduced in one fused loop, so that the table of all differences is
+never stored.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.matmul import precision
+from torch_jax.ops.promotion import promote
+from torch_jax.ops.reduction import vector_norm
+from torch_jax.ops.registry import op
+
+
+@op("dist", static=("p",))
+def dist(self, other, p=2):
+    """The norm of the difference of two tensors."""
+    return vector_norm(jnp.subtract(*promote(self, other)), p)
+
+
+@op("_euclidean_dist")
+def euclidean_dist(x1, x2):
+    """By one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near."""
+    product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=precision())
+    a = jnp.sum(x1 * x1, -1)[..., :, None]
+    b = jnp.sum(x2 * x2, -1)[..., None, :]
+    return jnp.sqrt(jnp.maximum(a + b - 2 * product, 0))
+
+
+def _differences(x1, x2):
+    return x1[..., :, None, :] - x2[..., None, :, :]
+
+
+# the values of ``compute_mode``, and the number of rows beyond which the product is used unasked
+_IF_LARGE, _WITH_PRODUCT = 0, 1
+_LARGE = 25
+
+
+@op("_cdist_forward", static=("p",))
+def cdist(x1, x2, p, compute_mode):
+    """The product serves Euclidean distances of many rows, as on CPU."""
+    mode = compute_mode or _IF_LARGE
+    large = max(x1.shape[-2], x2.shape[-2]) > _LARGE
+    if p == 2 and (mode == _WITH_PRODUCT or (mode == _IF_LARGE and large)):
+        return euclidean_dist(x1, x2)
+    return vector_norm(_differences(x1, x2), p, (-1,))
+
+
+def _slope(difference, distance, p: float):
+    """The derivative of ``distance`` with respect to ``difference``; 0 where it is not defined."""
+    size, sign = jnp.abs(difference), jnp.sign(difference)
+    if p == 0:
+        return jnp.zeros_like(difference)
+    if p == 1:
+        return sign
+    if p == np.inf:
+        return jnp.where(size == distance, sign, 0)
+    undefined = (distance == 0) | ((size == 0) if p < 1 else False)
+    safe = jnp.where(undefined, 1, distance)
+    ratio = jnp.where(undefined, 1, size) / safe
+    if p == 2:
+        return jnp.where(undefined, 0, difference / safe)
+    return jnp.where(undefined, 0, sign * ratio ** (p - 1))
+
+
+@op("_cdist_backward", static=("p",))
+def cdist_backward(grad, x1, x2, p, cdist):
+    """The gradient of the first operand."""
+    if grad.size == 0 or x1.size == 0:
+        return jnp.zeros_like(x1)  # not broadcast to the batch of ``x2``
+    slope = _slope(_differences(x1, x2), cdist[..., None], p)
+    return jnp.sum(grad[..., None] * slope, -2)
+
+
+def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.triu_indices(n, 1)
+
+
+@op("_pdist_forward", static=("p",))
+def pdist(self, p=2.0):
+    """Distances of the pairs of rows above the diagonal."""
+    i, j = _pairs(len(self))
+    return vector_norm(self[i] - self[j], p, (-1,))
+
+
+@op("_pdist_backward", static=("p",))
+def pdist_backward(grad, self, p, pdist):
+    """Each pair pulls at both of its rows."""
+    i, j = _pairs(len(self))
+    pull = grad[:, None] * _slope(self[i] - self[j], pdist[:, None], p)
+    rows = jax.ops.segment_sum(pull, jnp.asarray(i), len(self))
+    return rows - jax.ops.segment_sum(pull, jnp.asarray(j), len(self))

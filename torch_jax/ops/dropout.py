@@ -1,0 +1,22 @@
+"""Dropout."""
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.registry import op
+
+
+@op("native_dropout", random=True)
+def native_dropout(input, p, train, *, key):
+    """The input with a part ``p`` of it zeroed and the rest scaled up; and the mask of the rest."""
+    if train is False:
+        return input, jnp.ones(input.shape, bool)
+    keep = 1 - jnp.asarray(p, jnp.float32)
+    mask = jax.random.bernoulli(key, keep, input.shape)
+    return native_dropout_backward(input, mask, jnp.where(keep > 0, 1 / keep, 0)), mask
+
+
+@op("native_dropout_backward")
+def native_dropout_backward(grad_output, mask, scale):
+    """``grad_output * mask * scale``."""
+    return grad_output * (mask * scale).astype(grad_output.dtype)

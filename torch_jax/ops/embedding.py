@@ -1,0 +1,180 @@
+"""Rows of a table by index, one by one or in bags."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+_SUM, _MEAN, _MAX = range(3)
+
+
+def _in_range(weight, indices):
+    ok = ((indices >= 0) & (indices < weight.shape[0])).all()
+    return ok, "index out of range in self"
+
+
+def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
+    """Rows of the table; an index out of range, were it negative, reads NaN."""
+    return table.at[indices].get(mode="fill", wrap_negative_indices=False)
+
+
+def _add_rows(rows: jax.Array, indices: jax.Array, count: int) -> jax.Array:
+    """A table of ``count`` rows that are sums of those with the same index; others fall away."""
+    table = jnp.zeros((count, rows.shape[-1]), rows.dtype)
+    return table.at[indices].add(rows, mode="drop", wrap_negative_indices=False)
+
+
+def _counts(indices: jax.Array, count: int) -> jax.Array:
+    return jnp.zeros(count, jnp.int32).at[indices].add(1, mode="drop", wrap_negative_indices=False)
+
+
+@op("embedding", check=_in_range)
+def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    """Rows of ``weight``; the other arguments concern the gradient."""
+    return _rows(weight, indices)
+
+
+@op("embedding_dense_backward")
+def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
+    """Rows of ``grad_output`` added up by index, except those of ``padding_idx``."""
+    indices = indices.reshape(-1)
+    rows = grad_output.reshape(len(indices), grad_output.shape[-1])
+    return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+def _table_grad(rows, indices, count, padding_idx, scale_by_freq):
+    rows = rows.astype(opmath(rows.dtype))
+    if scale_by_freq:
+        rows = rows / _counts(indices, count)[indices][:, None]
+    if padding_idx >= 0:
+        indices = jnp.where(indices == padding_idx, count, indices)
+    return _add_rows(rows, indices, count)
+
+
+def _self_in_range(self, indices):
+    return _in_range(self, indices)
+
+
+@op("embedding_renorm", static=("norm_type",), check=_self_in_range)
+def embedding_renorm(self, indices, max_norm, norm_type):
+    """Scale the rows that ``indices`` names down to a norm of at most ``max_norm``."""
+    indices = indices.reshape(-1)
+    rows = _rows(self, indices).astype(opmath(self.dtype))
+    norm = jnp.linalg.norm(rows, norm_type, axis=1, keepdims=True)
+    rows = jnp.where(norm > max_norm, rows * (max_norm / (norm + 1e-7)), rows)
+    return self.at[indices].set(rows.astype(self.dtype), mode="drop")
+
+
+# ---- bags -------------------------------------------------------------------------------------
+
+
+def _bag_of(indices, offsets):
+    """The bag that each index belongs to, given where bags begin."""
+    position = jnp.arange(len(indices))
+    return (jnp.searchsorted(offsets, position, side="right") - 1).astype(indices.dtype)
+
+
+@op("_embedding_bag", "_embedding_bag_forward_only", check=_in_range)
+def _embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    """Sums, means or maxima of rows over bags; also bag of each index, bag sizes and argmax."""
+    begins = offsets[:-1] if include_last_offset else offsets
+    count = len(begins)
+    bag = _bag_of(indices, begins)
+    rows = _rows(weight, indices).astype(opmath(weight.dtype))
+    # an index that pads belongs to no bag
+    target = bag if padding_idx < 0 else jnp.where(indices == padding_idx, count, bag)
+    sizes = _counts(target, count)
+    largest = jnp.zeros(0, indices.dtype)
+    if mode == _MAX:
+        out, largest = _bag_max(rows, indices, target, count)
+        out = jnp.where(sizes[:, None] > 0, out, 0)
+    else:
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
+        out = _add_rows(rows, target, count)
+        if mode == _MEAN:
+            out = out / jnp.maximum(sizes, 1)[:, None]
+    sizes = jnp.pad(sizes, (0, len(offsets) - count))
+    return out, bag, sizes, largest
+
+
+def _bag_max(rows, indices, bag, count):
+    """Maxima over bags, and the index of the first row that holds each."""
+    out = jax.ops.segment_max(rows, bag, count)
+    best = _rows(out, bag)
+    n = len(indices)
+    position = jnp.where(rows == best, jnp.arange(n)[:, None], n)
+    first = jax.ops.segment_min(position, bag, count)
+    return out, indices.at[first].get(mode="fill", fill_value=-1)
+
+
+@op("_embedding_bag_dense_backward")
+def _embedding_bag_dense_backward(
+    grad,
+    indices,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    per_sample_weights,
+    padding_idx=-1,
+):
+    """Gradient of the table."""
+    grad = grad.astype(opmath(grad.dtype))
+    if mode == _MAX:
+        columns = jnp.broadcast_to(jnp.arange(grad.shape[1]), maximum_indices.shape)
+        table = jnp.zeros((num_weights, grad.shape[1]), grad.dtype)
+        at = table.at[maximum_indices, columns]
+        return at.add(grad, mode="drop", wrap_negative_indices=False)
+    if mode == _MEAN:
+        grad = grad / jnp.maximum(bag_size[: len(grad)], 1)[:, None]
+    rows = grad[offset2bag]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.astype(rows.dtype)[:, None]
+    return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+@op("_embedding_bag_backward")
+def _embedding_bag_backward(
+    grad,
+    indices,
+    offsets,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    sparse,
+    per_sample_weights,
+    padding_idx=-1,
+):
+    """Gradient of the table, dense: there are no sparse tensors on this device."""
+    bags = offset2bag, bag_size, maximum_indices, num_weights
+    options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    return _embedding_bag_dense_backward(grad, indices, *bags, *options)
+
+
+@op("_embedding_bag_per_sample_weights_backward")
+def _embedding_bag_per_sample_weights_backward(
+    grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1
+):
+    """Gradient of the weights of a sum: each row times the gradient of its bag."""
+    dtype = opmath(grad.dtype)
+    out = (grad[offset2bag].astype(dtype) * _rows(weight, indices).astype(dtype)).sum(1)
+    return out if padding_idx < 0 else jnp.where(indices == padding_idx, 0, out)

@@ -1,0 +1,323 @@
+"""Reading and writing by position: advanced indexing, whole slices, ``take`` and masks.
+
+An index out of range is an error, raised through ``check``. Where checks are off (setting
+``check_indices``) a read there gives NaN, or the least integer, and a write is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.promotion import convert
+from torch_jax.ops.registry import op
+
+# ---- masks as positions
+
+
+def is_mask(index) -> bool:
+    """Whether an index (or what stands for it before the call) is a mask: bool, or uint8."""
+    return index is not None and index.dtype in (np.bool_, np.uint8)
+
+
+def compress(x, mask):
+    """The elements of a concrete ``x`` (its leading axis) where a concrete vector ``mask`` holds.
+
+    NumPy does it where memory is the host's: there JAX would compile again for each count.
+    """
+    if jax.default_backend() == "cpu":
+        return jnp.asarray(np.asarray(x)[np.asarray(mask)])
+    return jnp.asarray(x)[np.flatnonzero(np.asarray(mask))]
+
+
+def positions_of(mask) -> list[jax.Array]:
+    """One int64 vector per dimension of a concrete mask: where it holds, in row-major order."""
+    return [jnp.asarray(i, jnp.int64) for i in np.nonzero(np.asarray(mask))]
+
+
+def _expand_masks(self, indices) -> tuple:
+    """The index tuple for ``x.at``: slices for None, and positions for masks."""
+    result: list = []
+    for index in indices:
+        if not is_mask(index):
+            result.append(slice(None) if index is None else index)
+            continue
+        _match_mask(self, index, len(result))
+        result += positions_of(index)
+    return tuple(result)
+
+
+def _match_mask(self, mask, axis: int) -> None:
+    if mask.shape != self.shape[axis : axis + mask.ndim]:
+        raise IndexError(
+            f"The shape of the mask {list(mask.shape)} at index {axis} does not match the shape "
+            f"of the indexed tensor {list(self.shape)} at index {axis}"
+        )
+
+
+def _has_mask(indices) -> bool:
+    return any(is_mask(i) for i in indices)
+
+
+def _knows_masks(indices) -> bool:
+    """PyTorch's meta functions refuse masks of uint8, which the CPU takes."""
+    return not any(i is not None and i.dtype == np.uint8 for i in indices)
+
+
+# ---- bounds
+
+
+def bounds(index, size: int, dim: int, wrap: bool = False):
+    """The ``(ok, message)`` of a check that ``index`` is below ``size``, and not negative.
+
+    With ``wrap``, negative numbers count from the end.
+    """
+    ok = jnp.all((index >= (-size if wrap else 0)) & (index < size))
+    return ok, f"index is out of bounds for dimension {dim} with size {size}"
+
+
+def dim_bounds(self, dim, index):
+    """:func:`bounds` along a dimension, as a RuntimeError: for ``check=``."""
+    return *bounds(index, self.shape[dim] if self.ndim else 1, dim), RuntimeError
+
+
+def check_indices(self, indices):
+    """Check every index tensor of advanced indexing."""
+    ok, messages, axis = True, [], 0
+    for index in indices:
+        if index is not None and not is_mask(index):
+            inside, message = bounds(index, self.shape[axis], axis, wrap=True)
+            ok &= inside
+            messages.append(message)
+        axis += index.ndim if is_mask(index) else 1
+    return ok, "; or ".join(dict.fromkeys(messages))
+
+
+def _check_dim(self, dim, index):
+    return dim_bounds(self, dim, index)[:2]
+
+
+def _check_dim_wrapping(self, dim, index):
+    return bounds(index, self.shape[dim] if self.ndim else 1, dim, wrap=True)
+
+
+def _check_flat(self, index):
+    ok, _ = bounds(index, self.size, 0, wrap=True)
+    return ok, f"out of range: tried to access an index of a tensor of {self.size} elements"
+
+
+def strict(index, size: int):
+    """``index`` with negative numbers out of range, so that JAX does not count from the end."""
+    return jnp.where(index < 0, size, index)
+
+
+_LOGICAL = {"add": "max", "multiply": "min"}  # sums of bool are or, products and
+
+
+def write(x, at: tuple, values, method: str = "set"):
+    """``x.at[at].<method>(values)``; positions out of range are left out."""
+    if x.dtype == jnp.bool_:
+        method = _LOGICAL.get(method, method)
+    return getattr(x.at[at], method)(values, mode="drop")
+
+
+# ---- advanced indexing
+
+
+@op(
+    "index.Tensor",
+    "_unsafe_index.Tensor",
+    host=("indices",),
+    concrete=_has_mask,
+    meta=_knows_masks,
+    meta_error=IndexError,
+    check=check_indices,
+)
+def index(self, indices):
+    """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
+    return self.at[_expand_masks(self, indices)].get(mode="fill")
+
+
+def _masked_values(self, indices, values):
+    """Where ``self[..., mask, ...] = values`` writes, and what, without knowing the count.
+
+    The k-th place where the mask holds takes the k-th of the values.
+    """
+    lead = len(indices) - 1
+    mask = indices[lead]
+    _match_mask(self, mask, lead)
+    rest = self.ndim - lead - mask.ndim
+    values = values.reshape((1,) * (lead + 1 + rest - values.ndim) + values.shape)
+    if values.shape[lead] == 1:
+        values = jnp.expand_dims(values, range(lead + 1, lead + mask.ndim))
+    else:
+        kth = jnp.cumsum(mask.reshape(-1).astype(jnp.int32)).reshape(mask.shape) - 1
+        values = values.at[(slice(None),) * lead + (jnp.maximum(kth, 0),)].get(mode="fill")
+    mask = (mask != 0).reshape(mask.shape + (1,) * rest)
+    return mask, jnp.broadcast_to(values, self.shape)
+
+
+def _one_mask(indices) -> bool:
+    """Whether the indices are Nones and then one mask, which needs no positions."""
+    *before, last = indices
+    return is_mask(last) and last.ndim > 0 and all(i is None for i in before)
+
+
+def _needs_positions(indices) -> bool:
+    return _has_mask(indices) and not _one_mask(indices)
+
+
+def _check_put(self, indices, values):
+    if not _one_mask(indices):
+        return check_indices(self, indices)
+    lead = len(indices) - 1
+    mask = indices[lead]
+    axis = values.ndim - (self.ndim - lead - mask.ndim) - 1  # of the values, along the mask
+    if mask.shape != self.shape[lead : lead + mask.ndim] or axis < 0 or values.shape[axis] == 1:
+        return True, ""
+    ok = jnp.count_nonzero(mask) == values.shape[axis]
+    return (
+        ok,
+        (
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+            "indexing result, whose size is the count of the mask"
+        ),
+        RuntimeError,
+    )
+
+
+@op(
+    "index_put",
+    "_index_put_impl",
+    "_unsafe_index_put",
+    host=("indices",),
+    concrete=_needs_positions,
+    meta=_knows_masks,
+    check=_check_put,
+)
+def index_put(self, indices, values, accumulate=False, unsafe=False):
+    """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
+    values = convert(values, self.dtype)
+    if values.size == 0:
+        return self
+    if _one_mask(indices):
+        mask, values = _masked_values(self, indices, values)
+        return jnp.where(mask, jnp.add(self, values) if accumulate else values, self)
+    return write(self, _expand_masks(self, indices), values, "add" if accumulate else "set")
+
+
+# ---- one dimension
+
+
+def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
+    """``self`` with a dimension at least, and the index tuple for ``x.at`` along ``dim``."""
+    x = self.reshape(-1) if self.ndim == 0 else self
+    dim %= x.ndim
+    index = strict(index.reshape(-1), x.shape[dim])
+    return x, (slice(None),) * dim + (index,)
+
+
+@op("index_select", host=("index",), check=_check_dim)
+def index_select(self, dim, index):
+    """``jnp.take`` along a dimension, where negative numbers are out of range."""
+    x, at = along(self, dim, index)
+    result = x.at[at].get(mode="fill")
+    return result.reshape(()) if self.ndim == 0 else result
+
+
+@op("index_add", host=("index",), check=dim_bounds)
+def index_add(self, dim, index, source, *, alpha=1):
+    """``x.at[…].add``; for bool, or."""
+    x, at = along(self, dim, index)
+    source = source.reshape(x.at[at].get(mode="fill").shape)
+    source = source * jnp.asarray(alpha).astype(source.dtype)
+    return write(x, at, source.astype(x.dtype), "add").reshape(self.shape)
+
+
+@op("index_copy", host=("index",), check=_check_dim)
+def index_copy(self, dim, index, source):
+    """Of several equal indices the last one wins where JAX runs on the CPU, else any."""
+    x, at = along(self, dim, index)
+    source = source.reshape(source.shape or (1,))
+    return write(x, at, source.astype(x.dtype)).reshape(self.shape)
+
+
+@op("index_fill.int_Scalar", "index_fill.int_Tensor", host=("index",), check=_check_dim_wrapping)
+def index_fill(self, dim, index, value):
+    """Here negative indices count from the end."""
+    x = self.reshape(-1) if self.ndim == 0 else self
+    at = (slice(None),) * (dim % x.ndim) + (index.reshape(-1),)
+    value = jnp.asarray(value).astype(x.dtype)
+    return write(x, at, value).reshape(self.shape)
+
+
+# ---- the flattened tensor
+
+
+@op("take", host=("index",), check=_check_flat)
+def take(self, index):
+    """Elements by position in the flattened tensor."""
+    return self.reshape(-1).at[index].get(mode="fill")
+
+
+@op("put", host=("index",), check=_check_flat)
+def put(self, index, source, accumulate=False):
+    """Write elements by position in the flattened tensor."""
+    at = (index.reshape(-1),)
+    result = write(self.reshape(-1), at, source.reshape(-1), "add" if accumulate else "set")
+    return result.reshape(self.shape)
+
+
+# ---- masks
+
+
+@op("masked_select", concrete=True, meta=False)
+def masked_select(self, mask):
+    """The elements where the mask holds, as a vector; both are broadcast."""
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    return compress(*(jnp.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
+
+
+def _check_source(mask, source, self):
+    mask = jnp.broadcast_to(mask, jnp.broadcast_shapes(self.shape, mask.shape))
+    ok = jnp.count_nonzero(mask) <= source.size
+    return ok, "Number of elements of source < number of ones in mask", RuntimeError
+
+
+@op("masked_scatter", check=_check_source)
+def masked_scatter(self, mask, source):
+    """The k-th place where the mask holds takes the k-th element of the source."""
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    mask, self = jnp.broadcast_to(mask, shape), jnp.broadcast_to(self, shape)
+    if source.size == 0:
+        return self
+    kth = jnp.cumsum(mask.reshape(-1).astype(jnp.int64)).reshape(shape) - 1
+    return jnp.where(mask, source.reshape(-1).at[jnp.maximum(kth, 0)].get(mode="fill"), self)
+
+
+@op("masked_scatter_backward")
+def masked_scatter_backward(grad_output, mask, sizes):
+    """The gradient where the mask holds, in order, and zeros after it."""
+    count = math.prod(sizes)
+    mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
+    kth = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int64)) - 1, count)
+    flat = jnp.zeros(count, grad_output.dtype).at[kth].set(grad_output.reshape(-1), mode="drop")
+    return flat.reshape(sizes)
+
+
+@op("nonzero", concrete=True, meta=False)
+def nonzero(self):
+    """``jnp.argwhere``; one row of no columns for a zero-dim tensor that is not zero."""
+    return jnp.asarray(np.argwhere(np.asarray(self)), jnp.int64)
+
+
+@op("nonzero_static", meta=False)  # whose strides are not those of the CPU
+def nonzero_static(self, *, size, fill_value=-1):
+    """The first ``size`` positions, padded with ``fill_value``: nothing depends on values."""
+    if self.ndim == 0 or self.size == 0:
+        return jnp.full((size, self.ndim), fill_value, jnp.int64)
+    where = jnp.nonzero(self, size=size, fill_value=fill_value)
+    return jnp.stack(where, 1)

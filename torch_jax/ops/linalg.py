@@ -1,0 +1,334 @@
+"""Matrix decompositions. All take batches of matrices, (*, m, n)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.lax import linalg as lax_linalg
+
+from torch_jax.ops.promotion import promote
+from torch_jax.ops.registry import op
+
+
+def adjoint(x: jax.Array) -> jax.Array:
+    return jnp.conj(x.mT)
+
+
+def nothing(x: jax.Array) -> jax.Array:
+    """What stands for an output that was not asked for: an empty array."""
+    return jnp.zeros((0,), x.dtype)
+
+
+def _real(dtype) -> np.dtype:
+    return np.finfo(dtype).dtype
+
+
+# Errors. A factorization tells in ``info`` (int32) of the first pivot that failed, from 1 on, or 0.
+
+_MESSAGES = {
+    "inv": (
+        "The diagonal element {0} is zero, the inversion could not be completed because the input "
+        "matrix is singular."
+    ),
+    "solve": "The solver failed because the input matrix is singular.",
+    "cholesky": (
+        "The factorization could not be completed because the input is not positive-definite (the "
+        "leading minor of order {0} is not positive-definite)."
+    ),
+    "svd": (
+        "The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+        "many repeated singular values (error code: {0})."
+    ),
+    "eig": (
+        "The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+        "many repeated eigenvalues (error code: {0})."
+    ),
+    "lstsq": (
+        "The least squares solution could not be computed because the input matrix does not have "
+        "full rank (error code: {0})."
+    ),
+    "lu_factor": (
+        "U[{0},{0}] is zero and using it on lu_solve would result in a division by zero. If you "
+        "still want to perform the factorization, consider calling linalg.lu(A, pivot) or "
+        "linalg.lu_factor_ex(A, pivot)"
+    ),
+}
+
+
+@op("_linalg_check_errors", concrete=True, meta=False)
+def check_errors(info, api_name, *, is_matrix):
+    """Raise for a failed factorization. A trace knows no values and raises nothing."""
+    if isinstance(info, jax.core.Tracer):
+        return ()
+    flat = np.asarray(info).reshape(-1)
+    if not flat.any():
+        return ()
+    first = int(np.flatnonzero(flat)[0])
+    where = "" if is_matrix else f": (Batch element {first})"
+    kind = next((k for k in _MESSAGES if k in api_name), "solve")
+    text = f"{api_name}{where}: {_MESSAGES[kind].format(flat[first])}"
+    raise RuntimeError(text) if kind == "lu_factor" else np.linalg.LinAlgError(text)
+
+
+def raises(check_errors: bool = False) -> bool:
+    """Whether an operator looks at its own errors, so that it must know values (``concrete=``)."""
+    return check_errors
+
+
+def raised(info: jax.Array, api_name: str, wanted: bool = True) -> None:
+    if wanted:
+        check_errors(info, api_name, is_matrix=info.ndim == 0)
+
+
+# LU
+
+
+def lu_factor(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """L and U in one array, pivots counted from 1, and info."""
+    k = min(x.shape[-2:])
+    if x.size == 0:
+        pivots = jnp.broadcast_to(jnp.arange(1, k + 1, dtype=jnp.int32), (*x.shape[:-2], k))
+        return x, pivots, jnp.zeros(x.shape[:-2], jnp.int32)
+    lu, pivots, _ = lax_linalg.lu(x)
+    zero = jnp.diagonal(lu, axis1=-2, axis2=-1) == 0
+    info = jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0)
+    return lu, pivots + 1, info.astype(jnp.int32)
+
+
+def permutation(pivots: jax.Array, size: int) -> jax.Array:
+    """The rows' order that ``pivots`` lead to: L @ U is A[order]."""
+    if pivots.size == 0:
+        return jnp.broadcast_to(jnp.arange(size), (*pivots.shape[:-1], size))
+    return lax_linalg.lu_pivots_to_permutation(pivots - 1, size)
+
+
+def _permutation_matrix(pivots, size, dtype):
+    return jax.nn.one_hot(permutation(pivots, size), size, dtype=dtype).mT
+
+
+def _triangles(lu):
+    m, n = lu.shape[-2:]
+    k = min(m, n)
+    lower = jnp.tril(lu[..., :, :k], -1) + jnp.eye(m, k, dtype=lu.dtype)
+    return lower, jnp.triu(lu[..., :k, :])
+
+
+def _need_pivot(pivot: bool) -> None:
+    if not pivot:
+        raise NotImplementedError("LU without pivoting is not implemented on device jax")
+
+
+@op("linalg_lu_factor_ex", concrete=raises)
+def linalg_lu_factor_ex(A, *, pivot=True, check_errors=False):
+    _need_pivot(pivot)
+    lu, pivots, info = lu_factor(A)
+    raised(info, "torch.linalg.lu_factor_ex", check_errors)
+    return lu, pivots, info
+
+
+@op("linalg_lu")
+def linalg_lu(A, *, pivot=True):
+    _need_pivot(pivot)
+    lu, pivots, _ = lu_factor(A)
+    return _permutation_matrix(pivots, A.shape[-2], A.dtype), *_triangles(lu)
+
+
+@op("lu_unpack")
+def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    none = nothing(LU_data)
+    size = LU_data.shape[-2]
+    p = _permutation_matrix(LU_pivots, size, LU_data.dtype) if unpack_pivots else none
+    return p, *(_triangles(LU_data) if unpack_data else (none, none))
+
+
+def _determinant_parts(A, A_is_contiguous):
+    """LU, pivots, the diagonal of U, and the sign of the permutation.
+
+    A contiguous real matrix is factored transposed: PyTorch's gradient counts on it.
+    """
+    transposed = A_is_contiguous and not jnp.iscomplexobj(A)
+    lu, pivots, _ = lu_factor(A.mT if transposed else A)
+    odd = jnp.sum(pivots != jnp.arange(1, A.shape[-1] + 1), axis=-1) % 2
+    return lu, pivots, jnp.diagonal(lu, axis1=-2, axis2=-1), (1 - 2 * odd).astype(A.dtype)
+
+
+@op("_linalg_det", contiguous=("A",))
+def linalg_det(A, *, A_is_contiguous):
+    lu, pivots, diagonal, sign = _determinant_parts(A, A_is_contiguous)
+    return sign * jnp.prod(diagonal, axis=-1), lu, pivots
+
+
+@op("_linalg_slogdet", contiguous=("A",))
+def linalg_slogdet(A, *, A_is_contiguous):
+    lu, pivots, diagonal, sign = _determinant_parts(A, A_is_contiguous)
+    sign = sign * jnp.prod(jnp.sign(diagonal), axis=-1)
+    return sign, jnp.sum(jnp.log(jnp.abs(diagonal)), axis=-1), lu, pivots
+
+
+# Cholesky
+
+
+def _first_bad_minor(x: jax.Array) -> jax.Array:
+    """The order of the first leading minor that is not positive, by elimination; 0 if none is."""
+
+    def eliminate(k, state):
+        x, bad = state
+        pivot = x[..., k, k].real
+        bad = jnp.where((bad == 0) & ~(pivot > 0), k + 1, bad)
+        column = jnp.where(jnp.arange(x.shape[-1]) > k, x[..., :, k], 0)
+        outer = column[..., :, None] * jnp.conj(column[..., None, :])
+        return x - outer / pivot[..., None, None], bad
+
+    start = x, jnp.zeros(x.shape[:-2], jnp.int32)
+    return jax.lax.fori_loop(0, x.shape[-1], eliminate, start)[1].astype(jnp.int32)
+
+
+def _hermitian(x: jax.Array, lower: bool) -> jax.Array:
+    """The Hermitian matrix of which ``x`` holds one triangle."""
+    half = jnp.tril(x, -1) if lower else jnp.triu(x, 1)
+    diagonal = jnp.eye(x.shape[-1], dtype=x.dtype) * jnp.real(x)
+    return half + adjoint(half) + diagonal
+
+
+@op("linalg_cholesky_ex", concrete=raises)
+def linalg_cholesky_ex(self, *, upper=False, check_errors=False):
+    """A matrix that is not positive-definite gives NaN, where LAPACK stops half way."""
+    x = _hermitian(self, lower=not upper)
+    if x.size == 0:
+        return x, jnp.zeros(x.shape[:-2], jnp.int32)
+    factor = lax_linalg.cholesky(x, symmetrize_input=False)
+    failed = jnp.isnan(jnp.diagonal(factor, axis1=-2, axis2=-1)).any(-1)
+    order = jax.lax.cond(
+        failed.any(), _first_bad_minor, lambda x: jnp.zeros(x.shape[:-2], jnp.int32), x
+    )
+    info = jnp.where(failed, jnp.where(order == 0, x.shape[-1], order), 0)
+    raised(info, "linalg.cholesky", check_errors)
+    return adjoint(factor) if upper else factor, info.astype(jnp.int32)
+
+
+@op("cholesky", concrete=True)
+def cholesky(self, upper=False):
+    factor, info = linalg_cholesky_ex(self, upper=upper)
+    raised(info, "cholesky")
+    return factor
+
+
+# QR
+
+
+@op("linalg_qr")
+def linalg_qr(A, mode="reduced"):
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    if A.size == 0:
+        columns = m if mode == "complete" else k
+        q = jnp.broadcast_to(jnp.eye(m, columns, dtype=A.dtype), (*A.shape[:-2], m, columns))
+        return nothing(A) if mode == "r" else q, jnp.zeros((*A.shape[:-2], columns, n), A.dtype)
+    if mode == "r":
+        return nothing(A), jnp.linalg.qr(A, mode="r")
+    return lax_linalg.qr(A, full_matrices=mode == "complete")
+
+
+@op("geqrf", meta=False)
+def geqrf(self):
+    """The reflectors below the diagonal, as LAPACK has them, and their scales."""
+    h, tau = jnp.linalg.qr(self, mode="raw")
+    return h.mT, tau
+
+
+@op("linalg_householder_product")
+def linalg_householder_product(input, tau):
+    if input.size == 0 or tau.size == 0:
+        rows, columns = input.shape[-2:]
+        return jnp.broadcast_to(jnp.eye(rows, columns, dtype=input.dtype), input.shape)
+    return lax_linalg.householder_product(input, tau)
+
+
+@op("ormqr")
+def ormqr(self, input2, input3, left=True, transpose=False):
+    if input3.size == 0 or input2.size == 0:
+        return input3
+    return lax_linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
+
+
+# Eigenvalues and singular values. Where LAPACK says that it did not converge, these are NaN.
+
+
+@op("_linalg_eigh")
+def linalg_eigh(A, UPLO="L", compute_v=True):
+    """One triangle is read, and of the diagonal the real part."""
+    if A.size == 0:
+        w = jnp.zeros(A.shape[:-1], _real(A.dtype))
+        return w, A if compute_v else nothing(A)
+    x = _hermitian(A, lower=UPLO.upper() == "L")
+    if not compute_v:
+        return jnp.linalg.eigvalsh(x, symmetrize_input=False), nothing(A)
+    v, w = lax_linalg.eigh(x, symmetrize_input=False)
+    return w, v
+
+
+def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
+    """On the host where JAX has no kernel, which is so on TPU."""
+    if x.size == 0:
+        dtype = np.result_type(x.dtype, np.complex64)
+        values = jnp.zeros(x.shape[:-1], dtype)
+        return [values, jnp.zeros(x.shape, dtype)] if vectors else [values]
+    if jax.default_backend() in ("cpu", "gpu"):
+        return lax_linalg.eig(
+            x, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors
+        )
+    dtype = np.result_type(x.dtype, np.complex64)
+    shapes = [jax.ShapeDtypeStruct(x.shape[:-1], dtype), jax.ShapeDtypeStruct(x.shape, dtype)]
+
+    def on_host(x):
+        results = np.linalg.eig(x) if vectors else [np.linalg.eigvals(x)]
+        return [np.asarray(r, dtype) for r in results]
+
+    return jax.pure_callback(on_host, shapes[: 1 + vectors], x, vmap_method="broadcast_all")
+
+
+@op("linalg_eig")
+def linalg_eig(self):
+    return tuple(_eig(self, vectors=True))
+
+
+@op("_linalg_eigvals")
+def linalg_eigvals(self):
+    return _eig(self, vectors=False)[0]
+
+
+@op("_linalg_svd")
+def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
+    m, n = A.shape[-2:]
+    if A.size == 0:
+        s = jnp.zeros((*A.shape[:-2], min(m, n)), _real(A.dtype))
+        if not compute_uv:
+            return nothing(A), s, nothing(A)
+        columns = (m, n) if full_matrices else (min(m, n),) * 2
+
+        def identity(rows, columns):
+            eye = jnp.eye(rows, columns, dtype=A.dtype)
+            return jnp.broadcast_to(eye, (*A.shape[:-2], rows, columns))
+
+        return identity(m, columns[0]), s, identity(columns[1], n)
+    if not compute_uv:
+        return nothing(A), lax_linalg.svd(A, compute_uv=False), nothing(A)
+    return lax_linalg.svd(A, full_matrices=full_matrices)
+
+
+# Functions of matrices and vectors
+
+
+@op("linalg_matrix_exp")
+def linalg_matrix_exp(self):
+    if self.size == 0:
+        return self
+    # as many squarings as the exponent of a float32 has bits' worth
+    return jax.scipy.linalg.expm(self, max_squarings=64)
+
+
+@op("linalg_cross")
+def linalg_cross(self, other, *, dim=-1):
+    a, b = jnp.broadcast_arrays(*promote(self, other))
+    return jnp.cross(a, b, axis=dim)

@@ -1,0 +1,147 @@
+"""Linear systems: triangular, by LU, by Cholesky, and least squares."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.lax import linalg as lax_linalg
+
+from torch_jax.ops.linalg import adjoint as adjoint_of
+from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
+from torch_jax.ops.registry import op
+
+
+def _batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two stacks of matrices, their batch dimensions broadcast to each other."""
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (
+        jnp.broadcast_to(a, (*batch, *a.shape[-2:])),
+        jnp.broadcast_to(b, (*batch, *b.shape[-2:])),
+    )
+
+
+def _is_vector(a: jax.Array, b: jax.Array) -> bool:
+    """Whether ``b`` is a stack of vectors, not of matrices."""
+    return b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+
+
+def triangular(a, b, *, upper, left=True, unit=False, transpose=False, conjugate=False):
+    """Solve ``op(a) @ x = b``, or ``x @ op(a) = b`` where not ``left``."""
+    a, b = _batched(a, b)
+    if b.size == 0:
+        return b
+    return lax_linalg.triangular_solve(
+        a,
+        b,
+        left_side=left,
+        lower=not upper,
+        transpose_a=transpose,
+        conjugate_a=conjugate,
+        unit_diagonal=unit,
+    )
+
+
+@op("linalg_solve_triangular")
+def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
+    return triangular(self, B, upper=upper, left=left, unit=unitriangular)
+
+
+@op("triangular_solve")
+def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
+    a, b = _batched(A, self)
+    return triangular(a, b, upper=upper, unit=unitriangular, transpose=transpose), a
+
+
+# LU
+
+
+def _lu_solve(lu, order, b, adjoint):
+    """A x = b, or with the adjoint of A, where ``L @ U`` is ``A[order]``."""
+    if not adjoint:
+        b = jnp.take_along_axis(b, order[..., None], axis=-2)
+        y = triangular(lu, b, upper=False, unit=True)
+        return triangular(lu, y, upper=True)
+    y = triangular(lu, b, upper=True, transpose=True, conjugate=True)
+    z = triangular(lu, y, upper=False, unit=True, transpose=True, conjugate=True)
+    return jnp.take_along_axis(z, jnp.argsort(order)[..., None], axis=-2)
+
+
+@op("linalg_lu_solve")
+def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
+    lu, b = _batched(LU, B if left else adjoint_of(B))
+    size = lu.shape[-1]
+    order = jnp.broadcast_to(permutation(pivots, size), (*b.shape[:-2], size))
+    x = _lu_solve(lu, order, b, adjoint == left)
+    return x if left else adjoint_of(x)
+
+
+@op("_linalg_solve_ex", concrete=raises)
+def linalg_solve_ex(A, B, *, left=True, check_errors=False):
+    lu, pivots, info = lu_factor(A)
+    raised(info, "torch.linalg.solve_ex", check_errors)
+    vector = _is_vector(A, B)
+    b = B[..., None] if vector else B
+    x = linalg_lu_solve(lu, pivots, b, left=left)
+    return x[..., 0] if vector else x, lu, pivots, info
+
+
+@op("linalg_inv_ex", concrete=raises)
+def linalg_inv_ex(A, *, check_errors=False):
+    lu, pivots, info = lu_factor(A)
+    raised(info, "linalg.inv_ex", check_errors)
+    return linalg_lu_solve(lu, pivots, jnp.eye(A.shape[-1], dtype=A.dtype)), info
+
+
+# Cholesky
+
+
+@op("_cholesky_solve_helper")
+def cholesky_solve(self, A, upper):
+    first = triangular(A, self, upper=upper, transpose=upper, conjugate=upper)
+    return triangular(A, first, upper=upper, transpose=not upper, conjugate=not upper)
+
+
+@op("cholesky_inverse")
+def cholesky_inverse(self, upper=False):
+    return cholesky_solve(jnp.eye(self.shape[-1], dtype=self.dtype), self, upper)
+
+
+# Least squares
+
+
+_DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
+
+
+def _reads_rank(driver=None):
+    """The residuals of these drivers are there only where all matrices have full rank."""
+    return driver in ("gelss", "gelsd")
+
+
+@op("linalg_lstsq", static=("rcond",), concrete=_reads_rank, meta=False)
+def linalg_lstsq(self, b, rcond=None, *, driver=None):
+    """All drivers go by the singular values; they differ in what they give besides."""
+    m, n = self.shape[-2:]
+    driver = driver or "gelsy"
+    if driver not in _DRIVERS:
+        raise ValueError(f"torch.linalg.lstsq: parameter `driver` should be one of {_DRIVERS}")
+    vector = _is_vector(self, b)
+    a, rhs = _batched(self, b[..., None] if vector else b)
+    if rcond is None:
+        rcond = float(jnp.finfo(self.dtype).eps) * max(m, n)
+    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    tolerance = 0 if driver == "gels" else rcond * jnp.max(s, axis=-1, keepdims=True, initial=0)
+    used = s > tolerance
+    inverse = jnp.where(used, 1 / jnp.where(used, s, 1), 0)[..., None]
+    x = adjoint_of(vh) @ (inverse * (adjoint_of(u) @ rhs))
+    rank = jnp.sum(used, axis=-1)
+    none = nothing(s)
+    residuals = none
+    full_rank = driver == "gels" or (_reads_rank(driver) and bool(jnp.all(rank == n)))
+    if m > n and full_rank:
+        residuals = jnp.sum(jnp.square(jnp.abs(a @ x - rhs)), axis=-2)
+    return (
+        x[..., 0] if vector else x,
+        residuals,
+        none.astype(jnp.int64) if driver == "gels" else rank,
+        s if _reads_rank(driver) else none,
+    )

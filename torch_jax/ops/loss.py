@@ -1,0 +1,262 @@
+"""Loss functions and their gradients. ``reduction`` is 0 for none, 1 for the mean, 2 for the sum.
+
+Half types are computed in float32 and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import opmath, promote, result_type
+from torch_jax.ops.registry import op
+
+NONE, MEAN, SUM = range(3)
+
+
+def _wide(*operands: Any) -> list[Any]:
+    """The operands in their common dtype, the half types as float32."""
+    promoted = promote(*operands)
+    dtype = opmath(next(x.dtype for x in promoted if x is not None))
+    return [None if x is None else x.astype(dtype) for x in promoted]
+
+
+def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
+    if reduction == MEAN:
+        return jnp.mean(loss)
+    return jnp.sum(loss) if reduction == SUM else loss
+
+
+def _spread(grad: jax.Array, loss_size: int, reduction: int) -> jax.Array:
+    """The gradient of each element's loss, given that of the reduced loss."""
+    return grad / max(loss_size, 1) if reduction == MEAN else grad
+
+
+# Elementwise losses of (self, target), and their derivatives with respect to self.
+
+
+@op("mse_loss")
+def mse_loss(self, target, reduction=MEAN):
+    a, b = _wide(self, target)
+    return _reduce(jnp.square(a - b), reduction)
+
+
+@op("mse_loss_backward", meta=False)  # PyTorch's divides by the number of elements, or zero
+def mse_loss_backward(grad_output, self, target, reduction):
+    g, a, b = _wide(grad_output, self, target)
+    x = a - b
+    grad = _spread(g, x.size, reduction) * 2 * x
+    return grad.astype(result_type(grad_output, self, target))
+
+
+@op("smooth_l1_loss")
+def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
+    a, b = _wide(self, target)
+    z = jnp.abs(a - b)
+    return _reduce(jnp.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta), reduction)
+
+
+@op("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
+    g, a, b = _wide(grad_output, self, target)
+    x = a - b
+    inside = jnp.where(beta == 0, jnp.sign(x), x / beta)
+    slope = jnp.where(jnp.abs(x) < beta, inside, jnp.sign(x))
+    return _spread(g, x.size, reduction) * slope
+
+
+@op("huber_loss")
+def huber_loss(self, target, reduction=MEAN, delta=1.0):
+    a, b = _wide(self, target)
+    z = jnp.abs(a - b)
+    return _reduce(jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta)), reduction)
+
+
+@op("huber_loss_backward", meta=False)  # as mse_loss_backward
+def huber_loss_backward(grad_output, self, target, reduction, delta):
+    g, a, b = _wide(grad_output, self, target)
+    x = a - b
+    grad = _spread(g, x.size, reduction) * jnp.clip(x, -delta, delta)
+    return grad.astype(result_type(grad_output, self, target))
+
+
+@op("soft_margin_loss")
+def soft_margin_loss(self, target, reduction=MEAN):
+    a, b = _wide(self, target)
+    return _reduce(jnp.log1p(jnp.exp(-a * b)), reduction)
+
+
+@op("soft_margin_loss_backward")
+def soft_margin_loss_backward(grad_output, self, target, reduction):
+    g, a, b = _wide(grad_output, self, target)
+    z = jnp.exp(-a * b)
+    return _spread(g, z.size, reduction) * -b * z / (1 + z)
+
+
+def _is_probability(self):
+    ok = (self >= 0) & (self <= 1)
+    return jnp.all(ok), "all elements of input should be between 0 and 1", RuntimeError
+
+
+@op("binary_cross_entropy", check=_is_probability)
+def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
+    """Logarithms are bounded below by -100."""
+    x, y, w = _wide(self, target, weight)
+    loss = (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
+    return _reduce(loss if w is None else loss * w, reduction)
+
+
+@op("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
+    g, x, y, w = _wide(grad_output, self, target, weight)
+    slope = (x - y) / jnp.maximum((1 - x) * x, 1e-12)
+    return _spread(g, x.size, reduction) * (slope if w is None else slope * w)
+
+
+@op("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
+    x, y, w, pos = _wide(self, target, weight, pos_weight)
+    scale = 1 if pos is None else (pos - 1) * y + 1
+    loss = (1 - y) * x - scale * jax.nn.log_sigmoid(x)
+    return _reduce(loss if w is None else loss * w, reduction)
+
+
+# Negative log likelihood. The class axis is 1 where there is a batch, else 0.
+
+
+def _target_in_range(self, target, ignore_index):
+    classes = self.shape[_class_axis(self)]
+    ok = (target == ignore_index) | ((target >= 0) & (target < classes))
+    return jnp.all(ok), f"Target is out of bounds: it must be from 0 to {classes - 1}."
+
+
+def _class_axis(x: jax.Array) -> int:
+    return min(x.ndim - 1, 1)
+
+
+def _refuse(self, target, weight) -> None:
+    """What the CPU refuses; PyTorch's meta function takes no bytes for targets."""
+    classes = self.shape[_class_axis(self)]
+    if self.ndim - target.ndim not in (0, 1) or self.ndim == 0 or self.ndim == target.ndim > 1:
+        raise ValueError(f"a target of {self.ndim - 1} dimensions is expected, not {target.ndim}")
+    if target.dtype not in (jnp.int64, jnp.uint8):
+        raise ValueError(f"expected scalar type Long but found {target.dtype} for the target")
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"weight must have a value for each of {classes} classes")
+
+
+def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Array]:
+    """The class of each sample, and its weight, which is zero where it is to be ignored."""
+    target = target.astype(jnp.int64)
+    dtype = opmath(self.dtype)
+    used = target != ignore_index
+    index = jnp.where(used, target, 0)
+    if weight is None:
+        return index, used.astype(dtype)
+    return index, jnp.where(used, weight.astype(dtype)[index], 0)
+
+
+@op("nll_loss_forward", "nll_loss2d_forward", check=_target_in_range, meta=False)
+def nll_loss_forward(self, target, weight, reduction, ignore_index):
+    """Also returns the sum of the weights; it is zero, as on CPU, where nothing is reduced."""
+    _refuse(self, target, weight)
+    axis = _class_axis(self)
+    index, w = _nll_weights(self, target, weight, ignore_index)
+    picked = jnp.take_along_axis(self, jnp.expand_dims(index, axis), axis, mode="clip")
+    # where: an ignored class may have an infinite loss
+    loss = jnp.where(w == 0, 0, -picked.squeeze(axis).astype(w.dtype) * w)
+    if reduction == NONE and self.ndim > 1:
+        return loss.astype(self.dtype), jnp.zeros((), self.dtype)
+    total = jnp.sum(w)
+    loss = jnp.sum(loss) / total if reduction == MEAN else jnp.sum(loss)
+    return loss.astype(self.dtype), total.astype(self.dtype)
+
+
+@op("nll_loss_backward", "nll_loss2d_backward", meta=False)
+def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
+    axis = _class_axis(self)
+    index, w = _nll_weights(self, target, weight, ignore_index)
+    grad = grad_output.astype(w.dtype)
+    if reduction == MEAN:
+        grad = grad / total_weight.astype(w.dtype)
+    classes = jax.lax.broadcasted_iota(index.dtype, self.shape, axis)
+    hit = (classes == jnp.expand_dims(index, axis)) & jnp.expand_dims(w != 0, axis)
+    return jnp.where(hit, -jnp.expand_dims(grad * w, axis), 0).astype(self.dtype)
+
+
+# Margins between classes. Every pair is compared, one array (N, C, C) or (N, C) that XLA fuses.
+
+
+def _batched(x: jax.Array) -> jax.Array:
+    return x.reshape(1, -1) if x.ndim < 2 else x
+
+
+def _names_a_class(self, target):
+    ok = (target >= 0) & (target < _batched(self).shape[1])
+    return jnp.all(ok), "target out of range", RuntimeError
+
+
+# PyTorch's meta function gives one sample's loss a dimension
+@op("multi_margin_loss", static=("p",), check=_names_a_class, meta=False)
+def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
+    x, index = _batched(self.astype(opmath(self.dtype))), target.reshape(-1, 1)
+    z = jnp.maximum(margin - jnp.take_along_axis(x, index, 1) + x, 0)
+    z = z if p == 1 else z * z
+    if weight is not None:
+        z = z * weight.astype(z.dtype)[index]
+    other = jnp.arange(x.shape[1]) != index
+    loss = jnp.sum(jnp.where(other, z, 0), axis=1) / x.shape[1]
+    return _reduce(loss.reshape(target.shape), reduction).astype(self.dtype)
+
+
+@op("multi_margin_loss_backward", static=("p",), meta=False)
+def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
+    def loss(x):
+        return multi_margin_loss(x, target, p, margin, weight, reduction)
+
+    wide = self.astype(opmath(self.dtype))
+    return _pull_back(loss, wide, grad_output).astype(self.dtype)
+
+
+def _pull_back(loss, x, grad_output):
+    out, pull = jax.vjp(loss, x)
+    return pull(jnp.broadcast_to(grad_output, out.shape).astype(out.dtype))[0]
+
+
+def _label_sets(target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which positions of ``target`` (N, C) come before the first -1, and which classes they name.
+
+    The classes are a bool (N, C).
+    """
+    listed = jnp.cumsum(target < 0, axis=1) == 0
+    classes = jnp.arange(target.shape[1])
+    return listed, jnp.any((target[:, :, None] == classes) & listed[:, :, None], axis=1)
+
+
+def _lists_classes(self, target):
+    ok = (target >= -1) & (target < _batched(self).shape[1])
+    return jnp.all(ok), "target is out of range", RuntimeError
+
+
+@op("multilabel_margin_loss_forward", check=_lists_classes, meta=False)  # as above
+def multilabel_margin_loss_forward(self, target, reduction):
+    x, labels = _batched(self.astype(opmath(self.dtype))), _batched(target)
+    listed, is_target = _label_sets(labels)
+    picked = jnp.take_along_axis(x, jnp.where(listed, labels, 0), 1)
+    z = jnp.maximum(1 - picked[:, :, None] + x[:, None, :], 0)
+    counted = listed[:, :, None] & ~is_target[:, None, :]
+    loss = jnp.sum(jnp.where(counted, z, 0), axis=(1, 2)) / max(x.shape[1], 1)
+    loss = loss if self.ndim > 1 else loss[0]
+    loss = _reduce(loss, reduction).astype(self.dtype)
+    return loss, is_target.reshape(target.shape).astype(self.dtype)
+
+
+@op("multilabel_margin_loss_backward", meta=False)
+def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
+    def loss(x):
+        return multilabel_margin_loss_forward(x, target, reduction)[0]
+
+    wide = self.astype(opmath(self.dtype))
+    return _pull_back(loss, wide, grad_output).astype(self.dtype)

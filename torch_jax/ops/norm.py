@@ -1,0 +1,278 @@
+"""Batch, layer, group and weight normalization, and their gradients.
+
+Everything is computed in float32 for half types; outputs are rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+_STATS = ("running_mean", "running_var")
+
+
+def _wide(*arrays):
+    """The arrays in the dtype that is computed in, that of the first; None stays None."""
+    dtype = opmath(arrays[0].dtype)
+    return [None if x is None else x.astype(dtype) for x in arrays]
+
+
+def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance, the reduced axes kept; two passes, so nothing cancels."""
+    mean = x.mean(axes, keepdims=True)
+    return mean, jnp.square(x - mean).mean(axes, keepdims=True)
+
+
+def _affine(x, weight, bias):
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def _standardized_grad(grad, x_hat, rstd, axes):
+    """Gradient with respect to x of ``x_hat = (x - mean) * rstd`` over ``axes``."""
+    mean = grad.mean(axes, keepdims=True)
+    return rstd * (grad - mean - x_hat * (grad * x_hat).mean(axes, keepdims=True))
+
+
+# ---- layer norm -------------------------------------------------------------------------------
+
+
+@op("native_layer_norm")
+def native_layer_norm(input, normalized_shape, weight, bias, eps):
+    """Standardize over the last dimensions; also returns mean and reciprocal deviation."""
+    axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    x, weight, bias = _wide(input, weight, bias)
+    mean, var = _moments(x, axes)
+    rstd = lax.rsqrt(var + eps)
+    return _affine((x - mean) * rstd, weight, bias), mean, rstd
+
+
+@op("native_layer_norm_backward")
+def native_layer_norm_backward(
+    grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask
+):
+    """Gradients of input, weight and bias."""
+    split = input.ndim - len(normalized_shape)
+    outer, inner = tuple(range(split)), tuple(range(split, input.ndim))
+    x, grad, mean, rstd, weight_wide = _wide(input, grad_out, mean, rstd, weight)
+    x_hat = (x - mean) * rstd
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        grad_input = _standardized_grad(_affine(grad, weight_wide, None), x_hat, rstd, inner)
+    if output_mask[1] and weight is not None:
+        grad_weight = (grad * x_hat).sum(outer)
+    if output_mask[2] and bias is not None:
+        grad_bias = grad.sum(outer)
+    return grad_input, grad_weight, grad_bias
+
+
+# ---- batch norm -------------------------------------------------------------------------------
+
+
+def _channels(x: jax.Array | None, ndim: int) -> Any:
+    """A vector of one value per channel, shaped to broadcast over (batch, channel, ...)."""
+    return None if x is None else x.reshape(1, -1, *[1] * (ndim - 2))
+
+
+def _all_but_channel(ndim: int) -> tuple[int, ...]:
+    return (0, *range(2, ndim))
+
+
+def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    """Output, mean and reciprocal deviation, and the new running statistics (None: unchanged)."""
+    n, axes = input.ndim, _all_but_channel(input.ndim)
+    x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
+    new_mean = new_var = None
+    if training:
+        mean, var = _moments(x, axes)
+        count = math.prod(input.shape[a] for a in axes)
+        unbiased = var.reshape(-1) * (count / (count - 1) if count > 1 else math.inf)
+        if old_mean is not None:
+            new_mean = (1 - momentum) * old_mean + momentum * mean.reshape(-1)
+        if old_var is not None:
+            new_var = (1 - momentum) * old_var + momentum * unbiased
+    else:
+        mean, var = _channels(old_mean, n), _channels(old_var, n)
+    rstd = lax.rsqrt(var + eps)
+    out = _affine((x - mean) * rstd, _channels(weight, n), _channels(bias, n))
+    return out, mean.reshape(-1), rstd.reshape(-1), new_mean, new_var
+
+
+# The schema does not say that the first of these writes its running statistics.
+op("native_batch_norm", writes=_STATS)(_batch_norm)
+op("_native_batch_norm_legit")(_batch_norm)
+
+
+@op("_native_batch_norm_legit.no_stats")
+def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, eps):
+    """Batch norm by the batch's own statistics, which it does not keep."""
+    return _batch_norm(input, weight, bias, None, None, True, momentum, eps)[:3]
+
+
+@op("_native_batch_norm_legit_no_training", meta=False)
+def _native_batch_norm_legit_no_training(
+    input, weight, bias, running_mean, running_var, momentum, eps
+):
+    """Batch norm by running statistics; the statistics it saves are empty."""
+    out, *_ = _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+    empty = jnp.zeros(0, opmath(input.dtype))
+    return out.astype(input.dtype), empty, empty
+
+
+@op("_batch_norm_with_update")
+def _batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps):
+    """Batch norm in training; the fourth output, cuDNN's reserve, is empty."""
+    out, mean, rstd, *stats = _batch_norm(
+        input, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    return out, mean, rstd, jnp.zeros(0, jnp.uint8), *stats
+
+
+@op("_batch_norm_no_update")
+def _batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps):
+    """Batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
+    args = input, weight, bias, running_mean, running_var, False, momentum, eps
+    return *_batch_norm(*args)[:3], jnp.zeros(0, jnp.uint8)
+
+
+@op("native_batch_norm_backward")
+def native_batch_norm_backward(
+    grad_out,
+    input,
+    weight,
+    running_mean,
+    running_var,
+    save_mean,
+    save_invstd,
+    train,
+    eps,
+    output_mask,
+):
+    """Gradients of input, weight and bias."""
+    n, axes = input.ndim, _all_but_channel(input.ndim)
+    x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
+    if not train:
+        mean, var = _wide(input, running_mean, running_var)[1:]
+        rstd = lax.rsqrt(var + eps)
+    mean, rstd, weight = (_channels(v, n) for v in (mean, rstd, weight))
+    x_hat = (x - mean) * rstd
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        scaled = _affine(grad, weight, None)
+        grad_input = _standardized_grad(scaled, x_hat, rstd, axes) if train else scaled * rstd
+    if output_mask[1]:
+        grad_weight = (grad * x_hat).sum(axes)
+    if output_mask[2]:
+        grad_bias = grad.sum(axes)
+    return grad_input, grad_weight, grad_bias
+
+
+@op("batch_norm_backward")
+def batch_norm_backward(
+    grad_out,
+    input,
+    weight,
+    running_mean,
+    running_var,
+    save_mean,
+    save_var,
+    update,
+    eps,
+    output_mask,
+    reserve,
+):
+    """The gradient of ``_batch_norm_with_update`` and ``_batch_norm_no_update``."""
+    stats = running_mean, running_var, save_mean, save_var
+    return native_batch_norm_backward(grad_out, input, weight, *stats, update, eps, output_mask)
+
+
+# ---- group norm -------------------------------------------------------------------------------
+
+
+@op("native_group_norm")
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
+    """Standardize each group of channels; mean and reciprocal deviation are (batch, group)."""
+    x, weight, bias = _wide(input, weight, bias)
+    x = x.reshape(N, group, C // group * HxW)
+    mean, var = _moments(x, (2,))
+    rstd = lax.rsqrt(var + eps)
+    out = ((x - mean) * rstd).reshape(input.shape)
+    out = _affine(out, _channels(weight, input.ndim), _channels(bias, input.ndim))
+    return out, mean[..., 0], rstd[..., 0]
+
+
+@op("native_group_norm_backward")
+def native_group_norm_backward(
+    grad_out,
+    input,
+    mean,
+    rstd,
+    weight,
+    N,
+    C,
+    HxW,
+    group,
+    output_mask,
+):
+    """Gradients of input, weight and bias."""
+    n, axes = input.ndim, _all_but_channel(input.ndim)
+    x, grad, mean, rstd, weight = _wide(input, grad_out, mean, rstd, weight)
+    grouped = N, group, C // group * HxW
+    rstd = rstd[..., None]
+    x_hat = (x.reshape(grouped) - mean[..., None]) * rstd
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        scaled = _affine(grad, _channels(weight, n), None).reshape(grouped)
+        grad_input = _standardized_grad(scaled, x_hat, rstd, (2,)).reshape(input.shape)
+    if output_mask[1]:
+        grad_weight = (grad * x_hat.reshape(input.shape)).sum(axes)
+    if output_mask[2]:
+        grad_bias = grad.sum(axes)
+    return grad_input, grad_weight, grad_bias
+
+
+# ---- RMS norm and weight norm -----------------------------------------------------------------
+
+
+@op("_fused_rms_norm_backward")
+def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
+    """Gradients of input and weight."""
+    split = input.ndim - len(normalized_shape)
+    inner = tuple(range(split, input.ndim))
+    x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
+    x_hat = x * rstd
+    grad_input = grad_weight = None
+    if output_mask[0]:
+        scaled = _affine(grad, weight, None)
+        grad_input = rstd * (scaled - x_hat * (scaled * x_hat).mean(inner, keepdims=True))
+    if output_mask[1] and weight is not None:
+        grad_weight = (grad * x_hat).sum(tuple(range(split)))
+    return grad_input, grad_weight
+
+
+def _others(ndim: int, dim: int) -> tuple[int, ...]:
+    return tuple(d for d in range(ndim) if d != dim % ndim)
+
+
+@op("_weight_norm_interface")
+def _weight_norm_interface(v, g, dim=0):
+    """``v`` scaled to the norms ``g`` along ``dim``; also the norms it had."""
+    v, g = _wide(v, g)
+    norms = jnp.sqrt(jnp.square(v).sum(_others(v.ndim, dim), keepdims=True))
+    return v * (g / norms), norms
+
+
+@op("_weight_norm_interface_backward")
+def _weight_norm_interface_backward(grad_w, saved_v, saved_g, saved_norms, dim):
+    """Gradients of ``v`` and ``g``."""
+    grad, v, g, norms = _wide(grad_w, saved_v, saved_g, saved_norms)
+    along = (grad * v).sum(_others(v.ndim, dim), keepdims=True) / norms
+    return (g / norms) * (grad - v * (along / norms)), along

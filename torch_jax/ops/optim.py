@@ -1,0 +1,165 @@
+"""The fused optimizer steps: lists of parameters, gradients and states in, their new values out.
+
+A step's count has been raised already when the operator is called. With ``grad_scale`` gradients
+are divided by it first, and come back so; where ``found_inf`` is 1 nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+Arrays = Sequence[jax.Array]
+
+
+def _each(
+    update: Callable[..., Sequence[jax.Array]],
+    params: Arrays,
+    grads: Arrays,
+    states: Sequence[Arrays],
+    steps: Arrays = (),
+    grad_scale: Any = None,
+    found_inf: Any = None,
+) -> list[list[jax.Array]]:
+    """Apply ``update(param, grad, *states, step)`` at each position of the lists.
+
+    It gives the new param and states; a list of states that is empty stays so. All is computed in
+    float32 at least.
+    """
+    columns: list[list[jax.Array]] = [[] for _ in range(2 + len(states))]
+    for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
+        dtype = opmath(param.dtype)
+        old = [param, grad, *(s[i] for s in states if len(s))]
+        wide = [x.astype(dtype) for x in old]
+        if grad_scale is not None:
+            wide[1] = wide[1] / grad_scale.astype(dtype)
+        step = (steps[i].astype(dtype),) if len(steps) else ()
+        param, *rest = update(*wide, *step)
+        new = [param, wide[1], *rest]
+        if found_inf is not None:
+            new = [jnp.where(found_inf == 1, a, b) for a, b in zip(old, new, strict=True)]
+        filled = [columns[0], columns[1]]
+        filled += [c for c, s in zip(columns[2:], states, strict=True) if len(s)]
+        for column, a, b in zip(filled, old, new, strict=True):
+            column.append(b.astype(a.dtype))
+    return columns
+
+
+def _bias_correction(beta, step):
+    """``1 - beta ** step``, exact in float32 for a beta near 1."""
+    return -jnp.expm1(step * jnp.log(beta))
+
+
+def _adam(decoupled: bool) -> Callable[..., list[list[jax.Array]]]:
+    def step_all(
+        self,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        max_exp_avg_sqs,
+        state_steps,
+        *,
+        lr,
+        beta1,
+        beta2,
+        weight_decay,
+        eps,
+        amsgrad,
+        maximize,
+        grad_scale=None,
+        found_inf=None,
+    ):
+        def update(param, grad, mean, square, *rest):
+            *maximum, step = rest
+            grad = -grad if maximize else grad
+            if decoupled:
+                param = param * (1 - lr * weight_decay)
+            else:
+                grad = grad + param * weight_decay
+            mean = mean + (1 - beta1) * (grad - mean)
+            square = beta2 * square + (1 - beta2) * grad * grad
+            maximum = [jnp.maximum(m, square) for m in maximum]
+            scale = jnp.sqrt((maximum or [square])[0]) / jnp.sqrt(_bias_correction(beta2, step))
+            param = param - lr / _bias_correction(beta1, step) * mean / (scale + eps)
+            return param, mean, square, *maximum
+
+        maxima = max_exp_avg_sqs if amsgrad else []
+        states = (exp_avgs, exp_avg_sqs, maxima)
+        new = _each(update, self, grads, states, state_steps, grad_scale, found_inf)
+        return new if amsgrad else [*new[:4], max_exp_avg_sqs]
+
+    return step_all
+
+
+op("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))
+op("_fused_adamw", "_fused_adamw.tensor_lr", meta=False)(_adam(decoupled=True))
+
+
+@op("_fused_sgd", "_fused_sgd.tensor_lr", meta=False)
+def fused_sgd(
+    self,
+    grads,
+    momentum_buffer_list,
+    *,
+    weight_decay,
+    momentum,
+    lr,
+    dampening,
+    nesterov,
+    maximize,
+    is_first_step,
+    grad_scale=None,
+    found_inf=None,
+):
+    """The first step sets the momentum buffers, which hold nothing before; none: no momentum."""
+
+    def update(param, grad, *buffer):
+        grad = -grad if maximize else grad
+        grad = grad + param * weight_decay
+        if not buffer:
+            return (param - lr * grad,)
+        velocity = grad if is_first_step else momentum * buffer[0] + (1 - dampening) * grad
+        direction = grad + momentum * velocity if nesterov else velocity
+        return param - lr * direction, velocity
+
+    states = (momentum_buffer_list,)
+    return _each(update, self, grads, states, (), grad_scale, found_inf)
+
+
+def _adagrad(
+    self,
+    grads,
+    state_sums,
+    state_steps,
+    *,
+    lr,
+    lr_decay,
+    weight_decay,
+    eps,
+    maximize,
+    grad_scale=None,
+    found_inf=None,
+):
+    def update(param, grad, total, step):
+        grad = -grad if maximize else grad
+        grad = grad + param * weight_decay
+        total = total + grad * grad
+        rate = lr / (1 + (step - 1) * lr_decay)
+        return param - rate * grad / (jnp.sqrt(total) + eps), total
+
+    return _each(update, self, grads, (state_sums,), state_steps, grad_scale, found_inf)
+
+
+op("_fused_adagrad.tensor_lr", meta=False)(_adagrad)
+
+
+@op("_fused_adagrad", meta=False)
+def fused_adagrad(self, grads, state_sums, state_steps, **settings):
+    """Its schema writes the steps too; they stay as they are."""
+    return [*_adagrad(self, grads, state_sums, state_steps, **settings), state_steps]

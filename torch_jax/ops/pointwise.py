@@ -1,0 +1,376 @@
+"""Arithmetic of two or three operands: sums, products, quotients, powers, limits.
+
+Operands are brought to their common dtype first. Half types are computed in float32 and rounded
+once; a number or zero-dim operand of theirs is not rounded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+from jax import lax
+
+from torch_jax.ops.promotion import category, convert, floating, opmath, promote, result_type
+from torch_jax.ops.registry import op
+from torch_jax.ops.unary import zeta
+
+
+def wide(*operands: Any, to_float: bool = False) -> list[Any]:
+    """The operands in the dtype PyTorch computes their result in; None stays None."""
+    dtype = result_type(*operands)
+    dtype = opmath(floating(dtype) if to_float else dtype)
+    return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
+
+
+def is_one(x: Any) -> bool:
+    """Whether a factor is the schema's default, which is never traced."""
+    return type(x) is int and x == 1
+
+
+def _scaled(x, alpha):
+    return x if is_one(alpha) else x * jnp.asarray(alpha).astype(x.dtype)
+
+
+@op("add.Tensor", "add.Scalar")
+def add(self, other, *args, alpha=1):
+    """Of bools, ``or``; ``alpha`` is positional in the Scalar overload."""
+    self, other = wide(self, other)
+    return self + _scaled(other, args[0] if args else alpha)
+
+
+def _refuse_bools(a, b):
+    bools = [category(jnp.asarray(x).dtype) == 0 for x in (a, b)]
+    if any(bools):
+        which, instead = (
+            ("two bool tensors", "Use the `^` or `logical_xor()` operator instead.")
+            if all(bools)
+            else (
+                "a bool tensor",
+                "If you are trying to invert a mask, use the `~` or `logical_not()` operator "
+                "instead.",
+            )
+        )
+        raise TypeError(f"Subtraction, the `-` operator, with {which} is not supported. {instead}")
+
+
+@op("sub.Tensor", "sub.Scalar")
+def sub(self, other, *args, alpha=1):
+    """``alpha`` is positional in the Scalar overload. PyTorch's meta function takes bools."""
+    _refuse_bools(self, other)
+    self, other = wide(self, other)
+    return self - _scaled(other, args[0] if args else alpha)
+
+
+@op("rsub.Tensor", "rsub.Scalar")
+def rsub(self, other, *args, alpha=1):
+    """``other - alpha * self``."""
+    return sub(other, self, *args, alpha=alpha)
+
+
+@op("_add_relu.Tensor", "_add_relu.Scalar")
+def add_relu(self, other, *args, alpha=1):
+    """``relu(self + alpha * other)``."""
+    return jnp.maximum(add(self, other, *args, alpha=alpha), 0)
+
+
+@op("mul.Tensor", "mul.Scalar")
+def mul(self, other):
+    """Of bools, ``and``."""
+    self, other = wide(self, other)
+    return self * other
+
+
+def quotient(a, b):
+    """``a / b``, correctly rounded.
+
+    By a divisor that is one number for many elements XLA would multiply with the reciprocal, and
+    41 / 41 is then less than 1. It cannot where the divisor depends on the element.
+    """
+    return a / (jnp.where(a != a, a, b) if category(a.dtype) == 2 else b)
+
+
+def rounded(x, dtype):
+    """``x``, computed in float32, with no more digits than the half type ``dtype`` has."""
+    if x.dtype == dtype:
+        return x
+    limits = jnp.finfo(dtype)
+    return lax.reduce_precision(x, limits.nexp, limits.nmant)
+
+
+def _floor_divide(a, b):
+    """Python's floor division; the float remainder is taken off first, so the quotient is exact."""
+    if category(a.dtype) != 2:
+        return jnp.floor_divide(a, b)
+    rest = lax.rem(a, b)
+    quotient = (a - rest) / b
+    quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    floor = jnp.floor(quotient)
+    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(a), a / b), floor)
+    return jnp.where(b == 0, a / b, floor)
+
+
+@op("div.Tensor_mode", "div.Scalar_mode")
+def divide_mode(self, other, *, rounding_mode):
+    """True division without a rounding mode."""
+    if rounding_mode is None:
+        return quotient(*wide(self, other, to_float=True))
+    dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
+    a, b = jnp.broadcast_arrays(*wide(self, other))
+    if rounding_mode == "floor":
+        return _floor_divide(a, b)
+    if category(dtype) != 2:
+        return lax.div(a, b)
+    exact = quotient(a, b)
+    return jnp.trunc(exact if is_number else rounded(exact, dtype))
+
+
+@op("div.Tensor", "div.Scalar")
+def divide(self, other):
+    """Of integers, a float."""
+    return divide_mode(self, other, rounding_mode=None)
+
+
+@op("floor_divide", meta="mul.Tensor")
+@op("floor_divide.Scalar", meta="mul.Scalar")
+def floor_divide(self, other):
+    """``div`` with ``rounding_mode="floor"``. Its own meta function, in Python, loses strides."""
+    return divide_mode(self, other, rounding_mode="floor")
+
+
+@op("copysign.Tensor", meta="div.Tensor")
+@op("copysign.Scalar", meta="div.Scalar")
+def copysign(self, other):
+    """``jnp.copysign``. Its own meta function, in Python, loses strides."""
+    return jnp.copysign(*wide(self, other, to_float=True))
+
+
+@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self, other):
+    """The sign is the divisor's."""
+    return jnp.remainder(*wide(self, other))
+
+
+@op("fmod.Tensor", "fmod.Scalar")
+def fmod(self, other):
+    """The sign is the dividend's."""
+    return lax.rem(*jnp.broadcast_arrays(*wide(self, other)))
+
+
+def _integer_power(base, exponent):
+    """Integer power; a negative exponent gives the integer part of the reciprocal."""
+    power = jnp.power(base, jnp.maximum(exponent, 0))
+    if not jnp.issubdtype(base.dtype, jnp.signedinteger):
+        return power
+    odd = jnp.where(exponent % 2 == 0, 1, -1).astype(base.dtype)
+    reciprocal = jnp.where(base == 1, 1, jnp.where(base == -1, odd, 0)).astype(base.dtype)
+    return jnp.where(exponent < 0, reciprocal, power)
+
+
+@op("pow.Tensor_Tensor", "pow.Scalar")
+def power(self, exponent):
+    """Integers stay integers."""
+    self, exponent = wide(self, exponent)
+    if category(self.dtype) == 1:
+        return _integer_power(self, exponent)
+    return jnp.power(self, exponent)
+
+
+_POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {
+    0: jnp.ones_like,
+    1: lambda x: x,
+    2: jnp.square,
+    3: lambda x: x * x * x,
+    0.5: jnp.sqrt,
+    -0.5: lambda x: 1 / jnp.sqrt(x),
+    -1: lambda x: 1 / x,
+    -2: lambda x: 1 / (x * x),
+}
+
+
+@op("pow.Tensor_Scalar", static=("exponent",))
+def power_scalar(self, exponent):
+    """The exponent is static: common ones are products and roots, as PyTorch computes them."""
+    dtype = result_type(self, exponent)
+    if category(dtype) == 1 and exponent < 0:
+        raise ValueError("Integers to negative integer powers are not allowed.")
+    (x,) = wide(self.astype(dtype))
+    if category(dtype) >= 2 and exponent in _POWERS:
+        return _POWERS[exponent](x)
+    if category(dtype) == 1 and exponent in (0, 1, 2, 3):
+        return _POWERS[exponent](x)
+    return power(x, jnp.asarray(exponent).astype(x.dtype))
+
+
+def _elementwise(
+    function: Callable[..., Any], *names: str, to_float: bool = False, wide: Callable = wide
+) -> None:
+    """Enter a JAX function of operands of one dtype."""
+
+    def lowering(self, other):
+        return function(*jnp.broadcast_arrays(*wide(self, other, to_float=to_float)))
+
+    lowering.__doc__ = f"``{getattr(function, '__name__', names[0])}`` of promoted operands."
+    op(*names)(lowering)
+
+
+def _hypot(a, b):
+    """Scaled by the larger side, so that squares do not overflow; infinity wins over NaN."""
+    return jnp.hypot(a, b)
+
+
+def _heaviside(x, values):
+    """``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
+    return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
+
+
+def logaddexp(a, b):
+    """Equal infinities add to themselves. The angle of complex results is not wrapped around."""
+    if category(a.dtype) == 3:
+        return _complex_logaddexp(a, b)
+    same = jnp.isinf(a) & (a == b)
+    return jnp.where(same, a, jnp.logaddexp(jnp.where(same, 0, a), jnp.where(same, 0, b)))
+
+
+def _complex_logaddexp(a, b):
+    swap = a.real > b.real
+    low, high = jnp.where(swap, b, a), jnp.where(swap, a, b)
+    total = jnp.log1p(jnp.exp(low - high)) + high
+    same = jnp.isinf(low.real) & (low.real == high.real)
+    infinite = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
+    total = jnp.where(same, infinite, total)
+    return jnp.where(jnp.isnan(a), a, jnp.where(jnp.isnan(b), b, total))
+
+
+def _logaddexp2(a, b):
+    same = jnp.isinf(a) & (a == b)
+    return jnp.where(same, a, jnp.logaddexp2(jnp.where(same, 0, a), jnp.where(same, 0, b)))
+
+
+def _x_times(log: Callable[[jax.Array], jax.Array]) -> Callable[..., Any]:
+    """``x * log(y)`` that is 0 where ``x`` is, except for NaN in ``y``."""
+
+    def product(x, y):
+        return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, 0, x * log(y)))
+
+    return product
+
+
+def _promoted(*operands: Any, to_float: bool = False) -> list[Any]:
+    return promote(*operands, to_float=to_float)
+
+
+for _name, _function in {
+    "atan2": jnp.arctan2,
+    "xlogy": _x_times(jnp.log),
+    "special_xlog1py": _x_times(jnp.log1p),
+    "special_zeta": zeta,
+}.items():
+    _elementwise(
+        _function,
+        *{
+            "atan2": ("atan2",),
+            "xlogy": ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"),
+        }.get(_name, (_name, f"{_name}.self_scalar", f"{_name}.other_scalar")),
+        to_float=True,
+    )
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "hypot": _hypot,
+    "maximum": jnp.maximum,
+    "minimum": jnp.minimum,
+    "fmax": jnp.fmax,
+    "fmin": jnp.fmin,
+    "logaddexp": logaddexp,
+    "logaddexp2": _logaddexp2,
+    "heaviside": _heaviside,
+    "gcd": jnp.gcd,
+    "lcm": jnp.lcm,
+    "igamma": jsp.gammainc,
+    "igammac": jsp.gammaincc,
+}
+for _name, _function in _PLAIN.items():
+    _elementwise(_function, _name)
+
+_elementwise(jnp.nextafter, "nextafter", wide=_promoted)
+
+
+@op("ldexp.Tensor")
+def ldexp(self, other):
+    """``self * 2 ** other``; the power is rounded to a half type, too."""
+    dtype = floating(result_type(self, other))
+    self, other = wide(self, other, to_float=True)
+    return self * rounded(jnp.exp2(other), dtype)
+
+
+@op("addcmul")
+def addcmul(self, tensor1, tensor2, *, value=1):
+    """``self + value * tensor1 * tensor2``."""
+    self, a, b = wide(self, tensor1, tensor2)
+    return self + _scaled(a * b, value)
+
+
+@op("addcdiv")
+def addcdiv(self, tensor1, tensor2, *, value=1):
+    """``self + value * tensor1 / tensor2``."""
+    self, a, b = wide(self, tensor1, tensor2)
+    return self + _scaled(a / b, value)
+
+
+@op("lerp.Tensor", "lerp.Scalar")
+def lerp(self, end, weight):
+    """Counted from the nearer end, so that weight 1 gives ``end`` exactly."""
+    self, end, weight = wide(self, end, weight)
+    step = weight * (end - self)
+    return jnp.where(jnp.abs(weight) < 0.5, self + step, end - (end - self) * (1 - weight))
+
+
+@op("clamp", "clamp.Tensor")
+def clamp(self, min=None, max=None):
+    """Above both limits where they cross, ``max`` counts; NaN stays."""
+    self, low, high = promote(self, min, max)
+    if low is not None:
+        self = jnp.maximum(self, low)
+    return self if high is None else jnp.minimum(self, high)
+
+
+@op("clamp_min", "clamp_min.Tensor")
+def clamp_min(self, min):
+    """``clamp`` with a lower limit."""
+    return clamp(self, min)
+
+
+@op("clamp_max", "clamp_max.Tensor")
+def clamp_max(self, max):
+    """``clamp`` with an upper limit."""
+    return clamp(self, None, max)
+
+
+@op("copy")
+def copy(self, src):
+    """``src`` with the shape and dtype of ``self``."""
+    return convert(jnp.broadcast_to(src, self.shape), self.dtype)
+
+
+@op("where.self")
+def where(condition, self, other):
+    """``jnp.where`` with PyTorch's promotion."""
+    return jnp.where(condition != 0, *promote(self, other))
+
+
+@op("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(self, mask, value):
+    """``value`` where ``mask`` is true, in the dtype of ``self``."""
+    value = jnp.asarray(value)
+    return jnp.where(mask, convert(value, self.dtype), self)
+
+
+@op("_masked_scale")
+def masked_scale(self, mask, scale):
+    """``self * mask * scale``, of dropout."""
+    x = self.astype(opmath(self.dtype))
+    return x * mask.astype(x.dtype) * scale

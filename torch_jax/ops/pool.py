@@ -1,0 +1,348 @@
+"""Average and maximum pooling of one, two and three dimensions, adaptive too, and unpooling.
+
+Maxima are taken along one dimension after another, last first, which finds the same element as
+PyTorch's scan of the whole window does: the first of equals, the last of NaNs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, opmath
+from torch_jax.ops.registry import op
+
+
+def _full(values, n: int) -> tuple[int, ...]:
+    return tuple(values) * n if len(values) == 1 else tuple(values)
+
+
+def _output_size(size, kernel, stride, padding, dilation, ceil_mode) -> int:
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    # the last window must begin inside the input or its left padding
+    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
+
+
+class _Dim:
+    """The windows along one dimension."""
+
+    def __init__(self, size, kernel, stride, padding, dilation, ceil_mode):
+        self.size, self.kernel, self.stride, self.padding = size, kernel, stride, padding
+        self.dilation = dilation
+        self.count = _output_size(size, kernel, stride, padding, dilation, ceil_mode)
+        end = (self.count - 1) * stride + dilation * (kernel - 1) + 1
+        self.edges = padding, max(0, end - size - padding)
+
+    def starts(self, offset: int) -> int:
+        """Where the slice of every window's element ``offset`` begins, in the padded input."""
+        return offset * self.dilation
+
+    def slice(self, x: jax.Array, offset: int, axis: int) -> jax.Array:
+        start = self.starts(offset)
+        stop = start + (self.count - 1) * self.stride + 1
+        return lax.slice_in_dim(x, start, stop, self.stride, axis)
+
+
+def _dims(shape, n, kernel, stride, padding, dilation, ceil_mode) -> list[_Dim]:
+    kernel = _full(kernel, n)
+    stride = _full(stride, n) if stride else kernel
+    rest = zip(shape[-n:], kernel, stride, _full(padding, n), _full(dilation, n), strict=True)
+    return [_Dim(*each, ceil_mode) for each in rest]
+
+
+# ---- average ----------------------------------------------------------------------------------
+
+
+def _divisor(dims: list[_Dim], count_include_pad: bool) -> np.ndarray:
+    """How many elements each window has: those of the input, or of it and its padding."""
+    total = np.ones((), np.int64)
+    for d in dims:
+        begin = np.arange(d.count) * d.stride - d.padding
+        end = np.minimum(begin + d.kernel, d.size + d.padding)
+        if not count_include_pad:
+            begin, end = np.maximum(begin, 0), np.minimum(end, d.size)
+        total = np.multiply.outer(total, end - begin)
+    return total
+
+
+def _avg_pool(n, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor):
+    dims = _dims(self.shape, n, kernel, stride, padding, (1,), ceil_mode)
+    x = self.astype(opmath(self.dtype))
+    lead = (1,) * (x.ndim - n)
+    out = lax.reduce_window(
+        x,
+        np.zeros((), x.dtype)[()],
+        lax.add,
+        (*lead, *(d.kernel for d in dims)),
+        (*lead, *(d.stride for d in dims)),
+        [(0, 0)] * len(lead) + [d.edges for d in dims],
+    )
+    if not divisor:
+        divisor = _divisor(dims, count_include_pad)
+        divisor = divisor.flat[0] if (divisor == divisor.flat[0]).all() else divisor
+    return lax.div(out, jnp.broadcast_to(jnp.asarray(divisor, x.dtype), out.shape))
+
+
+def _transpose(function, grad, like):
+    """The transpose of a linear function of something like ``like``, at ``grad``."""
+    grad = grad.astype(opmath(grad.dtype))
+    return jax.linear_transpose(function, jax.ShapeDtypeStruct(like.shape, grad.dtype))(grad)[0]
+
+
+def _register_avg_pool(n: int) -> None:
+    @op(f"avg_pool{n}d")
+    def avg_pool(
+        self,
+        kernel_size,
+        stride=(),
+        padding=(0,),
+        ceil_mode=False,
+        count_include_pad=True,
+        divisor_override=None,
+    ):
+        return _avg_pool(
+            n, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+        )
+
+    @op(f"avg_pool{n}d_backward")
+    def avg_pool_backward(
+        grad_output,
+        self,
+        kernel_size,
+        stride,
+        padding,
+        ceil_mode,
+        count_include_pad,
+        divisor_override,
+    ):
+        options = kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+        return _transpose(lambda x: _avg_pool(n, x, *options), grad_output, self)
+
+
+def _adaptive_windows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and end of each of ``count`` windows that cover ``size`` elements."""
+    i = np.arange(count)
+    return i * size // count, -(-(i + 1) * size // count)
+
+
+def _adaptive_mean(x: jax.Array, axis: int, count: int) -> jax.Array:
+    size = x.shape[axis]
+    if size % max(count, 1) == 0 and count:
+        shape = (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
+        return x.reshape(shape).mean(axis + 1)
+    begin, end = _adaptive_windows(size, count)
+    width = int((end - begin).max(initial=1))
+    index = begin[:, None] + np.arange(width)
+    inside = (index < end[:, None]).reshape(count, width, *[1] * (x.ndim - axis - 1))
+    windows = jnp.take(x, np.minimum(index, size - 1), axis=axis)
+    lengths = (end - begin).reshape(count, *[1] * (x.ndim - axis - 1))
+    return jnp.where(inside, windows, 0).sum(axis + 1) / lengths.astype(x.dtype)
+
+
+def _adaptive_avg_pool(x, output_size):
+    x = x.astype(opmath(x.dtype))
+    for i, count in enumerate(output_size):
+        x = _adaptive_mean(x, x.ndim - len(output_size) + i, count)
+    return x
+
+
+@op("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def adaptive_avg_pool(self, output_size):
+    """Means over as many windows as the output has elements, which may overlap."""
+    return _adaptive_avg_pool(self, output_size)
+
+
+def _register_adaptive_avg_pool_backward(n: int) -> None:
+    @op(f"_adaptive_avg_pool{n}d_backward")
+    def backward(grad_output, self):
+        size = grad_output.shape[-n:]
+        return _transpose(lambda x: _adaptive_avg_pool(x, size), grad_output, self)
+
+
+# ---- maximum ----------------------------------------------------------------------------------
+
+
+def _flat_index(shape: tuple[int, ...], n: int) -> jax.Array:
+    """For each element its place among the last ``n`` dimensions, flattened."""
+    place = jnp.arange(math.prod(shape[-n:]), dtype=jnp.int32).reshape(shape[-n:])
+    return jnp.broadcast_to(place, shape)
+
+
+def _maximum(candidates: Iterable[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
+    """The largest of values with places; the place -1, of padding, loses against any other."""
+    rest = iter(candidates)
+    best, place = next(rest)
+    for value, at in rest:
+        better = (value > best) | (place < 0)
+        if category(value.dtype) == 2:
+            better |= value != value
+        best, place = jnp.where(better, value, best), jnp.where(better, at, place)
+    return best, place
+
+
+def _lowest(dtype):
+    if category(dtype) == 2:
+        return np.asarray(-np.inf, dtype)[()]
+    return np.iinfo(dtype).min if category(dtype) == 1 else False
+
+
+def _max_pool(n, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    """Maxima and their places in the input."""
+    dims = _dims(self.shape, n, kernel_size, stride, padding, dilation, ceil_mode)
+    values, places = self, _flat_index(self.shape, n)
+    for axis in reversed(range(self.ndim - n, self.ndim)):
+        dim = dims[axis - self.ndim]
+        edges = [(0, 0, 0)] * self.ndim
+        edges[axis] = (*dim.edges, 0)
+        values = lax.pad(values, jnp.asarray(_lowest(self.dtype), self.dtype), edges)
+        places = lax.pad(places, jnp.int32(-1), edges)
+        values, places = _maximum(
+            (dim.slice(values, k, axis), dim.slice(places, k, axis)) for k in range(dim.kernel)
+        )
+    return values, places
+
+
+_SPREAD_LIMIT = 32  # the largest window whose gradient is spread element by element
+
+
+def _max_pool_backward(
+    n, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
+):
+    dims = _dims(self.shape, n, kernel_size, stride, padding, dilation, ceil_mode)
+    if math.prod(d.kernel for d in dims) > _SPREAD_LIMIT:
+        return _put_back(n, grad_output, indices, self.shape[-n:])
+    grad = grad_output.astype(opmath(grad_output.dtype))
+    lead = grad.ndim - n
+    total = jnp.zeros((*self.shape[:lead], *(d.size for d in dims)), grad.dtype)
+    # per element of the window: the gradients that belong there, moved to where they belong
+    for offsets in itertools.product(*(range(d.kernel) for d in dims)):
+        place = np.zeros((), np.int64)
+        edges = [(0, 0, 0)] * lead
+        for d, offset in zip(dims, offsets, strict=True):
+            begin = offset * d.dilation - d.padding
+            place = np.add.outer(place * d.size, begin + np.arange(d.count) * d.stride)
+            reach = (d.count - 1) * d.stride + 1
+            edges.append((begin, d.size - reach - begin, d.stride - 1))
+        chosen = jnp.where(indices == place, grad, 0)
+        total = total + lax.pad(chosen, np.zeros((), grad.dtype)[()], edges)
+    return total
+
+
+def _put_back(n, values, indices, size):
+    """Add each value at its place among the last ``n`` dimensions of a tensor of zeros."""
+    lead = values.shape[: values.ndim - n]
+    count, each = math.prod(lead), math.prod(values.shape[len(lead) :])
+    values = values.astype(opmath(values.dtype)).reshape(count, each)
+    flat = jnp.zeros((count, math.prod(size)), values.dtype)
+    rows = jnp.arange(count)[:, None]
+    flat = flat.at[rows, indices.reshape(count, each)].add(values, mode="drop")
+    return flat.reshape(*lead, *size)
+
+
+def _register_max_pool(n: int) -> None:
+    @op(f"max_pool{n}d_with_indices")
+    def max_pool(self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+        return _max_pool(n, self, kernel_size, stride, padding, dilation, ceil_mode)
+
+    @op(f"max_pool{n}d_with_indices_backward")
+    def max_pool_backward(
+        grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
+    ):
+        options = kernel_size, stride, padding, dilation, ceil_mode
+        return _max_pool_backward(n, grad_output, self, *options, indices)
+
+    @op(f"adaptive_max_pool{n}d")
+    def adaptive_max_pool(self, output_size):
+        values, places = self, _flat_index(self.shape, n)
+        for axis in reversed(range(self.ndim - n, self.ndim)):
+            begin, end = _adaptive_windows(self.shape[axis], output_size[axis - self.ndim])
+            # past its end, a window repeats its last element, which changes nothing
+            steps = [np.minimum(begin + k, end - 1) for k in range(int((end - begin).max()))]
+            pairs = [(jnp.take(values, s, axis), jnp.take(places, s, axis)) for s in steps]
+            values, places = _maximum(pairs)
+        return values, places
+
+    @op(f"adaptive_max_pool{n}d_backward")
+    def adaptive_max_pool_backward(grad_output, self, indices):
+        return _put_back(n, grad_output, indices, self.shape[-n:])
+
+
+def _fractional_starts(sample, size: int, count: int, kernel: int):
+    """Where the windows along one dimension begin, for each (batch, channel)."""
+    if count == 1:
+        return jnp.full((*sample.shape, 1), size - kernel)
+    alpha = jnp.asarray((size - kernel) / (count - 1), sample.dtype)
+    i = jnp.arange(count).astype(sample.dtype)
+    starts = ((i + sample[..., None]) * alpha).astype(jnp.int32)
+    starts -= (sample[..., None] * alpha).astype(jnp.int32)
+    return starts.at[..., -1].set(size - kernel)
+
+
+def _register_fractional_max_pool(n: int) -> None:
+    @op(f"fractional_max_pool{n}d")
+    def fractional_max_pool(self, kernel_size, output_size, random_samples):
+        values, places = self, _flat_index(self.shape, n)
+        sample = random_samples.reshape(*self.shape[:-n], n)
+        for i in range(n):  # the samples name the last dimension first
+            axis = self.ndim - 1 - i
+            kernel, count = kernel_size[n - 1 - i], output_size[n - 1 - i]
+            starts = _fractional_starts(sample[..., i], self.shape[axis], count, kernel)
+            starts = jnp.expand_dims(starts, range(self.ndim - n, axis))
+            starts = jnp.expand_dims(starts, range(axis + 1, self.ndim))
+            shape = (*values.shape[:axis], count, *values.shape[axis + 1 :])
+            index = jnp.broadcast_to(starts, shape)
+            values, places = _maximum(
+                (
+                    jnp.take_along_axis(values, index + k, axis),
+                    jnp.take_along_axis(places, index + k, axis),
+                )
+                for k in range(kernel)
+            )
+        return values, places
+
+    @op(f"fractional_max_pool{n}d_backward")
+    def fractional_max_pool_backward(grad_output, self, kernel_size, output_size, indices):
+        return _put_back(n, grad_output, indices, self.shape[-n:])
+
+
+# ---- unpooling --------------------------------------------------------------------------------
+
+
+def _unpool(n, self, indices, output_size):
+    lead = self.shape[: self.ndim - n]
+    count, each = math.prod(lead), math.prod(self.shape[len(lead) :])
+    flat = jnp.zeros((count, math.prod(output_size)), self.dtype)
+    at = flat.at[jnp.arange(count)[:, None], indices.reshape(count, each)]
+    return at.set(self.reshape(count, each), mode="drop").reshape(*lead, *output_size)
+
+
+def _check_unpool(indices, output_size):
+    ok = ((indices >= 0) & (indices < math.prod(output_size))).all()
+    size = "x".join(map(str, output_size))
+    return ok, f"Found an invalid max index: output volumes are of size {size}", RuntimeError
+
+
+@op("max_unpool2d", channels_last=("self",), check=_check_unpool)
+def max_unpool2d(self, indices, output_size):
+    """Each value at its place in a tensor of zeros."""
+    return _unpool(2, self, indices, output_size)
+
+
+@op("max_unpool3d", check=_check_unpool)
+def max_unpool3d(self, indices, output_size, stride, padding):
+    """Each value at its place in a tensor of zeros."""
+    return _unpool(3, self, indices, output_size)
+
+
+for _n in (2, 3):
+    _register_avg_pool(_n)
+    _register_adaptive_avg_pool_backward(_n)
+    _register_max_pool(_n)
+    _register_fractional_max_pool(_n)

@@ -1,0 +1,134 @@
+"""PyTorch's type promotion, for arrays.
+
+https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc: the category
+(bool < int < float < complex) of a dimensioned tensor wins over that of a zero-dim tensor, which
+wins over that of a Python number; within a category the highest-ranking operand's dtype counts.
+Python numbers arrive in a traced function as weakly typed scalars.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_FLOAT32 = np.dtype(np.float32)
+_default: contextvars.ContextVar[np.dtype] = contextvars.ContextVar(
+    "default_float", default=_FLOAT32
+)
+
+HALVES = (np.dtype(jnp.bfloat16), np.dtype(np.float16))
+_COMPLEX_OF = {np.dtype(np.float64): np.dtype(np.complex128)}
+
+
+def default_float() -> np.dtype:
+    """The dtype of a float made from integers or Python numbers (``torch.get_default_dtype``)."""
+    return _default.get()
+
+
+@contextlib.contextmanager
+def default_float_is(dtype: np.dtype) -> Iterator[None]:
+    """Set :func:`default_float` for the functions called (or traced) inside."""
+    token = _default.set(dtype)
+    try:
+        yield
+    finally:
+        _default.reset(token)
+
+
+def category(dtype: Any) -> int:
+    """0 bool, 1 integer, 2 float, 3 complex."""
+    if dtype == jnp.bool_:
+        return 0
+    if jnp.issubdtype(dtype, jnp.integer):
+        return 1
+    return 3 if jnp.issubdtype(dtype, jnp.complexfloating) else 2
+
+
+def join(a: np.dtype | None, b: np.dtype | None) -> np.dtype | None:
+    """The smallest dtype that holds both, as ``torch.promote_types``; None is neutral."""
+    if a is None or b is None or a == b:
+        return b if a is None else a
+    if category(a) != category(b) or category(a) in (1, 2):
+        if {a, b} == set(HALVES):
+            return np.dtype(np.float32)
+        if category(a) == category(b) == 1 or category(a) == category(b) == 2:
+            return np.dtype(jnp.promote_types(a, b))
+        low, high = sorted((a, b), key=category)
+        if category(high) == 3 and category(low) == 2:
+            real = join(low, np.finfo(high).dtype)
+            return np.result_type(real, np.complex64) if low not in HALVES else high
+        return high
+    return np.dtype(jnp.promote_types(a, b))
+
+
+def is_wrapped(x: Any) -> bool:
+    """Whether ``x`` is a Python number, or the weakly typed scalar it becomes under a trace."""
+    return not hasattr(x, "dtype") or bool(getattr(x, "weak_type", False) and x.ndim == 0)
+
+
+def _wrapped_dtype(x: Any) -> np.dtype:
+    kind = category(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype)
+    if kind == 3:
+        return np.dtype(_COMPLEX_OF.get(default_float(), np.complex64))
+    return (np.dtype(np.bool_), np.dtype(np.int64), default_float())[kind]
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """The dtype PyTorch gives an elementwise op on ``operands`` (``torch.result_type``)."""
+    dimensioned = zero_dim = wrapped = None
+    for x in operands:
+        if x is None:
+            continue
+        if is_wrapped(x):
+            wrapped = join(wrapped, _wrapped_dtype(x))
+        elif x.ndim == 0:
+            zero_dim = join(zero_dim, x.dtype)
+        else:
+            dimensioned = join(dimensioned, x.dtype)
+    result = _outrank(dimensioned, _outrank(zero_dim, wrapped))
+    return default_float() if result is None else result
+
+
+def _outrank(high: np.dtype | None, low: np.dtype | None) -> np.dtype | None:
+    if high is None or low is None:
+        return low if high is None else high
+    return join(high, low) if category(low) > category(high) else high
+
+
+def floating(dtype: np.dtype) -> np.dtype:
+    """``dtype``, or the default float for integers and bool."""
+    return dtype if category(dtype) >= 2 else default_float()
+
+
+def promote(*operands: Any, to_float: bool = False) -> list[Any]:
+    """The operands as arrays of their common dtype; None stays None."""
+    dtype = result_type(*operands)
+    if to_float:
+        dtype = floating(dtype)
+    return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
+
+
+def opmath(dtype: Any) -> np.dtype:
+    """The dtype PyTorch computes in: float32 for the half types, else ``dtype`` itself."""
+    return np.dtype(np.float32) if np.dtype(dtype) in HALVES else np.dtype(dtype)
+
+
+def convert(x: jax.Array, dtype: Any) -> jax.Array:
+    """``x`` cast to ``dtype`` as ``Tensor.to`` casts: floats to small integers wrap around.
+
+    XLA saturates there; PyTorch on CPU converts through a wide integer and keeps the low bits.
+    """
+    dtype = np.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and category(dtype) < 3:
+        x = x != 0 if dtype == jnp.bool_ else x.real
+    if category(dtype) == 1 and category(x.dtype) == 2 and dtype.itemsize < 8:
+        x = x.astype(jnp.int64)
+    return x.astype(dtype)

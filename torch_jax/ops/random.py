@@ -1,0 +1,378 @@
+"""Random numbers: each operator is a pure function of its arguments and a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, default_float, opmath
+from torch_jax.ops.registry import op
+
+# ---- building blocks
+
+
+def _unit(key, shape, dtype):
+    """Uniform in [0, 1), a multiple of 2^-(bits of the mantissa) of ``dtype``; in ``opmath``."""
+    bits = jnp.finfo(dtype).nmant + 1
+    words = np.uint64 if bits > 24 else np.uint32
+    random = jax.random.bits(key, shape, words) >> words(words().itemsize * 8 - bits)
+    return random.astype(opmath(dtype)) * opmath(dtype).type(2.0**-bits)
+
+
+def _floating(dtype) -> np.dtype:
+    """``dtype``, where it has fractions; PyTorch's refusal where it has none."""
+    if category(dtype) < 2:
+        raise NotImplementedError(f"a continuous distribution is not implemented for {dtype}")
+    return np.dtype(dtype)
+
+
+def _uniform(key, shape, dtype, low=0.0, high=1.0):
+    """In [low, high), also after rounding to ``dtype``."""
+    dtype = _floating(dtype)
+    low, high = (jnp.asarray(x).astype(opmath(dtype)) for x in (low, high))
+    x = (_unit(key, shape, dtype) * (high - low) + low).astype(dtype)
+    return jnp.where(x >= high.astype(dtype), low.astype(dtype), x)
+
+
+def _normal(key, shape, dtype):
+    """Standard normal, in ``opmath``; a complex one has variance 1 in all."""
+    return jax.random.normal(key, shape, opmath(_floating(dtype)))
+
+
+def _integers(key, shape, low: int, count: int):
+    """Uniform in [low, low + count) as int64, by remainder of far more random bits, as PyTorch."""
+    if count >= 1 << 64:
+        return jax.random.bits(key, shape, np.uint64).astype(jnp.int64)
+    words = np.uint32 if count <= 1 << 16 else np.uint64
+    offset = jax.random.bits(key, shape, words) % words(count)
+    return offset.astype(jnp.int64) + np.int64(low)
+
+
+def _limit(dtype) -> int:
+    """One more than the greatest number that ``random_`` gives without bounds."""
+    if category(dtype) == 0:
+        return 2
+    if category(dtype) == 1:
+        return int(jnp.iinfo(dtype).max) + 1
+    return (1 << jnp.finfo(dtype).nmant + 1) + 1
+
+
+# ---- new tensors
+
+
+def _dtype(dtype: Any) -> np.dtype:
+    return default_float() if dtype is None else dtype
+
+
+@op("rand", "rand.generator", random=True)
+def rand(size, *, dtype=None, key):
+    """Uniform in [0, 1)."""
+    dtype = _dtype(dtype)
+    if category(dtype) == 3:
+        parts = _unit(key, (2, *size), np.finfo(dtype).dtype)
+        return lax.complex(parts[0], parts[1])
+    return _uniform(key, size, dtype)
+
+
+@op("randn", "randn.generator", random=True)
+def randn(size, *, dtype=None, key):
+    """Standard normal."""
+    return _normal(key, size, _dtype(dtype))
+
+
+@op("rand_like", "rand_like.generator", random=True)
+def rand_like(self, *, dtype=None, key):
+    """Uniform in [0, 1)."""
+    return rand(self.shape, dtype=dtype or self.dtype, key=key)
+
+
+@op("randn_like", "randn_like.generator", random=True)
+def randn_like(self, *, dtype=None, key):
+    """Standard normal."""
+    return randn(self.shape, dtype=dtype or self.dtype, key=key)
+
+
+def _randint(low: int, high: int, size, dtype, key):
+    """Integers in [low, high), which must be numbers of ``dtype``."""
+    if low >= high:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+    least, limit = (jnp.iinfo(dtype).min if category(dtype) == 1 else 0), _limit(dtype)
+    if category(dtype) < 2 and (low < least or high > limit):
+        raise RuntimeError(f"from or to - 1 is out of bounds for {dtype}")
+    return _integers(key, size, low, high - low)
+
+
+@op("randint", "randint.generator", random=True)
+def randint(high, size, *, dtype=np.int64, key):
+    """Integers in [0, high)."""
+    return _randint(0, high, size, dtype or np.int64, key)
+
+
+@op("randint.low", "randint.low_generator", random=True)
+def randint_low(low, high, size, *, dtype=np.int64, key):
+    """Integers in [low, high)."""
+    return _randint(low, high, size, dtype or np.int64, key)
+
+
+@op("randint_like", "randint_like.generator", random=True)
+def randint_like(self, high, *, dtype=None, key):
+    """Integers in [0, high)."""
+    return _randint(0, high, self.shape, dtype or self.dtype, key)
+
+
+@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
+def randint_like_low(self, low, high, *, dtype=None, key):
+    """Integers in [low, high)."""
+    return _randint(low, high, self.shape, dtype or self.dtype, key)
+
+
+@op("randperm", "randperm.generator", random=True)
+def randperm(n, *, dtype=np.int64, key):
+    """A permutation of ``range(n)``."""
+    return jax.random.permutation(key, lax.iota(np.int32 if n < 2**31 else np.int64, n))
+
+
+# ---- filling a tensor (``uniform_`` and the like are derived from these)
+
+
+@op("uniform", random=True)
+def uniform(self, low=0.0, high=1.0, *, key):
+    """In [from, to)."""
+    if category(self.dtype) == 3:
+        keys = jax.random.split(key)
+        real = jnp.finfo(self.dtype).dtype
+        return lax.complex(*(_uniform(k, self.shape, real, low, high) for k in keys))
+    return _uniform(key, self.shape, self.dtype, low, high)
+
+
+@op("normal_functional", random=True)
+def normal_functional(self, mean=0.0, std=1.0, *, key):
+    """``normal_``."""
+    return _normal(key, self.shape, self.dtype) * std + mean
+
+
+@op("normal.float_float", random=True)
+def normal_size(mean, std, size, *, dtype=None, key):
+    """A new tensor."""
+    return _normal(key, size, _dtype(dtype)) * std + mean
+
+
+def _check_std(std=1.0):
+    return jnp.all(jnp.asarray(std) >= 0), "normal expects all elements of std >= 0.0", RuntimeError
+
+
+@op(
+    "normal.Tensor_float",
+    "normal.float_Tensor",
+    "normal.Tensor_Tensor",
+    random=True,
+    check=_check_std,
+)
+def normal(mean, std=1.0, *, key):
+    """One draw for each mean and standard deviation, broadcast."""
+    shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
+    dtype = next(x.dtype for x in (mean, std) if jnp.ndim(x) or not getattr(x, "weak_type", True))
+    return _normal(key, shape, dtype) * std + mean
+
+
+def _draw(key, p, shape):
+    """True with probability ``p``."""
+    p = jnp.asarray(p)
+    dtype = np.float64 if p.dtype == np.float64 else np.float32
+    return _unit(key, shape, np.dtype(dtype)) < p.astype(dtype)
+
+
+def _check_probability(p):
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli expects p in [0, 1], but got p={p}")
+
+
+def _inside(p):
+    message = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+    return jnp.all((p >= 0) & (p <= 1)), message, RuntimeError
+
+
+def _check_self(self):
+    return _inside(self)
+
+
+@op("bernoulli", random=True, check=_check_self)
+def bernoulli(self, *, key):
+    """1 with the probability that each element says."""
+    return _draw(key, self, self.shape)
+
+
+@op("bernoulli.p", "bernoulli_.float", static=("p",), random=True)
+def bernoulli_p(self, p=0.5, *, key):
+    """1 with one probability; in place it has a default that it lacks here."""
+    _check_probability(p)
+    return _draw(key, np.float32(p), self.shape)
+
+
+@op("bernoulli.Tensor", host=("p",), random=True, check=_inside)
+def bernoulli_tensor(self, p, *, key):
+    """1 with the probability of each element of ``p``, broadcast."""
+    return _draw(key, p, self.shape)
+
+
+@op("random", random=True)
+def random(self, *, key):
+    """Integers from 0 to the greatest that the dtype holds (and all below it) exactly."""
+    return _integers(key, self.shape, 0, _limit(self.dtype))
+
+
+@op("random.to", random=True)
+def random_to(self, to, *, key):
+    """Integers in [0, to)."""
+    return _randint(0, to, self.shape, self.dtype, key)
+
+
+@op("random.from", random=True)
+def random_from(self, low, to=None, *, key):
+    """Integers in [from, to), or from there to the greatest of the dtype."""
+    return _randint(low, _limit(self.dtype) if to is None else to, self.shape, self.dtype, key)
+
+
+def _open_unit(key, shape, dtype):
+    """Uniform in (0, 1]."""
+    return 1 - _unit(key, shape, dtype)
+
+
+@op("exponential", random=True)
+def exponential(self, lambd=1.0, *, key):
+    """Rate ``lambd``; never 0."""
+    dtype = _floating(self.dtype)
+    wide = opmath(dtype)
+    u = _open_unit(key, self.shape, wide)
+    return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
+
+
+@op("geometric", static=("p",), random=True)
+def geometric(self, p, *, key):
+    """How many trials up to the first success: 1, 2, …"""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    wide = opmath(self.dtype) if category(self.dtype) == 2 else np.dtype(np.float32)
+    trials = jnp.ceil(jnp.log(_open_unit(key, self.shape, wide)) / wide.type(np.log1p(-p)))
+    return jnp.maximum(trials, 1)
+
+
+@op("cauchy", random=True)
+def cauchy(self, median=0.0, sigma=1.0, *, key):
+    """``median + sigma * tan(pi * (u - 1/2))``."""
+    return jax.random.cauchy(key, self.shape, opmath(self.dtype)) * sigma + median
+
+
+@op("log_normal", random=True)
+def log_normal(self, mean=1.0, std=2.0, *, key):
+    """The exponential of a normal."""
+    return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean)
+
+
+# ---- distributions with parameters in tensors
+
+
+def _check_rate(self):
+    message = "invalid Poisson rate, expected rate to be non-negative"
+    return jnp.all(self >= 0), message, RuntimeError
+
+
+@op("poisson", random=True, check=_check_rate)
+def poisson(self, generator=None, *, key):
+    """Counts, in the dtype of the rates."""
+    return jax.random.poisson(key, self.astype(opmath(self.dtype)), dtype=np.int64)
+
+
+@op("binomial", random=True, meta=False)
+def binomial(count, prob, generator=None, *, key):
+    """Successes in ``count`` trials."""
+    shape = jnp.broadcast_shapes(count.shape, prob.shape)
+    wide = opmath(count.dtype)
+    n, p = (jnp.broadcast_to(x, shape).astype(wide) for x in (count, prob))
+    return jax.random.binomial(key, n, p, shape, wide).astype(count.dtype)
+
+
+@op("_standard_gamma", random=True)
+def _standard_gamma(self, generator=None, *, key):
+    """Scale 1; at least the least positive number, as PyTorch."""
+    wide = opmath(self.dtype)
+    x = jax.random.gamma(key, self.astype(wide), dtype=wide)
+    return jnp.maximum(x, jnp.finfo(self.dtype).tiny)
+
+
+@op("_standard_gamma_grad", meta=False)
+def _standard_gamma_grad(self, output):
+    """The derivative of a gamma draw by its concentration."""
+    wide = opmath(self.dtype)
+    return lax.random_gamma_grad(self.astype(wide), output.astype(wide)).astype(self.dtype)
+
+
+@op("_sample_dirichlet", random=True, meta=False)
+def _sample_dirichlet(self, generator=None, *, key):
+    """Gamma draws that sum to 1, computed from logarithms so that small ones do not vanish."""
+    wide = opmath(self.dtype)
+    logs = jax.random.loggamma(key, self.astype(wide), dtype=wide)
+    x = jnp.maximum(jax.nn.softmax(logs, -1), jnp.finfo(self.dtype).tiny)
+    return x.astype(self.dtype)
+
+
+def _check_weights(self, num_samples, replacement=False):
+    ok = jnp.all((self >= 0) & (self < jnp.inf)) & jnp.all(self.sum(-1) > 0)
+    if not replacement:
+        ok &= jnp.all(jnp.count_nonzero(self, -1) >= num_samples)
+    message = "probability tensor contains either `inf`, `nan` or element < 0, or too many zeros"
+    return ok, message, RuntimeError
+
+
+@op("multinomial", random=True, check=_check_weights)
+def multinomial(self, num_samples, replacement=False, *, key):
+    """Positions drawn by weight: by the cumulative sum, or without replacement by a race.
+
+    In a race of exponential clocks whose rates are the weights, the order of arrival is that of
+    drawing without replacement.
+    """
+    weights = self.astype(opmath(self.dtype))
+    if not replacement or num_samples == 1:
+        clocks = -jnp.log(_open_unit(key, self.shape, weights.dtype))
+        speed = jnp.where(weights > 0, weights / jnp.maximum(clocks, 1e-38), -1)
+        return lax.top_k(speed, num_samples)[1]
+    total = jnp.cumsum(weights, -1)
+    u = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total[..., -1:]
+    u = jnp.minimum(u, jnp.nextafter(total[..., -1:], jnp.zeros((), u.dtype)))
+    search = lambda row, x: jnp.searchsorted(row, x, side="right")  # noqa: E731
+    return (jax.vmap(search) if self.ndim == 2 else search)(total, u)
+
+
+# ---- randomized leaky relu
+
+
+def _rrelu(self, lower, upper, training, key):
+    wide = opmath(self.dtype)
+    x = self.astype(wide)
+    if not training:
+        slope = (jnp.asarray(lower).astype(wide) + upper) / 2
+        return jnp.where(x < 0, x * slope, x), None
+    drawn = _uniform(key, self.shape, wide, lower, upper)
+    slopes = jnp.where(x <= 0, drawn, 1)
+    return x * slopes, slopes
+
+
+@op("rrelu_with_noise", random=True)
+def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key):
+    """In training each negative element has a slope of its own, written to ``noise``."""
+    return _rrelu(self, lower, upper, training, key)
+
+
+@op("rrelu_with_noise_functional", random=True)
+def rrelu_with_noise_functional(
+    self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key
+):
+    """``rrelu_with_noise`` that returns the slopes."""
+    x, slopes = _rrelu(self, lower, upper, training, key)
+    return x, noise if slopes is None else slopes

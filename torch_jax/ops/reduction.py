@@ -1,0 +1,319 @@
+"""Sums, products, extremes, moments and norms over dimensions.
+
+Half types accumulate in float32, integers sum in int64. ``None`` and, for most, an empty list of
+dimensions stand for all of them; a number has no dimension but takes 0 and -1 for one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.pointwise import quotient
+from torch_jax.ops.promotion import category, convert, floating, opmath
+from torch_jax.ops.registry import op
+
+Dims = int | tuple[int, ...] | None
+
+
+def axes(x: jax.Array, dim: Dims) -> tuple[int, ...]:
+    """The dimensions to reduce, as JAX takes them."""
+    if isinstance(dim, int):
+        dim = (dim,)
+    if not dim:
+        return tuple(range(x.ndim))
+    rank = max(x.ndim, 1)
+    for d in dim:
+        if not -rank <= d < rank:
+            raise IndexError(
+                f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], "
+                f"but got {d})"
+            )
+    return tuple(d % rank for d in dim) if x.ndim else ()
+
+
+def count(x: jax.Array, dim: Dims) -> int:
+    """How many elements are reduced to one."""
+    return math.prod(x.shape[d] for d in axes(x, dim))
+
+
+def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
+    """``x`` in the dtype that sums and products are taken in."""
+    if dtype is not None:
+        x = convert(x, dtype)
+    return x.astype(np.int64 if category(x.dtype) < 2 and dtype is None else opmath(x.dtype))
+
+
+@op("sum")
+def sum_all(self, *, dtype=None):
+    """Integers and bools sum in int64."""
+    return sum_dim(self, None, dtype=dtype)
+
+
+@op("sum.dim_IntList")
+def sum_dim(self, dim, keepdim=False, *, dtype=None):
+    """Integers and bools sum in int64."""
+    if dtype == jnp.bool_:
+        return jnp.any(self, axes(self, dim), keepdims=keepdim)
+    x = _accumulable(self, dtype)
+    return jnp.sum(x, axes(x, dim), keepdims=keepdim)
+
+
+@op("nansum", meta=lambda dim=None: dim != ())
+def nansum(self, dim=None, keepdim=False, *, dtype=None):
+    """NaN counts as zero. The meta function has another view of an empty list."""
+    if category(self.dtype) == 3:
+        raise TypeError("nansum does not support complex inputs")
+    result = dtype or (np.int64 if category(self.dtype) < 2 else self.dtype)
+    if category(self.dtype) == 2:
+        self = jnp.where(jnp.isnan(self), 0, self)
+    return sum_dim(self, dim, keepdim, dtype=dtype).astype(result)
+
+
+@op("prod")
+def prod_all(self, *, dtype=None):
+    """Integers and bools multiply in int64."""
+    x = _accumulable(self, dtype)
+    return jnp.prod(x)
+
+
+@op("prod.dim_int")
+def prod_dim(self, dim, keepdim=False, *, dtype=None):
+    """Integers and bools multiply in int64."""
+    x = _accumulable(self, dtype)
+    return jnp.prod(x, axes(x, dim), keepdims=keepdim)
+
+
+@op("mean")
+def mean_all(self, *, dtype=None):
+    """NaN of nothing."""
+    return mean_dim(self, None, dtype=dtype)
+
+
+@op("mean.dim")
+def mean_dim(self, dim, keepdim=False, *, dtype=None):
+    """NaN of nothing."""
+    x = _accumulable(self, dtype)
+    return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), x.dtype.type(count(x, dim)))
+
+
+def _moments(x, dim, correction, keepdim):
+    """Variance and mean; none or less than none degrees of freedom divide by 0."""
+    x = x.astype(opmath(x.dtype))
+    n = count(x, dim)
+    mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), x.dtype.type(n))
+    off = x - mean
+    square = (off * jnp.conj(off)).real
+    freedom = jnp.maximum(0, n - (1 if correction is None else correction))
+    total = jnp.sum(square, axes(x, dim), keepdims=keepdim)
+    variance = quotient(total, jnp.asarray(freedom).astype(total.dtype))
+    return variance, mean if keepdim else jnp.squeeze(mean, axes(x, dim))
+
+
+@op("var.correction")
+def var(self, dim=None, *, correction=None, keepdim=False):
+    """``correction`` is 1 unless given."""
+    return _moments(self, dim, correction, keepdim)[0]
+
+
+@op("std.correction")
+def std(self, dim=None, *, correction=None, keepdim=False):
+    """The root of :func:`var`."""
+    return jnp.sqrt(var(self, dim, correction=correction, keepdim=keepdim))
+
+
+@op("var_mean.correction")
+def var_mean(self, dim=None, *, correction=None, keepdim=False):
+    """Variance and mean in one pass."""
+    return _moments(self, dim, correction, keepdim)
+
+
+@op("std_mean.correction")
+def std_mean(self, dim=None, *, correction=None, keepdim=False):
+    """Deviation and mean in one pass."""
+    variance, mean = _moments(self, dim, correction, keepdim)
+    return jnp.sqrt(variance), mean
+
+
+def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax.Array]) -> None:
+    """``amax``, ``max``, ``max.dim`` and ``argmax``, or those of ``min``; NaN wins."""
+
+    def require_some(x, dim):
+        if x.ndim and x.shape[dim] == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+
+    def positions(x, dim, keepdim):
+        index = arg(x.reshape(1) if x.ndim == 0 else x, dim, keepdims=keepdim)
+        return index.reshape(()) if x.ndim == 0 else index
+
+    @op(f"a{name}", meta_error=IndexError)
+    def over_dims(self, dim=(), keepdim=False):
+        return reduce(self, axes(self, dim), keepdims=keepdim)
+
+    @op(name)
+    def over_all(self):
+        return reduce(self)
+
+    @op(f"{name}.dim")
+    def with_index(self, dim, keepdim=False):
+        require_some(self, dim)
+        values = reduce(self, axes(self, dim), keepdims=keepdim)
+        return values, positions(self, dim, keepdim)
+
+    @op(f"arg{name}", meta_error=IndexError)
+    def arg_over(self, dim=None, keepdim=False):
+        if dim is None:
+            index = arg(self.reshape(-1), 0)
+            return index.reshape((1,) * self.ndim) if keepdim else index
+        return positions(self, dim, keepdim)
+
+    over_dims.__doc__ = over_all.__doc__ = f"``jnp.{name}``; NaN wins."
+    with_index.__doc__ = arg_over.__doc__ = "The index is that of the first of equals."
+
+
+_extreme("max", jnp.max, jnp.argmax)
+_extreme("min", jnp.min, jnp.argmin)
+
+
+@op("aminmax")
+def aminmax(self, *, dim=None, keepdim=False):
+    """Smallest and largest, over one dimension or all."""
+    over = axes(self, dim)
+    return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
+
+
+@op("_aminmax", "_aminmax.dim")
+def aminmax_positional(self, dim=None, keepdim=False):
+    """:func:`aminmax` with positional arguments."""
+    return aminmax(self, dim=dim, keepdim=keepdim)
+
+
+def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
+    @op(name)
+    def over_all(self):
+        return reduce(self)
+
+    @op(f"{name}.dim")
+    def over_dim(self, dim, keepdim=False):
+        return reduce(self, axes(self, dim), keepdims=keepdim)
+
+    @op(f"{name}.dims")
+    def over_dims(self, dim=None, keepdim=False):
+        if dim == ():
+            return self != 0
+        return reduce(self, axes(self, dim), keepdims=keepdim)
+
+    over_all.__doc__ = over_dim.__doc__ = f"``jnp.{name}``."
+    over_dims.__doc__ = f"``jnp.{name}``; an empty list reduces nothing."
+
+
+_logic("any", jnp.any)
+_logic("all", jnp.all)
+
+
+@op("count_nonzero", "count_nonzero.dim_IntList")
+def count_nonzero(self, dim=None):
+    """``jnp.count_nonzero``."""
+    return jnp.sum(self != 0, axes(self, dim), dtype=np.int64)
+
+
+@op("logsumexp")
+def logsumexp(self, dim, keepdim=False):
+    """Minus infinity of nothing; integers become floats."""
+    x = self.astype(opmath(floating(self.dtype)))
+    over = axes(x, dim)
+    if count(x, dim) == 0:
+        return jnp.log(jnp.sum(x, over, keepdims=keepdim))
+    return jax.nn.logsumexp(x, over, keepdims=keepdim)
+
+
+@op("trace")
+def trace(self):
+    """Integers sum in int64."""
+    return jnp.trace(_accumulable(self, None))
+
+
+def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+    """``(sum |x|^ord)^(1/ord)`` with its limits at 0 and at the infinities."""
+    x = x.astype(opmath(x.dtype))
+    over = axes(x, dim)
+    if ord == 2:
+        square = jnp.square(x) if category(x.dtype) == 2 else x.real**2 + x.imag**2
+        return jnp.sqrt(jnp.sum(square, over, keepdims=keepdim))
+    size = jnp.abs(x)
+    if ord == math.inf:
+        # of nothing 0, which only shapes with nothing else to reduce arrive at
+        return jnp.max(size, over, keepdims=keepdim, initial=0)
+    if ord == -math.inf:
+        return jnp.min(size, over, keepdims=keepdim, initial=math.inf)
+    if ord == 0:
+        return jnp.sum((size != 0).astype(size.dtype), over, keepdims=keepdim)
+    if ord == 1:
+        return jnp.sum(size, over, keepdims=keepdim)
+    return jnp.sum(size**ord, over, keepdims=keepdim) ** (1 / ord)
+
+
+@op("linalg_vector_norm", static=("ord",))
+def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
+    """Cast to ``dtype`` first, but after ``abs`` where a gradient looks for the extreme again."""
+    if math.isinf(ord):
+        self = jnp.abs(self)
+        dtype = None if dtype is None else jnp.finfo(dtype).dtype
+    return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
+
+
+@op("linalg__powsum", static=("ord",))
+def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
+    """``sum |x|^ord``."""
+    x = self if dtype is None else self.astype(dtype)
+    size = jnp.abs(x.astype(opmath(x.dtype)))
+    return jnp.sum(size**ord, axes(x, dim), keepdims=keepdim)
+
+
+@op("norm.Scalar", "norm.ScalarOpt_dtype", "native_norm", static=("p",))
+def norm(self, p=2, *, dtype=None):
+    """The norm of all elements; without ``p``, 2."""
+    return norm_dim(self, p, None, dtype=dtype)
+
+
+@op("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", static=("p",))
+def norm_dim(self, p, dim, keepdim=False, *, dtype=None):
+    """The norm over dimensions; without ``p``, 2."""
+    return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@op("_foreach_norm.Scalar", static=("ord",), meta=False)
+def foreach_norm(self, ord=2, dtype=None):
+    """The norm of each tensor; its own dtype unless one is given."""
+    return [
+        vector_norm(x if dtype is None else x.astype(dtype), ord).astype(
+            jnp.abs(jnp.zeros((), x.dtype if dtype is None else dtype)).dtype
+        )
+        for x in self
+    ]
+
+
+@op("native_norm.ScalarOpt_dim_dtype", static=("p",))
+def native_norm_dim(self, p, dim, keepdim, dtype):
+    """:func:`norm_dim` with positional arguments."""
+    return norm_dim(self, p, dim, keepdim, dtype=dtype)
+
+
+@op("_foreach_powsum.Scalar", static=("ord",), meta=False)
+def foreach_powsum(self, ord=2, dtype=None):
+    """``sum |x|^ord`` of each tensor."""
+    return [linalg_powsum(x, ord, dtype=dtype).astype(dtype or x.dtype) for x in self]
+
+
+@op("renorm", static=("p",))
+def renorm(self, p, dim, maxnorm):
+    """Slices along ``dim`` whose norm exceeds ``maxnorm`` are scaled down to it."""
+    x = self.astype(opmath(self.dtype))
+    others = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
+    size = vector_norm(x, p, others, keepdim=True)
+    return x * jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1).astype(size.dtype)

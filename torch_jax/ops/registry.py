@@ -1,0 +1,108 @@
+"""The table of operators: ATen overload → pure JAX function.
+
+A function here takes and returns ``jax.Array`` and Python values only, in the order and with the
+names of the ATen schema. How its arguments arrive:
+
+- ``Tensor`` as an array, ``Tensor[]`` as a list of arrays, an absent optional as ``None``;
+- ``Scalar`` and ``float`` as a traced number (weakly typed, so that another learning rate does not
+  compile again) – name it in ``static`` to get the Python number;
+- ``int``, ``int[]``, ``bool``, ``str`` as Python values (lists as tuples); ``ScalarType`` as a
+  NumPy dtype; ``layout``, ``device``, ``pin_memory``, ``memory_format`` are not passed at all;
+- ``Generator`` as ``key``, a JAX PRNG key (see ``random=``).
+
+What it returns is cast to the dtypes PyTorch's own meta function gives, and its shapes must be
+those. In-place, ``out=`` and ``_foreach_`` variants are derived from the functional overload.
+
+>>> from torch_jax.ops import registry
+>>> @registry.op("my_namespace.double")
+... def double(self):
+...     return self * 2
+>>> registry.TABLE.pop("my_namespace.double").function is double
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Lowering(NamedTuple):
+    """How one ATen overload is computed with JAX.
+
+    Attributes:
+      function: the pure JAX function.
+      static: names of ``Scalar``/``float`` arguments that are compile-time constants.
+      concrete: the output's shape depends on values, so the function runs outside ``jit`` on
+        concrete arrays; or a predicate over the arguments (arrays may be tracers) that says when.
+      random: the function takes ``key=``, a fresh JAX PRNG key; or the name of that keyword, where
+        the operator has an argument called key.
+      host: names of tensor arguments that may live on the CPU (indices).
+      writes: names of arguments that the operator writes though its schema does not say so
+        (``running_mean`` of ``native_batch_norm``); the function returns their new values last.
+      meta: whether PyTorch's meta function says output shapes and dtypes, and checks the inputs;
+        or a predicate over the arguments, as for ``concrete``; or the name of another overload of
+        the same arguments, whose meta function knows the strides better.
+      meta_error: what to raise where the meta function raises RuntimeError and the CPU does not.
+      check: a function of some of the arguments, by name, that returns ``(ok, message)`` or
+        ``(ok, message, type)``: a traced bool, and text and type (IndexError) of what is raised
+        where it is false (setting ``check_indices``).
+      contiguous: names of tensor arguments whose contiguity PyTorch's formulas look at; the
+        function takes ``<name>_is_contiguous``, a bool, for each.
+      channels_last: names of tensor arguments of which one in channels_last strides makes the
+        outputs so too (PyTorch's meta functions do not say so for convolutions).
+    """
+
+    name: str
+    function: Callable[..., Any]
+    static: frozenset[str] = frozenset()
+    concrete: bool | Callable[..., bool] = False
+    random: bool | str = False
+    host: frozenset[str] = frozenset()
+    writes: tuple[str, ...] = ()
+    meta: bool | str | Callable[..., bool] = True
+    check: Callable[..., Any] | None = None
+    contiguous: tuple[str, ...] = ()
+    channels_last: tuple[str, ...] = ()
+    meta_error: type[Exception] = RuntimeError
+
+
+TABLE: dict[str, Lowering] = {}
+
+
+def op(
+    *names: str,
+    static: tuple[str, ...] = (),
+    concrete: bool | Callable[..., bool] = False,
+    random: bool | str = False,
+    host: tuple[str, ...] = (),
+    writes: tuple[str, ...] = (),
+    meta: bool | str | Callable[..., bool] = True,
+    check: Callable[..., Any] | None = None,
+    contiguous: tuple[str, ...] = (),
+    channels_last: tuple[str, ...] = (),
+    meta_error: type[Exception] = RuntimeError,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in TABLE:
+                raise ValueError(f"the table has two lowerings for aten.{name}")
+            TABLE[name] = Lowering(
+                name,
+                function,
+                frozenset(static),
+                concrete,
+                random,
+                frozenset(host),
+                writes,
+                meta,
+                check,
+                contiguous,
+                channels_last,
+                meta_error,
+            )
+        return function
+
+    return enter

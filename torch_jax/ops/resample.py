@@ -1,0 +1,245 @@
+"""Interpolation to another size.
+
+Interpolation is separable: along each dimension an output is a weighted sum of a few inputs,
+whose indices and weights depend on sizes only and are made with NumPy, as is the transpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+
+class Taps(NamedTuple):
+    """For each output along a dimension, the inputs it reads and their weights: (out, taps)."""
+
+    place: np.ndarray
+    weight: np.ndarray
+
+    def transpose(self, size: int) -> Taps:
+        """For each of ``size`` inputs, the outputs that read it."""
+        used = self.weight != 0
+        outputs = np.broadcast_to(np.arange(len(self.place))[:, None], used.shape)[used]
+        inputs, weights = self.place[used], self.weight[used]
+        order = np.argsort(inputs, kind="stable")
+        inputs, outputs, weights = inputs[order], outputs[order], weights[order]
+        counts = np.bincount(inputs, minlength=size)
+        column = np.arange(len(inputs)) - np.repeat(np.cumsum(counts) - counts, counts)
+        index = np.zeros((size, max(1, counts.max(initial=0))), np.int64)
+        weight = np.zeros(index.shape, self.weight.dtype)
+        index[inputs, column], weight[inputs, column] = outputs, weights
+        return Taps(index, weight)
+
+    def apply(self, x: jax.Array, axis: int) -> jax.Array:
+        """Weighted sums along ``axis``; what has weight 0 is not read, be it NaN."""
+        outputs, taps = self.place.shape
+        if taps == 1 and (self.weight == 1).all():
+            return _pick(x, self.place[:, 0], axis)
+        windows = jnp.take(x, self.place.reshape(-1), axis)
+        windows = windows.reshape(*x.shape[:axis], outputs, taps, *x.shape[axis + 1 :])
+        weight = self.weight.reshape(outputs, taps, *[1] * (x.ndim - axis - 1))
+        products = windows * weight.astype(x.dtype)
+        if not self.weight.all():
+            products = jnp.where(weight == 0, 0, products)
+        return products.sum(axis + 1)
+
+
+def _pick(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
+    """Elements along ``axis``; without a gather where each is repeated the same times."""
+    size, count = x.shape[axis], len(index)
+    times = count // size
+    if count % size or not np.array_equal(index, np.arange(count) // times):
+        return jnp.take(x, index, axis)
+    x = jnp.expand_dims(x, axis + 1)
+    shape = (*x.shape[: axis + 1], times, *x.shape[axis + 2 :])
+    return jnp.broadcast_to(x, shape).reshape(*shape[:axis], count, *shape[axis + 2 :])
+
+
+# ---- where an output lies in the input --------------------------------------------------------
+
+
+def _ratio(size: int, count: int, scale: float | None, real: type) -> float:
+    """How far apart in the input two neighbours of the output are."""
+    return real(1 / scale) if scale is not None and scale > 0 else real(size) / real(count)
+
+
+def _source(size, count, align_corners, scale, real) -> np.ndarray:
+    """Coordinates in the input of the output's elements."""
+    i = np.arange(count).astype(real)
+    if align_corners:
+        return i * (real(size - 1) / real(count - 1) if count > 1 else real(0))
+    return _ratio(size, count, scale, real) * (i + real(0.5)) - real(0.5)
+
+
+def _nearest(size, count, align_corners, scale, real) -> Taps:
+    i = np.arange(count).astype(real)
+    index = np.floor(i * _ratio(size, count, scale, real)).astype(np.int64)
+    return _ones(np.minimum(index, size - 1))
+
+
+def _nearest_exact(size, count, align_corners, scale, real) -> Taps:
+    i = np.arange(count).astype(real) + real(0.5)
+    index = np.floor(i * _ratio(size, count, scale, real)).astype(np.int64)
+    return _ones(np.minimum(index, size - 1))
+
+
+def _ones(index: np.ndarray) -> Taps:
+    return Taps(index[:, None], np.ones((len(index), 1)))
+
+
+def _linear(size, count, align_corners, scale, real) -> Taps:
+    source = np.maximum(_source(size, count, align_corners, scale, real), 0)
+    low = np.minimum(source.astype(np.int64), size - 1)
+    high = np.minimum(low + 1, size - 1)
+    t = np.clip(source - low, 0, 1)
+    return Taps(np.stack([low, high], 1), np.stack([1 - t, t], 1))
+
+
+def _cubic(size, count, align_corners, scale, real) -> Taps:
+    source = _source(size, count, align_corners, scale, real)
+    low = np.minimum(np.floor(source), size - 1).astype(np.int64)
+    t = np.clip(source - low, 0, 1)
+    tap = np.arange(-1, 3)
+    return Taps(np.clip(low[:, None] + tap, 0, size - 1), keys(t[:, None] - tap))
+
+
+def keys(x, a=-0.75):
+    """The weight of a neighbour at distance ``x`` in cubic interpolation (Keys, 1981)."""
+    x = abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    where = np.where if isinstance(x, np.ndarray) else jnp.where
+    return where(x < 1, near, where(x < 2, far, 0))
+
+
+def _antialiased(filter: Callable, reach: float) -> Callable:
+    """Taps of a filter that widens with the input's size, so that nothing is skipped."""
+
+    def taps(size, count, align_corners, scale, real) -> Taps:
+        if align_corners:
+            ratio = real(size - 1) / real(count - 1) if count > 1 else real(0)
+        else:
+            ratio = _ratio(size, count, scale, real)
+        widen = max(ratio, real(1))
+        center = ratio * (np.arange(count).astype(real) + real(0.5))
+        begin = np.maximum((center - reach * widen + 0.5).astype(np.int64), 0)
+        end = np.minimum((center + reach * widen + 0.5).astype(np.int64), size)
+        index = begin[:, None] + np.arange(max(1, (end - begin).max(initial=1)))
+        weight = filter((index - center[:, None] + real(0.5)) / widen)
+        weight = np.where(index < end[:, None], weight, 0)
+        weight = weight / weight.sum(1, keepdims=True)
+        return Taps(np.minimum(index, size - 1), weight)
+
+    return taps
+
+
+def _lanczos(x):
+    return np.where(abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+_ANTIALIASED = {
+    "bilinear": _antialiased(lambda x: np.maximum(1 - abs(x), 0), 1),
+    "bicubic": _antialiased(lambda x: keys(x, -0.5), 2),
+    "lanczos": _antialiased(_lanczos, 3),
+}
+
+
+# ---- the operators ----------------------------------------------------------------------------
+
+
+def _taps(method, sizes, counts, align_corners, scales, dtype) -> list[Taps]:
+    real = np.float64 if dtype == np.float64 else np.float32
+    each = zip(sizes, counts, scales, strict=True)
+    return [method(size, count, align_corners, scale, real) for size, count, scale in each]
+
+
+def _interpolate(x, method, output_size, align_corners, scales):
+    n = len(output_size)
+    taps = _taps(method, x.shape[-n:], output_size, align_corners, scales, x.dtype)
+    weighted = method not in (_nearest, _nearest_exact)
+    if weighted and x.dtype == jnp.uint8:
+        return _interpolate_bytes(x, taps)
+    if weighted:
+        x = x.astype(opmath(x.dtype))
+    for i, tap in enumerate(taps):
+        x = tap.apply(x, x.ndim - n + i)
+    return x
+
+
+def _interpolate_bytes(x, taps):
+    """PyTorch's arithmetic for uint8: 16-bit weights, rounded after each dimension, last first."""
+    x = x.astype(jnp.int32)
+    for axis, tap in zip(range(-1, -1 - len(taps), -1), reversed(taps), strict=True):
+        bits = max(b for b in range(23) if int(0.5 + tap.weight.max() * (1 << b)) < 1 << 15)
+        weight = np.trunc(tap.weight * (1 << bits) + np.copysign(0.5, tap.weight))
+        x = Taps(tap.place, weight.astype(np.int32)).apply(x, x.ndim + axis)
+        x = jnp.clip((x + (1 << bits >> 1)) >> bits, 0, 255)
+    return x
+
+
+def _interpolate_backward(grad, method, output_size, input_size, align_corners, scales):
+    n = len(output_size)
+    x = grad.astype(opmath(grad.dtype))
+    taps = _taps(method, input_size[-n:], output_size, align_corners, scales, grad.dtype)
+    for i, (tap, size) in enumerate(zip(taps, input_size[-n:], strict=True)):
+        x = tap.transpose(size).apply(x, x.ndim - n + i)
+    return x
+
+
+_SCALES = ("scales", "scales_d", "scales_h", "scales_w")
+
+
+def _register(name: str, method: Callable, aligned: bool) -> None:
+    """Enter the operator and its gradient; ``aligned``: it takes ``align_corners``."""
+
+    def forward(self, output_size, *rest):
+        align_corners, *scales = rest if aligned else (False, *rest)
+        scales += [None] * (len(output_size) - len(scales))
+        return _interpolate(self, method, output_size, align_corners, scales)
+
+    def backward(grad_output, output_size, input_size, *rest):
+        align_corners, *scales = rest if aligned else (False, *rest)
+        scales += [None] * (len(output_size) - len(scales))
+        return _interpolate_backward(
+            grad_output, method, output_size, input_size, align_corners, scales
+        )
+
+    op(name, static=_SCALES)(forward)
+    op(f"{name}_backward", static=_SCALES)(backward)
+
+
+for _n in (1, 2, 3):
+    _register(f"upsample_nearest{_n}d", _nearest, aligned=False)
+    _register(f"_upsample_nearest_exact{_n}d", _nearest_exact, aligned=False)
+for _name in ("linear1d", "bilinear2d", "trilinear3d"):
+    _register(f"upsample_{_name}", _linear, aligned=True)
+_register("upsample_bicubic2d", _cubic, aligned=True)
+for _name, _method in _ANTIALIASED.items():
+    _register(f"_upsample_{_name}2d_aa", _method, aligned=True)
+
+
+@op("pixel_shuffle")
+def pixel_shuffle(self, upscale_factor):
+    """(..., C r², H, W) as (..., C, H r, W r)."""
+    *batch, channels, height, width = self.shape
+    r, n = upscale_factor, len(batch)
+    x = self.reshape(*batch, channels // r**2, r, r, height, width)
+    x = x.transpose(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return x.reshape(*batch, channels // r**2, height * r, width * r)
+
+
+@op("pixel_unshuffle")
+def pixel_unshuffle(self, downscale_factor):
+    """(..., C, H r, W r) as (..., C r², H, W)."""
+    *batch, channels, height, width = self.shape
+    r, n = downscale_factor, len(batch)
+    x = self.reshape(*batch, channels, height // r, r, width // r, r)
+    x = x.transpose(*range(n + 1), n + 2, n + 4, n + 1, n + 3)
+    return x.reshape(*batch, channels * r**2, height // r, width // r)

@@ -1,0 +1,158 @@
+"""Gather and scatter along a dimension, and reductions into positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.indexing import along, dim_bounds, strict, write
+from torch_jax.ops.promotion import category
+from torch_jax.ops.registry import op
+
+
+def _ranked(*arrays):
+    """Zero-dim arrays as vectors of one element."""
+    return [x.reshape(-1) if x.ndim == 0 else x for x in arrays]
+
+
+def _position(x, dim: int, index) -> tuple:
+    """The index tuple for ``x.at``: ``index`` along ``dim``, its own positions elsewhere."""
+    dim %= x.ndim
+    index = strict(index, x.shape[dim])
+    if max(x.shape) < 2**31:  # JAX joins all positions into one array: int32 is half of it
+        index = jnp.minimum(index, x.shape[dim]).astype(jnp.int32)
+    iotas = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(x.ndim)]
+    return (*iotas[:dim], index, *iotas[dim + 1 :])
+
+
+def _corner(src, shape):
+    """The part of ``src`` that an index of this shape takes."""
+    return lax.slice(src, (0,) * src.ndim, shape)
+
+
+@op("gather", check=dim_bounds)
+def gather(self, dim, index, *, sparse_grad=False):
+    """``jnp.take_along_axis``, but other dimensions may be shorter in ``index``."""
+    if index.size == 0:  # of any rank
+        return jnp.zeros(index.shape, self.dtype)
+    x, at = _ranked(self, index)
+    dim %= x.ndim
+    shape = tuple(
+        n if d == dim else m for d, (n, m) in enumerate(zip(x.shape, at.shape, strict=True))
+    )
+    at = strict(at, x.shape[dim])
+    result = jnp.take_along_axis(_corner(x, shape), at, dim, mode="fill")
+    return result.reshape(index.shape)
+
+
+def _combine(self, dim: int, index, src, method: str):
+    """``x.at[…].<method>(src)`` along ``dim``; ``src`` may be a number."""
+    if index.size == 0:  # of any rank
+        return self
+    x, at = _ranked(self, index)
+    if getattr(src, "ndim", 0):
+        src = _corner(src, at.shape)
+    src = jnp.broadcast_to(jnp.asarray(src).astype(x.dtype), at.shape)
+    return write(x, _position(x, dim, at), src, method).reshape(self.shape)
+
+
+@op("scatter.src", check=dim_bounds)
+def scatter_src(self, dim, index, src):
+    """Of several equal positions the last one wins where JAX runs on the CPU, else any."""
+    return _combine(self, dim, index, src, "set")
+
+
+@op("scatter.value", check=dim_bounds)
+def scatter_value(self, dim, index, value):
+    """Write a number."""
+    return _combine(self, dim, index, value, "set")
+
+
+@op("scatter_add", check=dim_bounds)
+def scatter_add(self, dim, index, src):
+    """Add; for bool, or."""
+    return _combine(self, dim, index, src, "add")
+
+
+_METHODS = {
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "multiply",
+    "prod": "multiply",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+@op("scatter.reduce", check=dim_bounds)
+def scatter_reduce_src(self, dim, index, src, *, reduce):
+    """``reduce`` is add or multiply."""
+    return _combine(self, dim, index, src, _METHODS[reduce])
+
+
+@op("scatter.value_reduce", check=dim_bounds)
+def scatter_reduce_value(self, dim, index, value, *, reduce):
+    """``reduce`` is add or multiply."""
+    return _combine(self, dim, index, value, _METHODS[reduce])
+
+
+def _identity(dtype, reduce: str):
+    """What leaves any value unchanged under a reduction."""
+    if reduce in ("sum", "mean"):
+        return jnp.zeros((), dtype)
+    if reduce == "prod":
+        return jnp.ones((), dtype)
+    if category(dtype) == 2:
+        return jnp.asarray(-jnp.inf if reduce == "amax" else jnp.inf, dtype)
+    if category(dtype) == 0:
+        return jnp.asarray(reduce == "amin")
+    info = jnp.iinfo(dtype)
+    return jnp.asarray(info.min if reduce == "amax" else info.max, dtype)
+
+
+def _reduce_into(self, into, reduce: str, include_self: bool, src):
+    """Reduce ``src`` into ``self``; ``into(x, src, method)`` is the scatter.
+
+    Without ``include_self`` the positions written start from the identity. A mean divides by how
+    many values came together; for integers it rounds down.
+    """
+    touched: Any = None
+    if reduce == "mean" or not include_self:
+        counts = into(jnp.zeros(self.shape, jnp.int32), jnp.ones_like(src, jnp.int32), "add")
+        touched = counts > 0
+    start = self if include_self else jnp.where(touched, _identity(self.dtype, reduce), self)
+    result = into(start, src, _METHODS[reduce])
+    if reduce != "mean":
+        return result
+    counts = jnp.maximum(counts + include_self, 1).astype(result.dtype)
+    mean = result // counts if category(result.dtype) == 1 else result / counts
+    return jnp.where(touched, mean, self)
+
+
+@op("scatter_reduce.two", check=dim_bounds)
+def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
+    """sum, prod, mean, amax or amin of what goes to each position."""
+
+    def into(x, values, method):
+        return _combine(x, dim, index, values, method)
+
+    return _reduce_into(self, into, reduce, include_self, src)
+
+
+def _check_index(self, dim, index):
+    return dim_bounds(self, dim, index)[:2]
+
+
+@op("index_reduce", host=("index",), check=_check_index)
+def index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    """prod, mean, amax or amin of the slices that go to each index."""
+
+    def into(x, values, method):
+        flat, at = along(x, dim, index)
+        return write(flat, at, values, method).reshape(x.shape)
+
+    source = source.reshape(source.shape or (1,)).astype(self.dtype)
+    return _reduce_into(self, into, reduce, include_self, source)

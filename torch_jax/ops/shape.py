@@ -1,0 +1,221 @@
+"""Joining, repeating, reordering and embedding, and the gradients of views."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import promote
+from torch_jax.ops.registry import op
+
+
+@op("cat")
+def cat(tensors, dim=0):
+    """Tensors of shape ``(0,)`` join with any shape, and count for the dtype alone."""
+    tensors = promote(*tensors)
+    kept = [t for t in tensors if t.shape != (0,)]
+    return jnp.concatenate(kept, dim) if kept else tensors[0]
+
+
+@op("stack")
+def stack(tensors, dim=0):
+    """``jnp.stack`` with PyTorch's promotion."""
+    return jnp.stack(promote(*tensors), dim)
+
+
+@op("block_diag")
+def block_diag(tensors):
+    """Vectors and numbers count as one row."""
+    return jax.scipy.linalg.block_diag(*promote(*tensors))
+
+
+@op("flip")
+def flip(self, dims):
+    """``jnp.flip``; no dims, nothing flipped."""
+    return jnp.flip(self, dims) if self.ndim else self
+
+
+@op("roll")
+def roll(self, shifts, dims=()):
+    """Without dims the flattened tensor is rolled."""
+    if self.size == 0:
+        return self
+    return (
+        jnp.roll(self, shifts, dims)
+        if dims
+        else jnp.roll(self.reshape(-1), shifts).reshape(self.shape)
+    )
+
+
+@op("repeat")
+def repeat(self, repeats):
+    """``jnp.tile``; leading repeats beyond the rank add dimensions."""
+    return jnp.tile(self, repeats)
+
+
+@op("repeat_interleave.Tensor", concrete=lambda output_size=None: output_size is None, meta=False)
+def repeat_interleave(repeats, *, output_size=None):
+    """The index of each element, ``repeats`` times; the meta function wants ``output_size``."""
+    if output_size is None:
+        counts = np.asarray(repeats)
+        if counts.size and counts.min() < 0:
+            raise RuntimeError("repeats can not be negative")
+        return jnp.asarray(np.repeat(np.arange(counts.size, dtype=counts.dtype), counts))
+    index = lax.iota(repeats.dtype, repeats.size)
+    return jnp.repeat(index, repeats, total_repeat_length=output_size)
+
+
+@op("tril")
+def tril(self, diagonal=0):
+    """``jnp.tril`` of a batch of matrices."""
+    return jnp.tril(self, diagonal)
+
+
+@op("triu")
+def triu(self, diagonal=0):
+    """``jnp.triu`` of a batch of matrices."""
+    return jnp.triu(self, diagonal)
+
+
+@op("channel_shuffle")
+def channel_shuffle(self, groups):
+    """Transpose the groups and the channels within each."""
+    n, c, *rest = self.shape
+    return self.reshape(n, groups, c // groups, *rest).swapaxes(1, 2).reshape(self.shape)
+
+
+def _diagonal_positions(shape, offset: int, dim1: int, dim2: int) -> tuple:
+    """The index that selects a diagonal, for ``x.at``: the dims are moved to the front."""
+    rows, cols = shape[dim1], shape[dim2]
+    count = max(0, min(rows + min(offset, 0), cols - max(offset, 0)))
+    i = jnp.arange(count, dtype=jnp.int32)
+    return i + max(-offset, 0), i + max(offset, 0)
+
+
+@op("diagonal_scatter")
+def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
+    """``self`` with a diagonal replaced by ``src``, whose last dimension runs along it."""
+    dims = dim1 % self.ndim, dim2 % self.ndim
+    front = jnp.moveaxis(self, dims, (0, 1))
+    at = _diagonal_positions(self.shape, offset, *dims)
+    front = front.at[at].set(jnp.moveaxis(src, -1, 0).astype(self.dtype))
+    return jnp.moveaxis(front, (0, 1), dims)
+
+
+@op("diagonal_backward")
+def diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
+    """The gradient along a diagonal of zeros."""
+    zeros = jnp.zeros(input_sizes, grad_output.dtype)
+    return diagonal_scatter(zeros, grad_output, offset, dim1, dim2)
+
+
+@op("diag_embed")
+def diag_embed(self, offset=0, dim1=-2, dim2=-1):
+    """The last dimension becomes a diagonal of two new ones."""
+    size = self.shape[-1] + abs(offset)
+    rank = self.ndim + 1
+    row = lax.broadcasted_iota(jnp.int32, (size, size), 0)
+    column = lax.broadcasted_iota(jnp.int32, (size, size), 1)
+    # each column's element, put in the row it belongs to by a comparison: no scatter
+    width = (max(offset, 0), max(-offset, 0))
+    padded = jnp.pad(self, [(0, 0)] * (self.ndim - 1) + [width])
+    matrix = jnp.where(column - row == offset, padded[..., None, :], jnp.zeros((), self.dtype))
+    return jnp.moveaxis(matrix, (-2, -1), (dim1 % rank, dim2 % rank))
+
+
+def _slice(shape, dim: int, start, end, step) -> tuple[int, ...]:
+    """``(dim, start, step, count)`` of a slice, clipped as Python clips."""
+    dim %= len(shape)
+    start, end, step = slice(start, end, step).indices(shape[dim])
+    return dim, start, step, len(range(start, end, step))
+
+
+def _spread(src, shape, dim: int, start: int, step: int):
+    """``src`` where a slice of a tensor of ``shape`` is, zeros elsewhere: one pad."""
+    count = src.shape[dim]
+    config = [(0, 0, 0)] * len(shape)
+    if count == 0:
+        return jnp.zeros(shape, src.dtype)
+    config[dim] = (start, shape[dim] - start - (count - 1) * step - 1, step - 1)
+    return lax.pad(src, jnp.zeros((), src.dtype), config)
+
+
+@op("slice_backward")
+def slice_backward(grad_output, input_sizes, dim, start, end, step):
+    """The gradient in a slice of zeros."""
+    dim, start, step, _ = _slice(input_sizes, dim, start, end, step)
+    return _spread(grad_output, input_sizes, dim, start, step)
+
+
+@op("slice_scatter")
+def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
+    """``self`` with a slice replaced by ``src``."""
+    dim, start, step, count = _slice(self.shape, dim, start, end, step)
+    src = src.astype(self.dtype)
+    if count == 0:
+        return self
+    if step == 1:
+        starts = [np.int32(start if d == dim else 0) for d in range(self.ndim)]
+        return lax.dynamic_update_slice(self, src, starts)
+    inside = _spread(jnp.ones((count,), bool), (self.shape[dim],), 0, start, step)
+    inside = jnp.expand_dims(inside, [d for d in range(self.ndim) if d != dim])
+    return jnp.where(inside, _spread(src, self.shape, dim, start, step), self)
+
+
+@op("select_backward")
+def select_backward(grad_output, input_sizes, dim, index):
+    """The gradient in one position of zeros."""
+    dim %= len(input_sizes)
+    grad = jnp.expand_dims(grad_output, dim)
+    return _spread(grad, input_sizes, dim, index % input_sizes[dim], 1)
+
+
+@op("select_scatter")
+def select_scatter(self, src, dim, index):
+    """``self`` with one position along a dimension replaced by ``src``."""
+    dim %= self.ndim
+    index %= self.shape[dim]
+    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
+
+
+@op("unfold_backward")
+def unfold_backward(grad_in, input_sizes, dim, size, step):
+    """Windows added back where they were taken, in ``size / step`` shifted sums."""
+    if not input_sizes:
+        return grad_in.reshape(())
+    dim %= len(input_sizes)
+    pieces = -(-size // step)
+    windows = _grow(jnp.moveaxis(grad_in, -1, dim + 1), dim + 1, 0, pieces * step)
+    shape = list(input_sizes)
+    shape[dim] = (windows.shape[dim] + pieces - 1) * step
+    total = jnp.zeros(shape, grad_in.dtype)
+    for k in range(pieces):
+        piece = lax.slice_in_dim(windows, k * step, (k + 1) * step, axis=dim + 1)
+        piece = piece.reshape(*shape[:dim], -1, *shape[dim + 1 :])
+        total = total + _grow(piece, dim, k * step, shape[dim])
+    total = lax.slice_in_dim(total, 0, min(shape[dim], input_sizes[dim]), axis=dim)
+    return _grow(total, dim, 0, input_sizes[dim])
+
+
+def _grow(x, dim: int, start: int, size: int):
+    """Zeros before and after along ``dim``, up to ``size``."""
+    return jnp.pad(
+        x, [(start, size - start - n) if d == dim else (0, 0) for d, n in enumerate(x.shape)]
+    )
+
+
+@op("_chunk_cat")
+def _chunk_cat(tensors, dim, num_chunks):
+    """Each tensor zero-padded to ``num_chunks`` equal chunks, which are joined flat."""
+
+    def chunks(x):
+        short = -x.shape[dim] % num_chunks
+        x = jnp.pad(x, [(0, short if d == dim else 0) for d in range(x.ndim)])
+        lead = x.shape[:dim]
+        return x.reshape(*lead, num_chunks, math.prod(x.shape[dim:]) // num_chunks)
+
+    return jnp.concatenate([chunks(x) for x in promote(*tensors)], dim + 1)

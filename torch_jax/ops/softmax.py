@@ -1,0 +1,79 @@
+"""Softmax and its logarithm, and their gradients out of their results.
+
+Half types are computed in float32 and rounded once. Along an empty dimension nothing is computed.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """In the dtype of computation, and with a dimension even where it is a number."""
+    return jnp.atleast_1d(x).astype(opmath(x.dtype))
+
+
+@op("_softmax")
+def softmax(self, dim, half_to_float):
+    """``half_to_float`` is in the dtype of the output alone."""
+    if self.size == 0:
+        return self
+    return jax.nn.softmax(_wide(self), dim).reshape(self.shape)
+
+
+@op("_log_softmax")
+def log_softmax(self, dim, half_to_float):
+    """``half_to_float`` is in the dtype of the output alone."""
+    if self.size == 0:
+        return self
+    return jax.nn.log_softmax(_wide(self), dim).reshape(self.shape)
+
+
+@op("_softmax_backward_data")
+def softmax_backward(grad_output, output, dim, input_dtype):
+    """``y (g - sum(g y))``."""
+    g, y = _wide(grad_output), _wide(output)
+    gy = g * y
+    return (gy - y * jnp.sum(gy, dim, keepdims=True)).reshape(output.shape)
+
+
+@op("_log_softmax_backward_data")
+def log_softmax_backward(grad_output, output, dim, input_dtype):
+    """``g - softmax sum(g)``."""
+    g, y = _wide(grad_output), _wide(output)
+    return (g - jnp.exp(y) * jnp.sum(g, dim, keepdims=True)).reshape(output.shape)
+
+
+@op("_safe_softmax")
+def safe_softmax(self, dim, dtype=None):
+    """Zeros where a whole row is minus infinity."""
+    if self.size == 0:
+        return self
+    x = _wide(self if dtype is None else self.astype(dtype))
+    masked = jnp.all(x == -jnp.inf, dim, keepdims=True)
+    result = jnp.where(masked, 0, jax.nn.softmax(jnp.where(masked, 0, x), dim))
+    return result.reshape(self.shape)
+
+
+@op("_masked_softmax")
+def masked_softmax(self, mask, dim=None, mask_type=None):
+    """Softmax of what ``mask`` does not hide; type 0 masks (L, L), type 1 masks (B, L)."""
+    if mask_type == 0 and mask.ndim == 2:
+        mask = mask[None, None]
+    elif mask_type == 1 and mask.ndim == 2:
+        mask = mask[:, None, None]
+    dim = -1 if dim is None else dim
+    x = jnp.where(mask, -jnp.inf, _wide(self))
+    hidden = jnp.all(x == -jnp.inf, dim, keepdims=True)
+    return jnp.where(hidden, 0, jax.nn.softmax(jnp.where(hidden, 0, x), dim)).reshape(self.shape)
+
+
+@op("_masked_softmax_backward")
+def masked_softmax_backward(grad_output, output, mask, dim=None):
+    """That of softmax, and 0 where hidden."""
+    grad = softmax_backward(grad_output, output, -1 if dim is None else dim, None)
+    return jnp.where(jnp.broadcast_to(mask.reshape(mask.shape), output.shape), 0, grad)

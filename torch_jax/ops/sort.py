@@ -1,0 +1,287 @@
+"""Order: sorting, selection by rank, search in sorted sequences, and histograms.
+
+NaN is the greatest number, as in PyTorch and in XLA's sort.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, promote
+from torch_jax.ops.registry import op
+
+
+def _last(self, dim: int):
+    """``self`` with ``dim`` moved last; a zero-dim tensor as a vector of one."""
+    return self.reshape(1) if self.ndim == 0 else jnp.moveaxis(self, dim, -1)
+
+
+def _back(x, self, dim: int):
+    """Undo :func:`_last`."""
+    return x.reshape(()) if self.ndim == 0 else jnp.moveaxis(x, -1, dim)
+
+
+def sorted_with_positions(x, descending: bool = False):
+    """A stable sort of the last axis, and the int64 positions its elements came from."""
+    if descending:
+        # reversed twice, so that equal elements keep their order
+        values, order = sorted_with_positions(x[..., ::-1])
+        return values[..., ::-1], x.shape[-1] - 1 - order[..., ::-1]
+    position = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
+    values, order = lax.sort((x, position), num_keys=1, is_stable=True)
+    return values, order.astype(jnp.int64)
+
+
+@op("sort")
+def sort(self, dim=-1, descending=False):
+    """Stable, as PyTorch's on CPU is in practice."""
+    values, order = sorted_with_positions(_last(self, dim), descending)
+    return _back(values, self, dim), _back(order, self, dim)
+
+
+@op("sort.stable")
+def sort_stable(self, *, stable=None, dim=-1, descending=False):
+    """All sorts here are stable."""
+    return sort(self, dim, descending)
+
+
+@op("topk")
+def topk(self, k, dim=-1, largest=True, sorted=True):
+    """The ``k`` greatest or least, in order also where ``sorted`` does not ask for it."""
+    x = _last(self, dim)
+    if largest:
+        if category(x.dtype) == 2:
+            x = jnp.where(jnp.isnan(x), jnp.nan, x)  # of either sign
+        values, order = lax.top_k(x, k)
+    else:
+        values, order = (y[..., :k] for y in sorted_with_positions(x))
+    return _back(values, self, dim), _back(order.astype(jnp.int64), self, dim)
+
+
+# ---- selection by rank
+
+
+def _refuse_empty(x) -> None:
+    if x.shape[-1] == 0:
+        raise IndexError("Expected reduction dim to have non-zero size.")
+
+
+def _at_rank(x, rank):
+    """The element of that rank along the last axis, and its position; ``rank`` may be an array."""
+    _refuse_empty(x)
+    values, order = sorted_with_positions(x)
+    rank = jnp.broadcast_to(jnp.asarray(rank), x.shape[:-1])[..., None]
+    return (jnp.take_along_axis(y, rank, -1, mode="clip")[..., 0] for y in (values, order))
+
+
+def _reduced(results, self, dim: int, keepdim: bool):
+    return tuple(jnp.expand_dims(r, dim) if keepdim and self.ndim else r for r in results)
+
+
+@op("kthvalue")
+def kthvalue(self, k, dim=-1, keepdim=False):
+    """The k-th least; of equal elements the position is the k-th in stable order."""
+    x = _last(self, dim)
+    results = [r.reshape(()) if self.ndim == 0 else r for r in _at_rank(x, k - 1)]
+    return _reduced(results, self, dim, keepdim)
+
+
+def _nans(x):
+    """How many NaNs there are along the last axis."""
+    return jnp.isnan(x).sum(-1) if category(x.dtype) == 2 else 0
+
+
+def _median(x):
+    """The lower median; the first NaN where there is one."""
+    n, nans = x.shape[-1], _nans(x)
+    return _at_rank(x, jnp.where(nans > 0, n - nans, (n - 1) // 2))
+
+
+def _nanmedian(x):
+    """The lower median of what is not NaN; NaN where nothing is left."""
+    return _at_rank(x, jnp.maximum(x.shape[-1] - _nans(x) - 1, 0) // 2)
+
+
+def _enter_median(name: str, function) -> None:
+    @op(f"{name}.dim")
+    def along(self, dim, keepdim=False):
+        results = [r.reshape(()) if self.ndim == 0 else r for r in function(_last(self, dim))]
+        return _reduced(results, self, dim, keepdim)
+
+    @op(name)
+    def whole(self):
+        if self.size == 0:  # NaN, and for integers what a cast of NaN gives
+            return jnp.full((), jnp.nan).astype(self.dtype)
+        return next(iter(function(self.reshape(-1))))
+
+
+_enter_median("median", _median)
+_enter_median("nanmedian", _nanmedian)
+
+
+@op("mode")
+def mode(self, dim=-1, keepdim=False):
+    """The most frequent value, of several the least, and the position of its last occurrence."""
+    _refuse_empty(_last(self, dim))
+    values, order = sorted_with_positions(_last(self, dim))
+    position = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
+    begins = jnp.concatenate(
+        [jnp.ones_like(values[..., :1], bool), values[..., 1:] != values[..., :-1]], -1
+    )
+    start = lax.cummax(jnp.where(begins, position, 0), axis=values.ndim - 1)
+    longest = jnp.argmax(position - start, -1, keepdims=True)  # the first run of that length
+    results = [jnp.take_along_axis(x, longest, -1)[..., 0] for x in (values, order)]
+    results = [r.reshape(()) if self.ndim == 0 else r for r in results]
+    return _reduced(results, self, dim, keepdim)
+
+
+# ---- search
+
+
+def search(sequence, x, right: bool):
+    """Where each of ``x`` would go into ``sequence``, sorted along its last axis; NaN at the end.
+
+    A vector serves ``x`` of any shape; else the leading dimensions of both agree.
+    """
+    size = sequence.shape[-1]
+    flat = sequence.ndim == 1
+    rows = sequence[None] if flat else sequence
+    keys = x.reshape(1, -1) if flat else x
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low + high) // 2
+        probe = jnp.take_along_axis(rows, middle, -1, mode="clip")
+        # not the opposite comparison: it says where NaN goes
+        further = ~(probe > keys) if right else ~(probe >= keys)
+        further &= low < high
+        return jnp.where(further, middle + 1, low), jnp.where(further, high, middle)
+
+    if size == 0 or keys.size == 0:
+        return jnp.zeros(x.shape, jnp.int64)
+    bounds = jnp.zeros(keys.shape, jnp.int64), jnp.full(keys.shape, size, jnp.int64)
+    low, _ = lax.fori_loop(0, size.bit_length(), halve, bounds)
+    return low.reshape(x.shape)
+
+
+@op("searchsorted.Tensor", "searchsorted.Scalar")
+def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
+    """``side`` wins over ``right``; ``sorter`` puts the sequence into order."""
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
+    sequence, x = promote(sorted_sequence, self)
+    return search(sequence, x, side == "right" if side else right)
+
+
+@op("bucketize.Tensor", "bucketize.Scalar")
+def bucketize(self, boundaries, *, out_int32=False, right=False):
+    """:func:`searchsorted` with the arguments the other way round."""
+    boundaries, x = promote(boundaries, self)
+    return search(boundaries, x, right)
+
+
+@op("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    """Whether each element is among the others, by a search in their sorted order."""
+    x, others = promote(elements, test_elements)
+    if others.size == 0:
+        return jnp.full(x.shape, invert)
+    if category(others.dtype) == 2:  # NaN equals nothing and would disturb the search
+        others = jnp.where(jnp.isnan(others), jnp.nanmin(others), others)
+    others = lax.sort(others.reshape(-1))
+    found = others.at[search(others, x, right=False)].get(mode="clip") == x
+    return found != invert
+
+
+# ---- histograms
+
+
+def _tally(position, count: int, weights):
+    """Sum of the weights at each position; positions out of range count nowhere."""
+    position = jnp.where(position < 0, count, position)
+    return jnp.zeros(count, weights.dtype).at[position].add(weights, mode="drop")
+
+
+def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
+    """The range of a histogram of ``x``, made wider where it is empty."""
+    low, high = (jnp.asarray(v).astype(x.dtype) for v in (low, high))
+    extra = jnp.where(low == high, jnp.asarray(margin, x.dtype), 0)
+    # XLA would divide by a constant width through its rounded inverse
+    return lax.optimization_barrier((low - extra, high + extra))
+
+
+def _linear_bin(x, low, high, bins: int):
+    """The bin of each element among equal ones; -1 outside, and the last edge is inside."""
+    inside = (x >= low) & (x <= high)
+    position = ((x - low) * bins / (high - low)).astype(jnp.int64)
+    return jnp.where(inside, jnp.minimum(position, bins - 1), -1)
+
+
+@op("histc", static=("min", "max"))
+def histc(self, bins=100, min=0, max=0):
+    """Counts in equal bins; elements out of range and NaN count nowhere."""
+    x = self.reshape(-1)
+    if min == max and x.size:
+        min, max = x.min(), x.max()
+    low, high = _widen(x, min, max, 1)
+    position = _linear_bin(x, low, high, bins)
+    return _tally(position, bins, jnp.ones_like(x))
+
+
+def _histogram(self, edges, position, weight, density):
+    x = self.reshape(-1)
+    weights = jnp.ones_like(x) if weight is None else weight.reshape(-1)
+    counts = _tally(position, edges.size - 1, weights)
+    if density:
+        counts = counts / counts.sum() / jnp.diff(edges)
+    return counts, edges
+
+
+@op("histogram.bin_ct", static=("range",), meta=False)
+def histogram_bins(self, bins=100, *, range=None, weight=None, density=False):
+    """Equal bins over a range, or over that of the data; with their edges."""
+    x = self.reshape(-1)
+    if range is None:
+        range = (x.min(), x.max()) if x.size else (0, 1)
+    low, high = _widen(x, range[0], range[1], 0.5)
+    edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
+    position = _edge_bin(edges, x)
+    return _histogram(x, edges, position, weight, density)
+
+
+def _edge_bin(edges, x):
+    position = search(edges, x, right=True) - 1
+    position = jnp.where(x == edges[-1], edges.size - 2, position)
+    return jnp.where(x <= edges[-1], position, -1)
+
+
+@op("histogram.bins_tensor", meta=False)
+def histogram_edges(self, bins, *, weight=None, density=False):
+    """Bins whose edges are given."""
+    return _histogram(self, bins, _edge_bin(bins, self.reshape(-1)), weight, density)
+
+
+@op("bincount", concrete=True, meta=False)
+def bincount(self, weights=None, minlength=0):
+    """How often each number occurs; sums of weights are float64 unless they are float32."""
+    if self.ndim != 1 or category(self.dtype) != 1:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    least, most = (int(f(self)) if self.size else -1 for f in (jnp.min, jnp.max))
+    if self.size and least < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    if minlength < 0:
+        raise RuntimeError("minlength should be >= 0")
+    if weights is not None and weights.shape != self.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    if weights is None:
+        weights = jnp.ones(self.shape, jnp.int64)
+    elif weights.dtype != jnp.float32:
+        weights = weights.astype(jnp.float64)
+    count = max(most + 1, minlength)
+    if jax.default_backend() == "cpu":  # no compilation for each new length
+        sums = np.bincount(np.asarray(self), np.asarray(weights), count).astype(weights.dtype)
+        return jnp.asarray(sums)
+    return _tally(self.astype(jnp.int64), count, weights)

@@ -1,0 +1,283 @@
+"""Functions of one operand: rounding, exponentials, trigonometry, special functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+import numpy as np
+from jax import lax
+
+from torch_jax.ops.promotion import category, floating, opmath
+from torch_jax.ops.registry import op
+
+Unary = Callable[[jax.Array], jax.Array]
+
+
+def wide_float(x: jax.Array) -> jax.Array:
+    """``x`` in the float (or complex) dtype PyTorch computes in."""
+    return x.astype(opmath(floating(x.dtype)))
+
+
+def _float_op(name: str, function: Unary) -> None:
+    def lowering(self):
+        return function(wide_float(self))
+
+    lowering.__doc__ = f"``{getattr(function, '__name__', name)}``; integers become floats."
+    op(name)(lowering)
+
+
+def _digamma(x):
+    """At zero, infinity of the other sign; NaN at negative integers."""
+    return jnp.where(x == 0, jnp.copysign(np.inf, -x).astype(x.dtype), lax.digamma(x))
+
+
+def zeta(x, q):
+    """Hurwitz's zeta: the terms below 1 are summed first, for ``jsp.zeta`` takes positive ``q``."""
+    x, q = jnp.broadcast_arrays(x, q)
+    pole = (q <= 0) & (q == jnp.floor(q))
+
+    def step(state):
+        total, q = state
+        low = q < 1
+        return total + jnp.where(low, jnp.power(q, -x), 0), q + low.astype(q.dtype)
+
+    start = jnp.zeros_like(q), jnp.where(pole, 1, q)
+    total, above = lax.while_loop(lambda state: jnp.any(state[1] < 1), step, start)
+    total = jnp.where(pole, np.inf, total + jsp.zeta(x, above))
+    undefined = (x < 1) | ((q < 0) & ~pole & (x != jnp.floor(x)))
+    return jnp.where(x == 1, np.inf, jnp.where(undefined, np.nan, total))
+
+
+def _trigamma(x):
+    """Reflected for arguments below a half."""
+    low = x < 0.5
+    zeta = jsp.zeta(jnp.asarray(2, x.dtype), jnp.where(low, 1 - x, x))
+    return jnp.where(low, (math.pi / jnp.sin(math.pi * x)) ** 2 - zeta, zeta)
+
+
+def _sinc(x):
+    y = math.pi * x
+    return jnp.where(x == 0, 1, jnp.sin(y) / jnp.where(x == 0, 1, y))
+
+
+def _sigmoid(x):
+    return 1 / (1 + jnp.exp(-x)) if category(x.dtype) == 3 else jax.nn.sigmoid(x)
+
+
+def _rsqrt(x):
+    return 1 / jnp.sqrt(x)
+
+
+def _log_ndtr(x):
+    """For negative ``x`` by ``erfcx``, where ``ndtr`` itself would vanish."""
+    t = x * math.sqrt(0.5)
+    tail = jnp.log(jsp.erfcx(-t) / 2) - t * t
+    return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))
+
+
+def _entr(x):
+    """``-x log x``: 0 at 0, -inf below, NaN kept."""
+    inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
+
+
+def _spherical_j0(x):
+    small = jnp.abs(x) < 0.5
+    x2 = x * x
+    series = 1 + x2 * (-1 / 6 + x2 * (1 / 120 + x2 * (-1 / 5040 + x2 * (1 / 362880))))
+    safe = jnp.where(small, 1, x)
+    return jnp.where(small, series, jnp.where(jnp.isinf(x), 0, jnp.sin(safe) / safe))
+
+
+for _name, _function in {
+    "acos": jnp.arccos,
+    "acosh": jnp.arccosh,
+    "asin": jnp.arcsin,
+    "asinh": jnp.arcsinh,
+    "atan": jnp.arctan,
+    "atanh": jnp.arctanh,
+    "cos": jnp.cos,
+    "cosh": jnp.cosh,
+    "deg2rad": lambda x: x * (math.pi / 180),
+    "digamma": _digamma,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "exp": jnp.exp,
+    "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "i0": jsp.i0,
+    "lgamma": lax.lgamma,
+    "log": jnp.log,
+    "log10": jnp.log10,
+    "log1p": jnp.log1p,
+    "log2": jnp.log2,
+    "rad2deg": lambda x: x * (180 / math.pi),
+    "reciprocal": lambda x: 1 / x,
+    "rsqrt": _rsqrt,
+    "sigmoid": _sigmoid,
+    "sin": jnp.sin,
+    "sinc": _sinc,
+    "sinh": jnp.sinh,
+    "special_entr": _entr,
+    "special_erfcx": jsp.erfcx,
+    "special_i0e": jsp.i0e,
+    "special_i1": jsp.i1,
+    "special_i1e": jsp.i1e,
+    "special_log_ndtr": _log_ndtr,
+    "special_modified_bessel_i0": jsp.i0,
+    "special_modified_bessel_i1": jsp.i1,
+    "special_ndtri": jsp.ndtri,
+    "special_spherical_bessel_j0": _spherical_j0,
+    "sqrt": jnp.sqrt,
+    "tan": jnp.tan,
+    "tanh": jnp.tanh,
+}.items():
+    _float_op(_name, _function)
+
+
+def _rounding(name: str, function: Unary) -> None:
+    def lowering(self):
+        return function(self) if category(self.dtype) == 2 else self
+
+    lowering.__doc__ = f"``{function.__name__}``; integers are whole already."
+    op(name)(lowering)
+
+
+for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc}.items():
+    _rounding(_name, _function)
+_rounding("round", jnp.round)
+
+
+@op("round.decimals")
+def round_decimals(self, *, decimals):
+    """Scaled by a power of ten, rounded half to even, and scaled back."""
+    if category(self.dtype) != 2:
+        return self
+    x = wide_float(self)
+    ten = x.dtype.type(10.0 ** abs(decimals))
+    return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
+
+
+@op("frac")
+def frac(self):
+    """The fraction, of the sign of ``self``."""
+    return self - jnp.trunc(self)
+
+
+@op("abs")
+def absolute(self):
+    """Real for complex."""
+    return self if self.dtype == jnp.bool_ else jnp.abs(self)
+
+
+@op("neg")
+def neg(self):
+    """Unsigned integers wrap around."""
+    return -self
+
+
+@op("sign")
+def sign(self):
+    """0 for NaN."""
+    if self.dtype == jnp.bool_:
+        return self
+    return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+
+
+@op("sgn")
+def sgn(self):
+    """For complex, the number over its absolute value."""
+    if category(self.dtype) != 3:
+        return sign(self)
+    size = jnp.abs(self)
+    return jnp.where(size == 0, 0, self / jnp.where(size == 0, 1, size).astype(self.dtype))
+
+
+@op("signbit")
+def signbit(self):
+    """Of a float the bit itself, so also of -0.0 and NaN."""
+    return jnp.signbit(self) if category(self.dtype) == 2 else self < 0
+
+
+@op("nan_to_num")
+def nan_to_num(self, nan=None, posinf=None, neginf=None):
+    """Infinities become the largest numbers of the dtype unless others are given."""
+    if category(self.dtype) < 2:
+        return self
+    if category(self.dtype) == 3:
+        parts = (nan_to_num(x, nan, posinf, neginf) for x in (self.real, self.imag))
+        return lax.complex(*parts)
+    limits = jnp.finfo(self.dtype)
+
+    def value(given: Any, default: Any) -> jax.Array:
+        return jnp.asarray(default if given is None else given).astype(self.dtype)
+
+    x = jnp.where(jnp.isnan(self), value(nan, 0), self)
+    x = jnp.where(self == np.inf, value(posinf, limits.max), x)
+    return jnp.where(self == -np.inf, value(neginf, limits.min), x)
+
+
+@op("polygamma")
+def polygamma(n, self):
+    """The ``n``-th derivative of digamma."""
+    x = wide_float(self)
+    if n == 0:
+        return _digamma(x)
+    if n == 1:
+        return _trigamma(x)
+    factor = x.dtype.type((-1) ** (n + 1) * math.factorial(n))
+    return factor * zeta(jnp.asarray(n + 1, x.dtype), x)
+
+
+@op("mvlgamma")
+def mvlgamma(self, p):
+    """A sum of ``lgamma``."""
+    x = wide_float(self)
+    terms = (lax.lgamma(x - j / 2) for j in range(p))
+    return sum(terms, x.dtype.type(p * (p - 1) / 4 * math.log(math.pi)))
+
+
+@op("logit")
+def logit(self, eps=None):
+    """Clamped to ``[eps, 1 - eps]`` first where ``eps`` is given."""
+    x = wide_float(self)
+    if eps is not None:
+        x = jnp.clip(x, jnp.asarray(eps).astype(x.dtype), 1 - jnp.asarray(eps).astype(x.dtype))
+    return jnp.log(x / (1 - x))
+
+
+@op("logit_backward")
+def logit_backward(grad_output, self, eps=None):
+    """Without ``eps``, NaN outside ``[0, 1]``; with it, 0 outside the limits."""
+    x = wide_float(self)
+    g = grad_output.astype(x.dtype)
+    low, outside = (0, np.nan) if eps is None else (jnp.asarray(eps).astype(x.dtype), 0)
+    return jnp.where((x < low) | (x > 1 - low), outside, g / (x * (1 - x)))
+
+
+@op("sigmoid_backward")
+def sigmoid_backward(grad_output, output):
+    """``g * conj(y (1 - y))``."""
+    g, y = wide_float(grad_output), wide_float(output)
+    return g * jnp.conj((1 - y) * y)
+
+
+@op("tanh_backward")
+def tanh_backward(grad_output, output):
+    """``g * conj(1 - y²)``."""
+    g, y = wide_float(grad_output), wide_float(output)
+    return g * jnp.conj(1 - y * y)
+
+
+@op("frexp.Tensor")
+def frexp(self):
+    """Mantissa and int32 exponent."""
+    mantissa, exponent = jnp.frexp(wide_float(self))
+    special = ~jnp.isfinite(self)
+    return jnp.where(special, self, mantissa), jnp.where(special, 0, exponent).astype(jnp.int32)

@@ -1,0 +1,95 @@
+"""Distinct elements: runs of equal ones, after a sort or as they come."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.indexing import compress
+from torch_jax.ops.registry import op
+from torch_jax.ops.sort import sorted_with_positions
+
+
+def _empty():
+    return jnp.zeros(0, jnp.int64)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _runs(flat, sort: bool):
+    """A vector, sorted or not: itself, where runs begin, and the run of each original element."""
+    order = None
+    if sort:
+        flat, order = sorted_with_positions(flat)
+    begins = jnp.concatenate([jnp.ones(min(flat.size, 1), bool), flat[1:] != flat[:-1]])
+    run = jnp.cumsum(begins) - 1
+    return flat, begins, run if order is None else jnp.zeros_like(run).at[order].set(run)
+
+
+def _counts(begins) -> jax.Array:
+    """The lengths of runs."""
+    starts = np.append(np.flatnonzero(np.asarray(begins)), begins.size)
+    return jnp.asarray(np.diff(starts), jnp.int64)
+
+
+def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
+    flat, begins, run = _runs(self.reshape(-1), sort)
+    return (
+        compress(flat, begins),
+        run.reshape(self.shape) if want_inverse else _empty(),
+        _counts(begins) if want_counts else _empty(),
+    )
+
+
+@op("_unique2", concrete=True, meta=False)
+def _unique2(self, sorted=True, return_inverse=False, return_counts=False):
+    """Always sorted. Every NaN is an element of its own."""
+    return _unique(self, True, return_inverse, return_counts)
+
+
+@op("_unique", concrete=True, meta=False)
+def _unique_pair(self, sorted=True, return_inverse=False):
+    """:func:`_unique2` without counts."""
+    return _unique(self, True, return_inverse, False)[:2]
+
+
+def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bool):
+    """Distinct slices along ``dim``, on the host: their order is that of whole rows."""
+    x = np.moveaxis(np.asarray(self), dim, 0)
+    rows = x.reshape(len(x), -1)
+    order = np.arange(len(rows))
+    if sort and rows.shape[1]:
+        order = np.lexsort(rows.T[::-1])
+    ranked = rows[order]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (ranked[1:] != ranked[:-1]).any(1)
+    inverse = np.empty(len(rows), np.int64)
+    inverse[order] = np.cumsum(begins) - 1
+    values = jnp.moveaxis(jnp.asarray(x[order][begins]), 0, dim)
+    return (
+        values,
+        jnp.asarray(inverse) if want_inverse else _empty(),
+        _counts(begins) if want_counts else _empty(),
+    )
+
+
+@op("unique_dim", concrete=True, meta=False)
+def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
+    """Distinct slices, in lexicographic order."""
+    return _unique_rows(self, dim, True, return_inverse, return_counts)
+
+
+@op("unique_dim_consecutive", concrete=True, meta=False)
+def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
+    """The first of each run of equal slices."""
+    return _unique_rows(self, dim, False, return_inverse, return_counts)
+
+
+@op("unique_consecutive", concrete=True, meta=False)
+def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
+    """The first of each run of equal elements, or of equal slices."""
+    if dim is None:
+        return _unique(self, False, return_inverse, return_counts)
+    return _unique_rows(self, dim, False, return_inverse, return_counts)

@@ -1,0 +1,72 @@
+"""What a kernel must know of an operator's schema, read once per overload."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+TENSOR, TENSORS, NUMBER, NUMBERS, STATIC, DTYPE, DROP, GENERATOR = range(8)
+
+_KINDS = {
+    "Tensor": TENSOR,
+    "List[Tensor]": TENSORS,
+    "List[Optional[Tensor]]": TENSORS,
+    "number": NUMBER,
+    "float": NUMBER,
+    "List[number]": NUMBERS,
+    "ScalarType": DTYPE,
+    "Generator": GENERATOR,
+    "Layout": DROP,
+    "Device": DROP,
+    "MemoryFormat": DROP,
+}
+
+
+class Signature(NamedTuple):
+    """Kinds of the arguments, by position and by name, and which of them the operator writes."""
+
+    names: tuple[str, ...]
+    positional: tuple[int, ...]
+    by_name: dict[str, int]
+    writes: tuple[str, ...]
+    fresh: int
+    lists: tuple[bool, ...]
+    returns: tuple[str | None, ...]
+
+
+def kind_of(argument: Any, static: frozenset[str]) -> int:
+    """How an argument of a schema reaches a lowering."""
+    if argument.name in ("pin_memory", "non_blocking"):
+        return DROP
+    text = str(argument.real_type)
+    if text.startswith("Optional["):
+        text = text[len("Optional[") : -1]
+    kind = _KINDS.get(text, STATIC)
+    return STATIC if kind in (NUMBER, NUMBERS) and argument.name in static else kind
+
+
+def signature(op: Any, static: frozenset[str], extra_writes: tuple[str, ...] = ()) -> Signature:
+    """Read the schema of the overload ``op``.
+
+    ``returns`` names, for each return, the argument it aliases, or None for a new tensor.
+    """
+    schema = op._schema
+    arguments = schema.arguments
+    written = {
+        next(iter(a.alias_info.before_set), a.name): a.name
+        for a in arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    }
+    returns = tuple(
+        written.get(next(iter(r.alias_info.before_set), "")) if r.alias_info else None
+        for r in schema.returns
+    )
+    kinds = {a.name: kind_of(a, static) for a in arguments}
+    return Signature(
+        names=tuple(a.name for a in arguments),
+        positional=tuple(kinds[a.name] for a in arguments if not a.kwarg_only),
+        by_name=kinds,
+        writes=(*written.values(), *extra_writes),
+        fresh=sum(name is None for name in returns),
+        lists=tuple(str(r.real_type) == "List[Tensor]" for r in schema.returns),
+        returns=returns,
+    )

@@ -1,0 +1,103 @@
+"""The storage of a jax tensor, and how tensors are made of arrays and read back as arrays.
+
+A jax tensor is a plain ``torch.Tensor`` whose storage carries a ``jax.Array``. The array hangs on
+the storage, never on the tensor object, because every alias shares the storage while tensor
+objects come and go (``detach``, ``.data``, saved-for-backward, parameters).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax import _internals, dtypes, geometry
+from torch_jax.x64 import x64
+
+
+def is_jax_storage(storage: Any) -> bool:
+    """Whether the storage holds a ``jax.Array``."""
+    return "array" in storage.__dict__
+
+
+def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A contiguous tensor on device ``jax`` that takes ``array`` as its memory, uncopied.
+
+    >>> import jax.numpy as jnp
+    >>> wrap(jnp.ones((2, 3))).shape
+    torch.Size([2, 3])
+    """
+    tensor = _internals.create_empty_tensor(array.shape, dtype or dtypes.to_torch(array.dtype))
+    storage: Any = tensor.untyped_storage()
+    storage.array = array
+    if array.size == 0:  # C++ counts a length of zero as zero here, elsewhere as one
+        return restride(tensor, array.shape, geometry.row_major(array.shape), 0)
+    return tensor
+
+
+def wrap_strided(array: jax.Array, size, stride) -> torch.Tensor:
+    """Like :func:`wrap`, but the tensor sees the memory with ``size`` and ``stride``."""
+    return restride(wrap(array), size, stride, 0)
+
+
+def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
+    """An alias of ``tensor`` with another geometry; bounds are not checked."""
+    return torch.ops.aten.as_strided.default.redispatch(
+        _internals.META_KEYS, tensor, size, stride, offset
+    )
+
+
+def storage_of(array: jax.Array) -> torch.UntypedStorage:
+    """A new storage whose memory is ``array``."""
+    return wrap(array).untyped_storage()
+
+
+def is_jax(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lives on device ``jax``."""
+    return is_jax_storage(tensor.untyped_storage())
+
+
+def memory_of(tensor: torch.Tensor) -> jax.Array:
+    """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
+    return tensor.untyped_storage().array  # type: ignore[attr-defined]
+
+
+def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
+    """Whether the tensor's value is its memory as it stands: same shape, contiguous, same dtype."""
+    return (
+        tensor.shape == memory.shape
+        and tensor.is_contiguous()
+        and dtypes.TO_JAX.get(tensor.dtype) == memory.dtype
+    )
+
+
+def lens_of(tensor: torch.Tensor, memory: jax.Array) -> geometry.Lens:
+    """The lens through which ``tensor`` sees ``memory``."""
+    return geometry.view(
+        memory.shape,
+        memory.dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        int(tensor.storage_offset()),
+        dtypes.to_jax(tensor.dtype),
+    )
+
+
+def span(size, stride, offset: int) -> int:
+    """How many elements of storage a geometry reaches, from the start of the storage."""
+    if 0 in size:
+        return 0
+    return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def resize(storage: Any, nbytes: int) -> None:
+    """Make the storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
+    old = storage.array
+    with x64():
+        dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
+        flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
+        missing = nbytes // dtype.itemsize - flat.size
+        storage.array = jnp.pad(flat, (0, missing))

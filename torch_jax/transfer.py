@@ -1,0 +1,119 @@
+"""Copies between host and device, and the value of a tensor as an array.
+
+A copy never shares memory that PyTorch may later write: host tensors are copied once on the way
+in, and once on the way out.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax import config, dtypes, errors, geometry
+from torch_jax.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
+from torch_jax.x64 import x64
+
+
+@functools.cache
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+def checks_indices() -> bool:
+    """Whether index tensors are checked against bounds (setting ``check_indices``)."""
+    mode = config.get("check_indices")
+    return mode == "always" or (mode == "auto" and _on_cpu())
+
+
+def array_of(tensor: torch.Tensor) -> jax.Array:
+    """A CPU tensor as a new array of the same shape and dtype."""
+    with x64():
+        return jnp.array(dtypes.numpy_of(tensor.contiguous()), copy=True)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _read(memory: jax.Array, lens: geometry.Lens, conj: bool, neg: bool) -> jax.Array:
+    value = geometry.read(memory, lens)
+    value = jnp.conj(value) if conj else value
+    return -value if neg else value
+
+
+def value_of(tensor: torch.Tensor) -> jax.Array:
+    """The value of a jax tensor: an array of its shape and dtype, uncopied where it is whole.
+
+    >>> value_of(torch.arange(4, device="jax").view(2, 2).t()).tolist()
+    [[0, 2], [1, 3]]
+    """
+    memory = memory_of(tensor)
+    conj, neg = tensor.is_conj(), tensor.is_neg()
+    if not conj and not neg and is_whole(tensor, memory):
+        return memory
+    try:
+        with x64():
+            return _read(memory, lens_of(tensor, memory), conj, neg)
+    except RuntimeError as error:
+        raise errors.translate(error, f"while copying {errors.describe(tensor)}") from error
+
+
+def on_host(array: jax.Array) -> np.ndarray:
+    """The array's value as NumPy sees it, read-only; an error of the computation surfaces here."""
+    try:
+        return np.asarray(array)
+    except RuntimeError as error:
+        raise errors.translate(error, "while waiting for a value") from error
+
+
+class _Borrowed:
+    """JAX's read-only host array, shown to PyTorch as writable so that it is not warned about.
+
+    It is only ever read, and copied at once. (``Tensor.numpy`` is no way to fill a tensor: it
+    makes the storage unresizable for ever.)
+    """
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+
+
+def host_copy(array: jax.Array) -> torch.Tensor:
+    """An array as a CPU tensor with memory of its own; waits for the value."""
+    dtype = dtypes.to_torch(array.dtype)
+    data = np.ascontiguousarray(on_host(array)).reshape(array.shape)
+    if data.dtype.isbuiltin != 1:
+        data = data.view(f"u{data.dtype.itemsize}")
+    return torch.from_numpy(np.asarray(_Borrowed(data))).clone().view(dtype)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU copy of a jax tensor, with the same strides where it is dense.
+
+    >>> to_host(torch.ones(2, device="jax") + 1)
+    tensor([2., 2.])
+    """
+    order = geometry.memory_order(tensor.shape, tensor.stride())
+    if order is None or order == tuple(range(tensor.dim())):
+        return host_copy(value_of(tensor))
+    return to_host(tensor.permute(order)).permute(*np.argsort(order).tolist())
+
+
+def to_device(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a CPU tensor on device ``jax``, with the same strides where it is dense.
+
+    >>> to_device(torch.ones(2)).device
+    device(type='jax', index=0)
+    """
+    order = geometry.memory_order(tensor.shape, tensor.stride())
+    if order is None or geometry.is_row_major(tensor.shape, tensor.stride()):
+        return wrap(array_of(tensor), tensor.dtype)
+    return wrap_strided(array_of(tensor.permute(order)), tensor.shape, tensor.stride())
+
+
+def scalar_of(tensor: torch.Tensor) -> Any:
+    """The value of a one-element jax tensor as a Python number; waits for it."""
+    return on_host(value_of(tensor)).reshape(()).item()

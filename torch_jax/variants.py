@@ -1,0 +1,140 @@
+"""In-place, ``out=`` and ``_foreach_`` operators, derived from functional ones by schema.
+
+Nothing here is written per operator: ``add_.Tensor`` is the overload of ``add`` that takes the
+same arguments, and ``_foreach_add.ScalarList`` is ``add`` over a list of tensors and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.ops.registry import TABLE, Lowering
+
+# foreach operators whose name is not that of the operator they repeat
+_FOREACH_NAMES = {
+    "norm": "linalg_vector_norm",
+    "copy": "copy",
+    "clamp_max": "minimum",
+    "clamp_min": "maximum",
+    "max": "amax",
+    "powsum": "linalg__powsum",
+}
+_ELEMENT = {"List[Tensor]": "Tensor", "List[number]": "number"}
+
+
+def overload(name: str) -> Any:
+    """The overload ``"add.Tensor"`` of namespace aten (or ``"ns::add"``), None if there is none."""
+    namespace, _, rest = name.rpartition("::")
+    packet_name, _, overload_name = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace or "aten"), packet_name, None)
+    return getattr(packet, overload_name or "default", None)
+
+
+def table_name(op: Any) -> str:
+    """The name of an overload in the table: ``"add.Tensor"``, ``"relu"``."""
+    name = op._schema.name
+    suffix = op._schema.overload_name
+    return name.removeprefix("aten::") + (f".{suffix}" if suffix else "")
+
+
+def siblings(packet_name: str) -> Iterator[Any]:
+    """All overloads of ``aten.<packet_name>``."""
+    packet = getattr(torch.ops.aten, packet_name, None)
+    for name in packet.overloads() if packet is not None else ():
+        found = getattr(packet, name, None)
+        if found is not None:
+            yield found
+
+
+def functional_of(op: Any) -> Any:
+    """The functional overload that an in-place or ``out=`` overload is a variant of, or None."""
+    schema = op._schema
+    inputs = _inputs(schema)
+    packet = schema.name.removeprefix("aten::")
+    bases = [packet.removesuffix("_"), packet, f"{packet.removesuffix('_')}_functional"]
+    for base in dict.fromkeys(bases):
+        for candidate in siblings(base):
+            if not candidate._schema.is_mutable and _inputs(candidate._schema) == inputs:
+                return candidate
+    return None
+
+
+def is_out(op: Any) -> bool:
+    """Whether the overload writes keyword-only arguments that it does not read (``out=``)."""
+    return any(is_out_argument(a) for a in op._schema.arguments)
+
+
+def is_out_argument(argument: Any) -> bool:
+    """Whether an argument is one of ``out=``."""
+    alias = argument.alias_info
+    return argument.kwarg_only and alias is not None and alias.is_write
+
+
+def _inputs(schema: Any) -> list[tuple[str, str]]:
+    return [(a.name, str(a.real_type)) for a in schema.arguments if not is_out_argument(a)]
+
+
+def foreach_lowering(op: Any) -> Lowering | None:
+    """A lowering that applies the elementwise one to each position of the lists, or None."""
+    schema = op._schema
+    stem = schema.name.removeprefix("aten::_foreach_").removesuffix("_")
+    element = _element_lowering(_FOREACH_NAMES.get(stem, stem), _element_types(schema))
+    if element is None:
+        return None
+    lowering, keywords = element
+    lists = [_is_list(a) for a in schema.arguments]
+    function = _repeat(lowering.function, lists, keywords, in_place=bool(schema.is_mutable))
+    return Lowering(schema.name, function, lowering.static, host=frozenset({"scalars"}))
+
+
+def _is_list(argument: Any) -> bool:
+    # ``Tensor scalars`` is one tensor with a number for each position
+    return str(argument.real_type) in _ELEMENT or argument.name == "scalars"
+
+
+def _element_types(schema: Any) -> list[str]:
+    types = [str(a.real_type) for a in schema.arguments if not is_out_argument(a)]
+    return [_ELEMENT.get(t, t) for t in types]
+
+
+def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]] | None:
+    """A table entry that takes these types in order, and the names of its keyword-only ones."""
+    for exact in (True, False):
+        for candidate in siblings(base):
+            lowering = TABLE.get(table_name(candidate))
+            if lowering is None or candidate._schema.is_mutable:
+                continue
+            arguments = candidate._schema.arguments[: len(types)]
+            if len(arguments) == len(types) and all(
+                _accepts(str(a.real_type), t, exact) for a, t in zip(arguments, types, strict=True)
+            ):
+                keywords = [a.name if a.kwarg_only else "" for a in arguments]
+                return lowering, keywords
+    return None
+
+
+def _accepts(parameter: str, given: str, exact: bool) -> bool:
+    """Whether an argument type fits; loosely, a number may stand where a tensor is wanted."""
+    parameter = parameter.removeprefix("Optional[").rstrip("]") if "[" in parameter else parameter
+    return parameter == given or (not exact and {parameter, given} == {"Tensor", "number"})
+
+
+def _repeat(
+    function: Callable, lists: list[bool], keywords: list[str], in_place: bool
+) -> Callable[..., Any]:
+    def foreach(*args: Any, **kwargs: Any) -> Any:
+        args = (*args, *kwargs.values())
+        count = next(len(a) for a, is_list in zip(args, lists, strict=False) if is_list)
+        results = []
+        for i in range(count):
+            element = [a[i] if is_list else a for a, is_list in zip(args, lists, strict=False)]
+            named = {k: a for k, a in zip(keywords, element, strict=False) if k}
+            plain = [a for k, a in zip(keywords, element, strict=False) if not k]
+            result = function(*plain, **named)
+            results.append(result.astype(args[0][i].dtype) if in_place else result)
+        return results
+
+    return foreach

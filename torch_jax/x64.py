@@ -1,0 +1,25 @@
+"""JAX's 64-bit types, switched on around the project's own work and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_jax import _internals
+
+_state = _internals.x64_state()
+
+
+class x64:
+    """Context in which JAX keeps int64 and float64; the caller's own setting returns after it.
+
+    >>> import jax.numpy as jnp
+    >>> with x64():
+    ...     print(jnp.arange(2).dtype)
+    int64
+    """
+
+    def __enter__(self) -> None:
+        self._old: Any = _state.swap_local(True)
+
+    def __exit__(self, *_exception: object) -> None:
+        _state.set_local(self._old)
