@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import statistics
 import subprocess
 import sys
 
@@ -105,20 +103,19 @@ def test_loading_a_file_may_be_the_first_use(tmp_path):
     )
 
 
-def _import_seconds(**env: str) -> float:
-    """Processor time, which other work on the machine does not change."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    output("import torch", **env)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 @pytest.mark.slow
 def test_import_torch_gets_less_than_60_ms_slower():
-    pairs = [
-        (_import_seconds(), _import_seconds(TORCH_DEVICE_BACKEND_AUTOLOAD="0")) for _ in range(9)
-    ]
-    slower = statistics.median(on - off for on, off in pairs)
+    # The device's own part of `import torch` timed by itself, as the fastest of several fresh
+    # processes: other work on the machine only ever adds to it.
+    code = (
+        "import time, torch\n"
+        "start = time.process_time()\n"
+        "torch._import_device_backends()\n"
+        "print(time.process_time() - start, 'torch_jax' in __import__('sys').modules)"
+    )
+    runs = [output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split() for _ in range(7)]
+    assert {loaded for _, loaded in runs} == {"True"}
+    slower = min(float(seconds) for seconds, _ in runs)
     assert slower < 0.060, f"import torch is {slower * 1e3:.0f} ms slower"
 
 
