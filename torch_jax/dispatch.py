@@ -27,9 +27,10 @@ from torch_jax import (
     variants,
 )
 from torch_jax.eager import Kernel
-from torch_jax.kernels import KERNELS, redispatch_to_meta, write_output
+from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.ops import registry
 from torch_jax.ops.registry import TABLE, Lowering
+from torch_jax.out import out_kernel
 from torch_jax.signature import signature
 from torch_jax.storage import is_jax
 
@@ -117,7 +118,7 @@ def _register_variants(library: Any, packet: str) -> None:
             if not lowering:
                 continue
             if variants.is_out(op):
-                _register(library, name, _out_kernel(op, functional))
+                _register(library, name, out_kernel(op, functional))
             else:
                 _register(library, name, make_kernel(op, lowering, functional).call)
 
@@ -145,25 +146,6 @@ def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
     return kernel
 
 
-def _out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
-    """``out=``: the functional result, written into the tensors that were given."""
-    names = [a.name for a in op._schema.arguments if variants.is_out_argument(a)]
-    choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        outs = [kwargs.pop(name) for name in names]
-        for choice in choices:  # sums are taken in the output's dtype, factories run on its device
-            if kwargs.get(choice) is None:
-                kwargs[choice] = getattr(outs[0], choice)
-        result = functional(*args, **kwargs)
-        results = [result] if isinstance(result, torch.Tensor) else list(result)
-        for out, value in zip(outs, results, strict=True):
-            write_output(op, out, value)
-        return outs[0] if len(outs) == 1 else tuple(outs)
-
-    return call
-
-
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The boxed kernel of every overload that has none: climbs the ladder."""
     install()
@@ -188,7 +170,7 @@ def rung(op: Any) -> str:
         return "table"
     if name in KERNELS:
         return "kernel"
-    if op in KERNELS_BY_OP or "_out_kernel" in getattr(_resolved.get(op), "__qualname__", ""):
+    if op in KERNELS_BY_OP or "out_kernel" in getattr(_resolved.get(op), "__qualname__", ""):
         return "variant"
     if _is_composite(op):
         return "composite"
@@ -210,7 +192,7 @@ def _resolve(op: Any) -> Callable[..., Any]:
         functional = variants.functional_of(op)
         if functional is not None:
             if variants.is_out(op):
-                return _unless_running(op, _out_kernel(op, functional))
+                return _unless_running(op, out_kernel(op, functional))
             return _unless_running(op, _composed_in_place(op, functional))
     decomposition = _internals.decompositions().get(op)
     if decomposition is not None:

@@ -82,10 +82,15 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 
 
-def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:
+def refuse_cast(
+    result: torch.dtype, target: torch.dtype, kind: type[Exception] = RuntimeError
+) -> None:
     """Raise PyTorch's error where a result may not be stored in an output of another dtype."""
     if not torch.can_cast(result, target):
         names = (_SCALAR_TYPES.get(dtype, str(dtype)) for dtype in (result, target))
-        raise RuntimeError(
-            "result type {} can't be cast to the desired output type {}".format(*names)
-        )
+        raise kind("result type {} can't be cast to the desired output type {}".format(*names))
+
+
+def another_dtype(op: Any, result: torch.dtype, target: torch.dtype) -> RuntimeError:
+    """The error of an operator whose ``out=`` must have the dtype of the result."""
+    return RuntimeError(f"{op}: expected out= to have dtype {result}, but got {target} instead")

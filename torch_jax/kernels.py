@@ -7,7 +7,6 @@ operators (``ops/``) by way of ``dispatch.py``.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -291,27 +290,3 @@ def resize_(self, size, memory_format=None) -> torch.Tensor:
         return self
     stride = _strides(size, memory_format)
     return set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
-
-
-def resize_output(out: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Give an ``out=`` tensor the shape of the result, warning as PyTorch does where it had one."""
-    if tuple(out.shape) == tuple(shape):
-        return
-    if out.numel() != 0:
-        warnings.warn(
-            f"An output with one or more elements was resized since it had shape "
-            f"{list(out.shape)}, which does not match the required output shape {list(shape)}. "
-            "This behavior is deprecated, and in a future PyTorch release outputs will not be "
-            "resized unless they have zero elements.",
-            stacklevel=2,
-        )
-    resize_(out, shape)
-
-
-def write_output(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
-    """Put a result into an ``out=`` tensor: resized, and cast where PyTorch allows the cast."""
-    if not is_jax(out):
-        raise errors.same_device(op, out)
-    errors.refuse_cast(result.dtype, out.dtype)
-    resize_output(out, tuple(result.shape))
-    copy_(out, result)

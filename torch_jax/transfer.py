@@ -31,9 +31,13 @@ def checks_indices() -> bool:
 
 
 def array_of(tensor: torch.Tensor) -> jax.Array:
-    """A CPU tensor as a new array of the same shape and dtype."""
+    """A CPU tensor as a new array of the same shape and dtype.
+
+    The copy is NumPy's: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
+    then share the memory of that copy, which nobody else sees.
+    """
     with x64():
-        return jnp.array(dtypes.numpy_of(tensor.contiguous()), copy=True)
+        return jax.device_put(np.array(dtypes.numpy_of(tensor.contiguous())))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))

@@ -22,6 +22,7 @@ _FOREACH_NAMES = {
     "max": "amax",
     "powsum": "linalg__powsum",
 }
+FACTORY_CHOICES = frozenset({"dtype", "layout", "device", "pin_memory"})
 _ELEMENT = {"List[Tensor]": "Tensor", "List[number]": "number"}
 
 
@@ -52,13 +53,16 @@ def siblings(packet_name: str) -> Iterator[Any]:
 def functional_of(op: Any) -> Any:
     """The functional overload that an in-place or ``out=`` overload is a variant of, or None."""
     schema = op._schema
-    inputs = _inputs(schema)
     packet = schema.name.removeprefix("aten::")
     bases = [packet.removesuffix("_"), packet, f"{packet.removesuffix('_')}_functional"]
-    for base in dict.fromkeys(bases):
-        for candidate in siblings(base):
-            if not candidate._schema.is_mutable and _inputs(candidate._schema) == inputs:
-                return candidate
+    # the out= overload of a factory has no dtype and device of its own
+    for ignored in (frozenset(), FACTORY_CHOICES) if is_out(op) else (frozenset(),):
+        inputs = _inputs(schema, ignored)
+        for base in dict.fromkeys(bases):
+            for candidate in siblings(base):
+                same = _inputs(candidate._schema, ignored) == inputs
+                if same and not candidate._schema.is_mutable:
+                    return candidate
     return None
 
 
@@ -73,8 +77,12 @@ def is_out_argument(argument: Any) -> bool:
     return argument.kwarg_only and alias is not None and alias.is_write
 
 
-def _inputs(schema: Any) -> list[tuple[str, str]]:
-    return [(a.name, str(a.real_type)) for a in schema.arguments if not is_out_argument(a)]
+def _inputs(schema: Any, ignored: frozenset[str]) -> list[tuple[str, str]]:
+    return [
+        (a.name, str(a.real_type))
+        for a in schema.arguments
+        if not is_out_argument(a) and a.name not in ignored
+    ]
 
 
 def foreach_lowering(op: Any) -> Lowering | None:

@@ -1,0 +1,69 @@
+"""Collects the results of all workers, prints the table, and fails a run that misses a target."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import jax
+import pytest
+
+# Nearly all the time goes into compiling thousands of tiny programs, each run once. What XLA
+# optimizes is tested by everything outside this directory, which runs with its defaults.
+os.environ["XLA_FLAGS"] = " ".join(
+    (
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_llvm_disable_expensive_passes=true",
+    )
+)
+
+from tests.conformance import report
+from torch_jax import dispatch
+
+_results: list[report.Result] = []
+
+
+@pytest.fixture(autouse=True)
+def few_executables_at_a_time():
+    """Drop what was compiled: tens of thousands of executables would not fit the memory."""
+    yield
+    dispatch.forget_compiled()
+    jax.clear_caches()
+
+
+@pytest.fixture
+def record(record_property):
+    """Add results to the table."""
+    return lambda results: record_property("conformance", [list(r) for r in results])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        _collect(report.user_properties)
+
+
+def _collect(properties) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the process that gathers them all sees them too
+        return
+    rows = [row for name, rows in properties for row in rows if name == "conformance"]
+    _results.extend(report.Result(*row) for row in rows)
+    path = os.environ.get("CONFORMANCE_REPORT")  # failures, a line of JSON each, as they come
+    if path:
+        with open(path, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows if row[-1])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    whole = not (session.config.option.keyword or session.config.option.lf)
+    if whole and report.missed(report.percentages(_results)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    if not _results:
+        return
+    terminalreporter.section("conformance to PyTorch's operator database")
+    for line in report.table(report.percentages(_results)):
+        terminalreporter.write_line(line)

@@ -1,0 +1,56 @@
+"""Every case of PyTorch's databases that does not pass on jax, each with its reason.
+
+A line is ``"entry check"`` or ``"entry check:dtype,dtype"``, where a check is one of
+:data:`tests.conformance.checks.CHECKS`, ``errors``, ``modules``, ``optimizers``, or ``*`` for all.
+The suite fails if a case fails that is not here, and if a line is here of which no case fails.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.conformance.report import Result
+
+GAPS: dict[str, list[str]] = {}
+
+# Entries about layouts other than strided; they count in no percentage.
+OTHER_LAYOUTS = ("sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse")
+
+
+class Gap(NamedTuple):
+    """One line: an entry, a check, and the dtypes it is about (empty: any)."""
+
+    entry: str
+    check: str
+    dtypes: tuple[str, ...]
+    reason: str
+
+    def covers(self, check: str, dtype: str) -> bool:
+        """Whether a case of this entry is meant."""
+        return self.check in (check, "*") and (not self.dtypes or dtype in self.dtypes)
+
+
+def gaps_of(entry: str) -> list[Gap]:
+    """The lines about an entry."""
+    return [
+        Gap(entry, check, tuple(filter(None, dtypes.split(","))), reason)
+        for reason, lines in GAPS.items()
+        for name, _, rest in (line.partition(" ") for line in lines)
+        for check, _, dtypes in (rest.partition(":"),)
+        if name == entry
+    ]
+
+
+def judge(results: list[Result], gaps: list[Gap]) -> None:
+    """Failures and the list of gaps must agree."""
+    unlisted = []
+    stale = set(gaps)
+    for result in results:
+        check = "forward" if result.row.startswith("forward") else result.row
+        covering = {g for g in gaps if g.covers(check, result.dtype)}
+        if result.message and not covering:
+            unlisted.append(f"{result.row} {result.dtype}: {result.message}")
+        if result.message:
+            stale -= covering
+    assert not unlisted, "\n".join(unlisted)
+    assert not stale, f"these pass now; take them out of gaps.py: {stale}"

@@ -1,0 +1,126 @@
+"""PyTorch's operator database as cases: entries, dtypes, and sample inputs on either device.
+
+The database is what PyTorch tests its own devices with
+(``torch.testing._internal.common_methods_invocations.op_db``).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+    torch.bfloat16,
+    torch.float16,
+    torch.complex64,
+)
+
+# At most so many samples of an entry and dtype, spread evenly over all of them (0: all).
+LIMIT = int(os.environ.get("CONFORMANCE_SAMPLES", "0"))
+
+
+def entries() -> list[Any]:
+    """All of ``op_db``."""
+    return op_db
+
+
+def cases() -> list[tuple[Any, torch.dtype]]:
+    """Every entry with every dtype of :data:`DTYPES` that the CPU supports."""
+    return [(e, d) for e in op_db for d in DTYPES if d in e.supported_dtypes("cpu")]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``"float32"``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def differentiable(entry: Any, dtype: torch.dtype) -> bool:
+    """Whether the CPU takes gradients of this entry in this dtype."""
+    return entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+
+
+def samples(entry: Any, dtype: torch.dtype, everything: bool = False) -> list[Any]:
+    """The entry's sample inputs on the CPU, the same at every call."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(entry.sample_inputs("cpu", dtype, requires_grad=differentiable(entry, dtype)))
+    return found if everything else spread(found, LIMIT)
+
+
+def spread(items: list[Any], limit: int) -> list[Any]:
+    """``limit`` of the items from first to last, all of them where there are fewer or it is 0."""
+    if not limit or len(items) <= limit:
+        return items
+    return [items[i * (len(items) - 1) // max(limit - 1, 1)] for i in range(limit)]
+
+
+def on(device: str, value: Any) -> Any:
+    """A copy of a sample's arguments on ``device``: geometry, aliases and leaves as they are."""
+    return _copy(value, device, {})
+
+
+def _copy(value: Any, device: str, storages: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _copy_tensor(value, device, storages)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_copy(v, device, storages) for v in value)
+    if isinstance(value, dict):
+        return {k: _copy(v, device, storages) for k, v in value.items()}
+    if value == "cpu" if isinstance(value, str) else value == torch.device("cpu"):
+        return device
+    return value
+
+
+def _copy_tensor(x: torch.Tensor, device: str, storages: dict[int, torch.Tensor]) -> torch.Tensor:
+    if x.layout != torch.strided:
+        return x.detach().clone().to(device).requires_grad_(x.requires_grad)
+    flat = storages.get(x.untyped_storage().data_ptr())
+    if flat is None or not flat.numel() or flat.dtype != x.dtype:
+        count = x.untyped_storage().nbytes() // x.dtype.itemsize
+        plain = x.detach().resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x.detach()
+        if plain.data_ptr() != x.data_ptr():
+            return _conjugated(plain.to(device), x).requires_grad_(x.requires_grad)
+        flat = plain.as_strided((count,), (1,), 0).clone().to(device)
+        storages[x.untyped_storage().data_ptr()] = flat
+    new = flat.as_strided(x.shape, x.stride(), x.storage_offset())
+    return new.detach().requires_grad_(x.requires_grad)
+
+
+def _conjugated(plain: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A lazily conjugated or negated view of the value that ``like`` has."""
+    if like.is_conj():
+        return plain.conj_physical().conj()
+    return torch._neg_view(-plain)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors inside ``value``, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in tensors(v)]
+    return []
+
+
+def outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """What a call returns and None, or None and what it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return function(*args, **kwargs), None
+        except Exception as error:
+            return None, error

@@ -1,0 +1,108 @@
+"""``out=``: a functional result written into tensors that were given.
+
+Whether an output may have another dtype than the result, and whether resizing it warns, is up to
+each operator. PyTorch's meta function of the ``out=`` overload tells where it can; what only its
+CPU kernels know is listed here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax import errors
+from torch_jax.infer import infer
+from torch_jax.kernels import copy_, resize_
+from torch_jax.storage import is_jax
+from torch_jax.variants import is_out_argument
+
+# Operators whose CPU kernels, not meta functions, ask for outputs of the result's very dtype.
+SAME_DTYPE = frozenset(
+    """
+    all amax amin aminmax angle any avg_pool3d bitwise_not bucketize conj_physical cummax cummin
+    diag heaviside index_add index_copy index_select isin kthvalue linalg_cross
+    linalg_solve_triangular masked_select mode msort nan_to_num neg nonzero round scatter_reduce
+    searchsorted slice_scatter sort take tril triu unfold_copy
+    """.split()
+)
+
+# Operators that resize an output with elements without the usual warning.
+RESIZED_SILENTLY = frozenset(
+    """
+    addbmm arange bernoulli eye full linspace log_sigmoid_forward logspace multinomial narrow_copy
+    normal ones randint randn randperm rand range zeros
+    """.split()
+)
+
+# Operators that raise TypeError where a result cannot be cast to its output.
+TYPE_ERROR = frozenset({"_chunk_cat", "cat", "stack"})
+
+
+def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
+    """The kernel of an ``out=`` overload, out of the functional one."""
+    names = [a.name for a in op._schema.arguments if is_out_argument(a)]
+    choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        outs = {name: kwargs.pop(name) for name in names}
+        first = outs[names[0]]
+        for choice in choices:  # sums are taken in the output's dtype, factories run on its device
+            if kwargs.get(choice) is None:
+                kwargs[choice] = getattr(first, choice)
+        result = functional(*args, **kwargs)
+        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        pairs = list(zip(outs.values(), results, strict=True))
+        if any(out.dtype != new.dtype for out, new in pairs):
+            _refuse_dtypes(op, args, {k: v for k, v in kwargs.items() if k not in choices}, outs)
+        for out, new in pairs:
+            _write(op, out, new)
+        return first if len(outs) == 1 else tuple(outs.values())
+
+    return call
+
+
+def _refuse_dtypes(op: Any, args: tuple, kwargs: dict, outs: dict[str, torch.Tensor]) -> None:
+    """Raise what PyTorch raises for outputs of these dtypes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a resize is warned about where it happens
+            infer(op, args, kwargs | outs)
+    except RuntimeError as error:
+        raise _cast_error(op)(str(error)) from error
+
+
+def _cast_error(op: Any) -> type[Exception]:
+    return TypeError if _packet(op) in TYPE_ERROR else RuntimeError
+
+
+def _packet(op: Any) -> str:
+    return op._schema.name.removeprefix("aten::")
+
+
+def _write(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
+    if not is_jax(out):
+        raise errors.same_device(op, out)
+    if out.dtype != result.dtype:
+        if _packet(op) in SAME_DTYPE:
+            raise errors.another_dtype(op, result.dtype, out.dtype)
+        errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
+    _resize(out, tuple(result.shape), silently=_packet(op) in RESIZED_SILENTLY)
+    copy_(out, result)
+
+
+def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> None:
+    """Give an output the shape of the result, warning as PyTorch does where it had one."""
+    if tuple(out.shape) == shape:
+        return
+    if out.numel() != 0 and not silently:
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(out.shape)}, which does not match the required output shape {list(shape)}. "
+            "This behavior is deprecated, and in a future PyTorch release outputs will not be "
+            "resized unless they have zero elements.",
+            stacklevel=2,
+        )
+    resize_(out, shape)
