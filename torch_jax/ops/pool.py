@@ -289,11 +289,13 @@ def _register_fractional_max_pool(n: int) -> None:
     @op(f"fractional_max_pool{n}d")
     def fractional_max_pool(self, kernel_size, output_size, random_samples):
         values, places = self, _flat_index(self.shape, n)
-        sample = random_samples.reshape(*self.shape[:-n], n)
-        for i in range(n):  # the samples name the last dimension first
-            axis = self.ndim - 1 - i
-            kernel, count = kernel_size[n - 1 - i], output_size[n - 1 - i]
-            starts = _fractional_starts(sample[..., i], self.shape[axis], count, kernel)
+        batch = self.shape[0] if self.ndim == n + 2 else 1  # there may be samples for more
+        sample = random_samples[:batch].reshape(*self.shape[:-n], n)
+        for i in range(n):
+            axis = self.ndim - n + i
+            kernel, count = kernel_size[i], output_size[i]
+            drawn = sample[..., i if n == 3 else 1 - i]  # those of 2-d name the last one first
+            starts = _fractional_starts(drawn, self.shape[axis], count, kernel)
             starts = jnp.expand_dims(starts, range(self.ndim - n, axis))
             starts = jnp.expand_dims(starts, range(axis + 1, self.ndim))
             shape = (*values.shape[:axis], count, *values.shape[axis + 1 :])
