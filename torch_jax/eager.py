@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import _internals, config, dtypes, errors, random, variants
+from torch_jax import _internals, config, dtypes, errors, random, traced, variants
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
 from torch_jax.ops.registry import Lowering
@@ -96,7 +96,7 @@ class Kernel:
             try:
                 array = run(*memories)
             except Exception as error:
-                raise errors.from_jax(error, self.op, args, kwargs) from error
+                raise self._told(error, args, kwargs) from error
             finally:
                 _restore(old)
             tensor = _create(size, dtype)
@@ -124,7 +124,13 @@ class Kernel:
                 return entry.run(*memories)
         except Exception as error:
             self.cache.pop(signature, None)
-            raise errors.from_jax(error, self.op, args, kwargs) from error
+            raise self._told(error, args, kwargs) from error
+
+    def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
+        """JAX's error as the one a PyTorch user understands."""
+        if traced.wants_a_value(error):
+            return traced.needs_values(self.op, args, kwargs)
+        return errors.from_jax(error, self.op, args, kwargs)
 
     def _writing(self) -> Callable[..., Any]:
         """The path of operators that write: storages are told apart, so that aliases agree."""
@@ -278,7 +284,7 @@ class Kernel:
             arrays, outputs = arrays
         if entry.check is not None:
             *arrays, ok = arrays
-            if not bool(ok):
+            if not traced.is_traced(ok) and not bool(ok):  # a trace cannot raise: see check_indices
                 message, kind = (*entry.check, IndexError)[:2]
                 raise kind(message)
         arrays = list(arrays)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, errors, geometry
+from torch_jax import config, dtypes, errors, geometry, traced
 from torch_jax.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
 from torch_jax.x64 import x64
 
@@ -66,6 +66,8 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
 
 def on_host(array: jax.Array) -> np.ndarray:
     """The array's value as NumPy sees it, read-only; an error of the computation surfaces here."""
+    if traced.is_traced(array):
+        raise traced.needs_value_on_host(array)
     try:
         return np.asarray(array)
     except RuntimeError as error:

@@ -1,0 +1,106 @@
+"""What a traced program cannot do: look at values. The error for it, and the way around.
+
+Under a trace (``jax.jit``, ``jax.make_jaxpr``) a storage holds a tracer, which has a shape and a
+dtype but no elements. An operator whose output shape hangs on values, and ``Tensor.item``, need
+them. The error names the line of the user's code and what has a static shape instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import torch
+
+from torch_jax import errors
+
+
+class DataDependentError(RuntimeError):
+    """An operator needs the values of tensors that a trace has only shapes of.
+
+    >>> from torch_jax.storage import wrap
+    >>> def program(array):
+    ...     return torch.nonzero(wrap(array, torch.float32)).untyped_storage().array
+    >>> try:
+    ...     jax.make_jaxpr(program)(jax.numpy.ones(3))
+    ... except DataDependentError as error:
+    ...     print("torch.nonzero_static" in str(error))
+    True
+    """
+
+
+# What to write instead, by the operator's name.
+STATIC_ALTERNATIVES = {
+    "_local_scalar_dense": "keep the value a tensor (torch.where, torch.cond for control flow), "
+    "or return it and look at it outside",
+    "_ctc_loss": "give the lengths as Python lists, or compute the loss outside",
+    "allclose": "use torch.isclose(a, b).all(), which is a tensor",
+    "bincount": "use torch.zeros(n).index_add(0, x, weights), with n known",
+    "equal": "use (a == b).all(), which is a tensor",
+    "index.Tensor": "use torch.where(mask, x, other) or multiply by the mask",
+    "index_put": "use torch.where(mask, values, x)",
+    "masked_select": "use torch.where(mask, x, other) or multiply by the mask",
+    "nonzero": "use torch.nonzero_static(x, size=n), with n known",
+    "repeat_interleave.Tensor": "give output_size=, the sum of the repeats",
+    "unique": "use torch.sort and compare neighbours, which keeps the shape",
+}
+_SAME = {
+    "_ctc_loss_backward": "_ctc_loss",
+    "_index_put_impl": "index_put",
+    "_index_put_impl_": "index_put",
+    "_unique": "unique",
+    "_unique2": "unique",
+    "_unsafe_index.Tensor": "index.Tensor",
+    "_unsafe_index_put": "index_put",
+    "index_put_": "index_put",
+    "unique_consecutive": "unique",
+    "unique_dim": "unique",
+    "unique_dim_consecutive": "unique",
+}
+
+_LIBRARIES = tuple(
+    str(Path(module.__file__).parent) for module in (torch, jax, sys.modules["torch_jax"])
+)  # type: ignore[arg-type]
+
+
+def is_traced(value: Any) -> bool:
+    """Whether an array is a tracer."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def wants_a_value(error: Exception) -> bool:
+    """Whether JAX's error says that a tracer was asked for its value."""
+    kinds = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+    return isinstance(error, (*kinds, jax.errors.TracerIntegerConversionError))
+
+
+def user_line() -> str:
+    """``file:line, in function`` of the innermost frame outside torch, jax and torch_jax."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((*_LIBRARIES, "<")):
+            return f"{code.co_filename}:{frame.f_lineno}, in {code.co_name}"
+        frame = frame.f_back
+    return "no line of user code"
+
+
+def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
+    """The error for an operator that was called under a trace and needs values."""
+    name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name}".removesuffix(".")
+    instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
+    return DataDependentError(
+        f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "
+        f"program is traced ({user_line()}). Instead, {instead}."
+    )
+
+
+def needs_value_on_host(array: Any) -> DataDependentError:
+    """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
+    shape = ",".join(map(str, array.shape))
+    return DataDependentError(
+        f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
+        f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
+    )
