@@ -31,8 +31,9 @@ def _autoload() -> None:
 
 _failure: Exception | None = None
 _LAZY = {
-    "register_op": "dispatch",
+    "DataDependentError": "traced",
     "OperatorNotFound": "errors",
+    "register_op": "dispatch",
     "config": "config",
 }
 

@@ -96,9 +96,13 @@ def _is_composite(op: Any) -> bool:
 
     Some with a decomposition have kernels too (``silu_backward``), and gradients of their own.
     """
+    return _has_kernel(op, "CompositeImplicitAutograd") and not _has_kernel(op, "CPU")
+
+
+def _has_kernel(op: Any, key: str) -> bool:
+    """Whether PyTorch has a kernel of the overload for a dispatch key."""
     name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    composite = _internals.has_kernel(name, "CompositeImplicitAutograd")
-    return composite and not _internals.has_kernel(name, "CPU")
+    return _internals.has_kernel(name, key)
 
 
 def _register_table(library: Any, name: str) -> None:
@@ -160,7 +164,7 @@ def rung(op: Any) -> str:
     """Which rung of the ladder serves an overload.
 
     One of ``override``, ``table``, ``kernel``, ``variant``, ``composite``, ``view``,
-    ``decomposition``, ``cpu``.
+    ``decomposition``, ``cpu``, or ``none`` where even the CPU has no kernel.
     """
     install()
     name = variants.table_name(op)
@@ -172,13 +176,15 @@ def rung(op: Any) -> str:
         return "kernel"
     if op in KERNELS_BY_OP or "out_kernel" in getattr(_resolved.get(op), "__qualname__", ""):
         return "variant"
-    if _is_composite(op):
-        return "composite"
     if _is_view(op):
         return "view"
+    if _is_composite(op) or _has_kernel(op, "CompositeExplicitAutograd"):
+        return "composite"
     if op._schema.is_mutable and variants.functional_of(op) is not None:
         return "variant"
-    return "decomposition" if op in _internals.decompositions() else "cpu"
+    if op in _internals.decompositions():
+        return "decomposition"
+    return "cpu" if _has_kernel(op, "CPU") else "none"
 
 
 def _resolve(op: Any) -> Callable[..., Any]:

@@ -38,6 +38,9 @@ _x64 = _internals.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 
+# Called with the operator at every cache miss, which a call to XLA's compiler follows.
+compile_listeners: list[Callable[[Any], Any]] = []
+
 
 class Kernel:
     """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
@@ -226,6 +229,8 @@ class Kernel:
         raise errors.same_device(self.op, tensor)
 
     def _compile(self, key, args, kwargs, slots) -> Entry:
+        for listener in compile_listeners:
+            listener(self.op)
         self._refuse_host(args, kwargs)
         meta = self.lowering.meta
         if callable(meta):

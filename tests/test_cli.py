@@ -1,0 +1,65 @@
+"""``python -m torch_jax ops``: which rung serves an operator, and what a call ends in."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from torch_jax import cli, operators
+
+
+def answer(capsys, *arguments):
+    assert cli.main(["ops", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_list_has_every_operator_with_its_rung(capsys):
+    lines = [line.split() for line in answer(capsys).splitlines()]
+    rungs = {line[0]: line[1] for line in lines}
+    assert len(rungs) > 2500
+    assert set(rungs.values()) <= set(operators.RUNGS)
+    assert rungs["aten.relu.default"] == "table"
+    assert rungs["aten.relu_.default"] == "variant"
+    assert rungs["aten.dropout.default"] == "composite"
+    assert rungs["aten.copy_.default"] == "kernel"
+    assert rungs["aten.permute.default"] == "view"
+
+
+def test_dropout_in_training_and_in_inference(capsys):
+    text = answer(capsys, "aten.dropout")
+    training, inference = text.split("inference:")
+    assert "aten.native_dropout.default" in training
+    assert "aten.native_dropout_backward.default" in training
+    assert "torch_jax/ops/dropout.py" in training
+    assert "runs nothing" in inference
+
+
+def test_a_call_of_ones_own_with_its_gradient(capsys):
+    text = answer(capsys, "--call", "F.silu(torch.ones(3, device='jax', requires_grad=True))")
+    forward, backward = text.split("backward:")
+    assert "aten.silu.default" in forward
+    assert "aten.silu_backward.default" in backward
+
+
+def test_an_operator_without_a_derivative_says_so(capsys):
+    assert "is not implemented" in answer(capsys, "aten.silu_backward")
+
+
+def test_an_unknown_operator_is_an_error(capsys):
+    assert cli.main(["ops", "no_such_operator"]) == 1
+    assert "no operator aten.no_such_operator" in capsys.readouterr().err
+
+
+def test_the_list_may_be_cut_short():
+    command = f"{sys.executable} -m torch_jax ops | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("aten.") and not done.stderr
+
+
+@pytest.mark.parametrize("name", ["aten.linear", "aten.batch_norm", "aten.gather", "aten.stack"])
+def test_example_arguments_are_found(name):
+    (op, *_) = operators.find(name)
+    args = operators.example(op, training=True)
+    assert args is not None
+    assert any(isinstance(a, torch.Tensor) or isinstance(a, list) for a in args)

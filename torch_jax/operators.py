@@ -1,0 +1,255 @@
+"""Answers about operators: which rung of the ladder serves each, and what a call ends in."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax import _internals, dispatch, eager, errors, variants
+from torch_jax.kernels import KERNELS
+from torch_jax.ops.registry import TABLE, Lowering
+
+RUNGS = {
+    "override": "a lowering registered with torch_jax.register_op",
+    "table": "a JAX function of the table, torch_jax/ops/",
+    "kernel": "a kernel about storage and geometry, torch_jax/kernels.py",
+    "variant": "derived by schema from a functional operator (in-place, out=, foreach)",
+    "view": "PyTorch's own view: shares the storage, computes nothing",
+    "composite": "PyTorch's own C++, which composes it of other operators",
+    "decomposition": "PyTorch's own Python decomposition (torch._decomp)",
+    "cpu": "runs on the CPU, with a warning",
+    "none": "no kernel for strided tensors on any device like this one",
+}
+
+
+class Operator(NamedTuple):
+    """One ATen overload: its name, its rung of the ladder, and where its lowering stands."""
+
+    name: str
+    rung: str
+    where: str
+
+
+class Step(NamedTuple):
+    """One operator that a call reached, and the operators with lowerings that it ended in."""
+
+    operator: Operator
+    ends_in: tuple[Operator, ...]
+
+
+def describe(op: Any) -> Operator:
+    """The answer for one overload.
+
+    >>> describe(torch.ops.aten.relu.default).rung
+    'table'
+    """
+    return Operator(str(op), dispatch.rung(op), _where(op))
+
+
+def operators() -> list[Operator]:
+    """Every ATen overload that the installed PyTorch has."""
+    return [describe(op) for op in sorted(_overloads(), key=str)]
+
+
+def _overloads() -> Iterator[Any]:
+    for name in _internals.all_op_names():
+        op = variants.overload(name.removeprefix("aten::")) if name.startswith("aten::") else None
+        if op is not None:
+            yield op
+
+
+def find(name: str) -> list[Any]:
+    """The overloads meant by ``aten.dropout``, ``dropout`` or ``add.Tensor``.
+
+    Raises:
+      KeyError: there is none.
+
+    >>> [str(op) for op in find("aten.relu_")]
+    ['aten.relu_.default', 'aten.relu_.out']
+    """
+    plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
+    packet, _, overload = plain.partition(".")
+    found = [op for op in variants.siblings(packet) if overload in ("", op._overloadname)]
+    if not found:
+        raise KeyError(f"torch {torch.__version__} has no operator aten.{plain}")
+    return found
+
+
+def _lowering(op: Any) -> Lowering | None:
+    functional = variants.functional_of(op) if op._schema.is_mutable else None
+    for candidate in (op, functional):
+        if candidate is not None and variants.table_name(candidate) in TABLE:
+            return TABLE[variants.table_name(candidate)]
+    kernel = dispatch.KERNELS_BY_OP.get(op)
+    return kernel.lowering if kernel is not None else None
+
+
+def _where(op: Any) -> str:
+    kernel = KERNELS.get(variants.table_name(op))
+    lowering = _lowering(op)
+    code = getattr(kernel or (lowering and lowering.function), "__code__", None)
+    if code is None:
+        return ""
+    root = Path(__file__).parent.parent
+    path = Path(code.co_filename)
+    return f"{path.relative_to(root) if root in path.parents else path}:{code.co_firstlineno}"
+
+
+def family(op: Any) -> str:
+    """The file of ``torch_jax/ops`` that an overload's lowering stands in, or ''.
+
+    >>> family(torch.ops.aten.relu_.default)
+    'activation'
+    """
+    where = _where(op)
+    return Path(where.partition(":")[0]).stem if "/ops/" in where else ""
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes each operator that reaches the device, and what is compiled for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        compiled: list[Any] = []
+        dispatch.forget_compiled()  # so that each operator is compiled, and heard of, again
+        eager.compile_listeners.append(compiled.append)
+        try:
+            result = func(*args, **(kwargs or {}))
+        finally:
+            eager.compile_listeners.remove(compiled.append)
+        inner = dict.fromkeys(op for op in compiled if op is not func)
+        self.steps.append(Step(describe(func), tuple(map(describe, inner))))
+        return result
+
+
+class Reached(NamedTuple):
+    """What a call reached on the device, and what the gradient of its result did.
+
+    ``error`` is why there is no gradient, where one was asked for in vain.
+    """
+
+    forward: list[Step]
+    backward: list[Step]
+    error: str
+
+
+def path(function: Any) -> Reached:
+    """The operators that a call reaches on the device, forward and backward.
+
+    >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
+    ['aten.ones.default', 'aten.relu.default']
+    """
+    with torch.autograd.set_multithreading_enabled(False):
+        with _Recorder() as recorder:
+            result = function()
+        forward = recorder.steps
+        tensors = result if isinstance(result, list | tuple) else [result]
+        outputs = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+        weights = [torch.ones_like(output) for output in outputs]
+        with _Recorder() as recorder:
+            error = _backward(outputs, weights)
+    return Reached(forward, recorder.steps, error)
+
+
+def _backward(outputs: list[torch.Tensor], weights: list[torch.Tensor]) -> str:
+    try:
+        if outputs:
+            torch.autograd.backward(outputs, weights)
+    except RuntimeError as error:  # an operator without a derivative
+        return str(error)
+    return ""
+
+
+# --- example calls --------------------------------------------------------------------------------
+
+_SHAPES = ((4, 4), (2, 3, 8, 8), (2, 4, 8), (2, 2, 4, 4, 4), (4, 4, 4, 4), (4,), ())
+_SIZES = ([2, 2], [1, 1], [4], [2], [4, 4], [1, 1, 1], [8, 8], [0])
+_DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+_INDEX_NAMES = ("index", "indices", "target", "lengths", "offsets")
+
+
+def example(op: Any, training: bool) -> tuple[Any, ...] | None:
+    """Positional arguments on the CPU that the operator takes, or None where none were found."""
+    for dtype, shape, size in itertools.product(_DTYPES, _SHAPES, _SIZES):
+        try:
+            args = tuple(
+                _argument(a, shape, size, dtype, training)
+                for a in op._schema.arguments
+                if not a.kwarg_only
+            )
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                op(*args)
+        except Exception:  # the operator's own refusal: try the next
+            continue
+        return args
+    return None
+
+
+def _argument(argument: Any, shape: tuple, size: list[int], dtype: Any, training: bool) -> Any:
+    kind = str(argument.real_type)
+    if argument.name in ("train", "training"):
+        return training
+    if argument.has_default_value():
+        return argument.default_value
+    if kind.startswith("Optional"):
+        return None
+    if "Tensor" in kind:
+        tensor = torch.ones(shape, dtype=dtype)
+        if argument.name in _INDEX_NAMES:
+            tensor = torch.zeros(shape[:1], dtype=torch.int64)
+        return [tensor, tensor] if kind.startswith("List") else tensor
+    if argument.name == "dim" and kind == "int":
+        return 0
+    values = {"int": 1, "SymInt": 1, "float": 0.5, "number": 2, "bool": False, "str": "none"}
+    return size if kind.startswith("List") else values.get(kind)
+
+
+def show_example(op: Any, args: tuple[Any, ...]) -> str:
+    """``aten.dropout.default(float32[4,4], 0.5, True)``."""
+    return errors.describe_call(op, args, {})
+
+
+def to_device(value: Any, training: bool) -> Any:
+    """Arguments on the device; floating tensors require gradients in training."""
+    if isinstance(value, list | tuple):
+        return type(value)(to_device(v, training) for v in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    moved = value.to("jax")
+    return moved.requires_grad_() if training and moved.is_floating_point() else moved
+
+
+# --- counts ---------------------------------------------------------------------------------------
+
+
+def coverage() -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """How many overloads each family serves by ``table`` and ``variant``; and counts per rung."""
+    families: dict[str, Counter[str]] = {}
+    rungs: Counter[str] = Counter()
+    for op in _overloads():
+        rung = dispatch.rung(op)
+        rungs[rung] += 1
+        if rung in ("table", "variant") and family(op):
+            families.setdefault(family(op), Counter())[rung] += 1
+    return families, rungs
+
+
+def purpose(name: str) -> str:
+    """The first line of a family's docstring."""
+    text = sys.modules[f"torch_jax.ops.{name}"].__doc__ or ""
+    return text.strip().splitlines()[0]
