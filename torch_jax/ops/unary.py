@@ -23,7 +23,9 @@ def wide_float(x: jax.Array) -> jax.Array:
     return x.astype(opmath(floating(x.dtype)))
 
 
-def _float_op(name: str, function: Unary) -> None:
+def float_op(name: str, function: Unary) -> None:
+    """Enter ``function``, computed in the float dtype that PyTorch computes in."""
+
     def lowering(self):
         return function(wide_float(self))
 
@@ -86,14 +88,6 @@ def _entr(x):
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
 
 
-def _spherical_j0(x):
-    small = jnp.abs(x) < 0.5
-    x2 = x * x
-    series = 1 + x2 * (-1 / 6 + x2 * (1 / 120 + x2 * (-1 / 5040 + x2 * (1 / 362880))))
-    safe = jnp.where(small, 1, x)
-    return jnp.where(small, series, jnp.where(jnp.isinf(x), 0, jnp.sin(safe) / safe))
-
-
 for _name, _function in {
     "acos": jnp.arccos,
     "acosh": jnp.arccosh,
@@ -133,12 +127,11 @@ for _name, _function in {
     "special_modified_bessel_i0": jsp.i0,
     "special_modified_bessel_i1": jsp.i1,
     "special_ndtri": jsp.ndtri,
-    "special_spherical_bessel_j0": _spherical_j0,
     "sqrt": jnp.sqrt,
     "tan": jnp.tan,
     "tanh": jnp.tanh,
 }.items():
-    _float_op(_name, _function)
+    float_op(_name, _function)
 
 
 def _rounding(name: str, function: Unary) -> None:
