@@ -275,3 +275,10 @@ def glu_jvp(glu, x, dx, dim):
     da, dgate = jnp.split(dx, 2, dim)
     s = jax.nn.sigmoid(gate)
     return da * s + y * (dgate - s * dgate)
+
+
+@op("glu_backward_jvp")
+def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
+    """The forward derivative of ``glu_backward``."""
+    g, x, dg, dx = wide(grad_glu, x, dgrad_glu, dx)
+    return jax.jvp(lambda g, x: glu_backward(g, x, dim), (g, x), (dg, dx))[1]

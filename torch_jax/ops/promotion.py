@@ -123,6 +123,7 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
     """``x`` cast to ``dtype`` as ``Tensor.to`` casts: floats to small integers wrap around.
 
     XLA saturates there; PyTorch on CPU converts through a wide integer and keeps the low bits.
+    What float8_e4m3fn, which has no infinity, cannot hold saturates, where XLA gives NaN.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
@@ -131,4 +132,6 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
         x = x != 0 if dtype == jnp.bool_ else x.real
     if category(dtype) == 1 and category(x.dtype) == 2 and dtype.itemsize < 8:
         x = x.astype(jnp.int64)
+    if dtype == jnp.float8_e4m3fn:
+        x = jnp.clip(x.astype(opmath(x.dtype)), -448, 448)
     return x.astype(dtype)

@@ -1,0 +1,107 @@
+"""Products of eight-bit floats that carry scales, and products of groups of rows.
+
+Both are computed in float32. Each operand is multiplied by its scale, one of all or one a row of
+the output, before the product, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.matmul import dot, matrix_product, precision
+from torch_jax.ops.promotion import convert, opmath
+from torch_jax.ops.registry import op
+
+_TENSORWISE, _ROWWISE = range(2)
+
+
+def _scaled_product(a, b, scale_a, scale_b, bias, out_dtype):
+    out = dot(_scaled(a, scale_a), _scaled(b, scale_b), ((1,), (0,)))
+    out = out if bias is None else out + bias.astype(out.dtype)
+    return convert(out, a.dtype if out_dtype is None else out_dtype)
+
+
+def _scaled(x, scale):
+    """``x`` in float32 times a scale for all of it or, (M, 1) or (1, N), for each row of it."""
+    return x.astype(jnp.float32) * (scale.reshape(()) if scale.size == 1 else scale)
+
+
+# PyTorch's meta function asks for the layouts and multiples that CUDA's kernels do.
+@op("_scaled_mm", meta=False)
+def scaled_mm(
+    self,
+    mat2,
+    scale_a,
+    scale_b,
+    bias=None,
+    scale_result=None,
+    out_dtype=None,
+    use_fast_accum=False,
+):
+    """``(self * scale_a) @ (mat2 * scale_b) + bias``; the CPU takes no ``scale_result``."""
+    return _scaled_product(self, mat2, scale_a, scale_b, bias, out_dtype)
+
+
+@op("_scaled_mm_v2", meta=False)
+def scaled_mm_v2(
+    self,
+    mat2,
+    scale_a,
+    recipe_a,
+    swizzle_a,
+    scale_b,
+    recipe_b,
+    swizzle_b,
+    bias,
+    out_dtype,
+    contraction_dim=(),
+    use_fast_accum=False,
+):
+    """``_scaled_mm`` with scales of a named kind, of which the CPU has two."""
+    if {*recipe_a, *recipe_b} - {_TENSORWISE, _ROWWISE}:
+        raise NotImplementedError("_scaled_mm_v2 takes one scale a tensor or one a row")
+    return _scaled_product(self, mat2, scale_a[0], scale_b[0], bias, out_dtype)
+
+
+@op("_grouped_mm", meta=lambda self: self.dtype == jnp.bfloat16)  # it refuses all others
+def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
+    """Products of groups: a batch of matrices, or parts of a matrix that end at ``offs``.
+
+    Parts are rows of ``self``, columns of ``mat2``, or, of two matrices, of the dimension that is
+    summed over. What lies past the last end gives zeros.
+    """
+    out = _groups(self, mat2, offs)
+    return out.astype(self.dtype if out_dtype is None else out_dtype)
+
+
+def _groups(self, mat2, offs):
+    if offs is None:
+        return matrix_product(self, mat2)
+    sizes = jnp.diff(offs, prepend=0)
+    if self.ndim == mat2.ndim == 2:
+        return _ragged(self, mat2, sizes, contract=True)
+    if self.ndim == 2:
+        return _ragged(self, mat2, sizes)
+    return _ragged(mat2.T, self.swapaxes(1, 2), sizes).T
+
+
+def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool = False) -> jax.Array:
+    """Each row of ``a`` times its group's matrix; or a product for each group of what is summed."""
+    dims = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (0,)) if contract else ((1,), (1,)), ((), ())),
+        lhs_ragged_dimensions=[1 if contract else 0],
+        rhs_group_dimensions=[] if contract else [0],
+    )
+    wide = opmath(a.dtype)
+
+    def product(a, b):
+        return lax.ragged_dot_general(
+            a, b, sizes, dims, precision=precision(), preferred_element_type=wide
+        )
+
+    def widened(a, b):  # XLA's CPU backend has no such product of half types
+        return product(a.astype(wide), b.astype(wide))
+
+    return lax.platform_dependent(a, b, cpu=widened, default=product)
