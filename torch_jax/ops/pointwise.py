@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.special as jsp
 from jax import lax
 
+from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import category, convert, floating, opmath, promote, result_type
 from torch_jax.ops.registry import op
-from torch_jax.ops.unary import zeta
 
 
 def wide(*operands: Any, to_float: bool = False) -> list[Any]:
@@ -290,8 +289,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "heaviside": _heaviside,
     "gcd": jnp.gcd,
     "lcm": jnp.lcm,
-    "igamma": jsp.gammainc,
-    "igammac": jsp.gammaincc,
+    "igamma": igamma,
+    "igammac": igammac,
 }
 for _name, _function in _PLAIN.items():
     _elementwise(_function, _name)

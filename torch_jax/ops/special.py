@@ -1,4 +1,4 @@
-"""Bessel and Airy functions.
+"""Bessel and Airy functions, and the error function scaled.
 
 Each is a series of Chebyshev polynomials on an interval near 0, and far from it a leading term
 times such a series in a power of ``1/x``. A dtype uses the coefficients above its precision.
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
+from jax import lax
 
 from torch_jax.ops.unary import float_op
 
@@ -154,6 +155,15 @@ AI_COS = (
     -7.888138354363884e-18, -8.856150477326703e-18, 6.954812187397988e-18, -3.0893610868829323e-18,
     9.43288772525334e-19,
 )
+# erfcx(x) / t in t = 3 / (3 + x), 0..1
+ERFCX = (
+    0.4711460746602906, 0.37715894969156577, 0.11803603344749546, 0.028362346699695153,
+    0.004871757757605546, 0.00045985238787654427, -2.143022238105315e-05, -1.301447369924135e-05,
+    -8.809283582853514e-07, 2.7464800479702846e-07, 4.415991899223785e-08, -6.398408385575483e-09,
+    -1.6768357212484645e-09, 1.9473354700890025e-10, 6.247441303469389e-11, -8.124557552244496e-12,
+    -2.330314613222566e-12, 4.191038539225333e-13, 8.19333526881303e-14, -2.3352472107929263e-14,
+    -2.2442585649165363e-15, 1.2811435298050507e-15, 1.1054582965396302e-18, -6.44579513564904e-17,
+)
 # fmt: on
 
 AIRY_LIMIT = 2.09
@@ -180,11 +190,10 @@ def chebyshev_series(
 def _waves(x, order):
     """``√(2/πx)`` times P and 5/x Q, and the angle, of ``order``: for ``x`` of 5 and above."""
     x = jnp.maximum(x, 5)
-    p, q = ((P0, Q0), (P1, Q1))[order]
     near = 5 / x
+    p, q = (chebyshev_series(near * near, 0, 1, c) for c in ((P0, Q0), (P1, Q1))[order])
     size = math.sqrt(2 / math.pi) / jnp.sqrt(x)
     angle = x - (2 * order + 1) * math.pi / 4
-    p, q = (chebyshev_series(near * near, 0, 1, c) for c in (p, q))
     return size * p, size * near * q, angle
 
 
@@ -306,12 +315,28 @@ def airy_ai(x):
     return jnp.where(jnp.isinf(x), np.nan, value)
 
 
+def erfcx(x):
+    """``exp(x²) erfc(x)``, without the two for positive ``x``, where they over- and underflow."""
+    t = 3 / (3 + jnp.abs(x))
+    value = t * chebyshev_series(t, 0, 1, ERFCX)
+    return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)
+
+
+def log_ndtr(x):
+    """For negative ``x`` by ``erfcx``, where ``ndtr`` itself would vanish."""
+    t = x * math.sqrt(0.5)
+    tail = jnp.log(erfcx(-t) / 2) - t * t
+    return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))
+
+
 for _function in (
     airy_ai,
     bessel_j0,
     bessel_j1,
     bessel_y0,
     bessel_y1,
+    erfcx,
+    log_ndtr,
     modified_bessel_k0,
     modified_bessel_k1,
     scaled_modified_bessel_k0,
