@@ -70,6 +70,17 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})
 
 
+def dense_kernel(op: Any) -> Callable[..., Any] | None:
+    """What a higher-order operator runs on real tensors, None where this torch has no such."""
+    kernels = getattr(op, "py_kernels", {})
+    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
+    """Give a higher-order operator a kernel for tensors of this device."""
+    op.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
+
+
 def x64_state() -> Any:
     """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
     config = importlib.import_module("jax._src.config")

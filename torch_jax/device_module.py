@@ -24,6 +24,10 @@ from torch_jax import device as _device
 _pid = os.getpid()
 _peak = 0
 
+# torch.utils.checkpoint replays random numbers only on devices that say so; the generator's state
+# is there from the start.
+_initialized = True
+
 
 def _jax() -> Any:
     _device.wake()

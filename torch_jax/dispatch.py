@@ -70,6 +70,8 @@ def install() -> None:
         write = TABLE["torch_jax::write_"]
         op = torch.ops.torch_jax.write_.default
         _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
+        for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
+            _private.impl("write_", torch.library.fallthrough_kernel, key)
         _override_libraries.append(attention.install())
         config.listeners.append(forget_compiled)
         _library = library

@@ -255,7 +255,8 @@ class Kernel:
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:
             meta = self.lowering.meta
-            op = variants.overload(meta) if isinstance(meta, str) else self.op
+            other = isinstance(meta, str) and self.functional is None
+            op = variants.overload(meta) if other else self.op
             return infer(op, args, kwargs)
         except RuntimeError as error:
             if self.lowering.meta_error is RuntimeError:
@@ -287,7 +288,7 @@ class Kernel:
         outputs = entry.outputs
         if entry.concrete:
             arrays, outputs = arrays
-        if entry.check is not None:
+        if entry.check:  # no message: it was known at trace that nothing can be wrong
             *arrays, ok = arrays
             if not traced.is_traced(ok) and not bool(ok):  # a trace cannot raise: see check_indices
                 message, kind = (*entry.check, IndexError)[:2]
@@ -399,7 +400,7 @@ def _number(value: Any) -> Any:
         return value
     if len(_numbers) >= 1024:
         _numbers.clear()
-    with x64():
+    with x64(), jax.ensure_compile_time_eval():  # under a trace too: it outlives the trace
         array = _numbers[known] = jnp.asarray(value)
     return array
 

@@ -1,7 +1,8 @@
-"""Help for libraries that refuse a device they do not know, given when they are imported.
+"""Help for modules that do not know the device, given when they are imported.
 
-safetensors checks device names in Rust and knows no ``jax``: there a file is read on the CPU and
-its tensors are moved.
+- safetensors checks device names in Rust: there a file is read on the CPU and its tensors moved.
+- PyTorch's control flow operators get kernels for the device, ``control_flow.py``.
+- flex_attention has a list of devices that it takes.
 """
 
 from __future__ import annotations
@@ -87,4 +88,41 @@ class _OnJax:
         return _OnJax(self._inner.get_slice(name))
 
 
-_PATCHES: dict[str, Callable[[ModuleType], None]] = {"safetensors.torch": _patch_safetensors}
+def _control_flow(operator: str, kernel: str) -> Callable[[ModuleType], None]:
+    """A patch that gives a higher-order operator the kernel of that name."""
+
+    def patch(module: ModuleType) -> None:
+        op = getattr(module, operator, None)
+        dense = _internals.dense_kernel(op)
+        if dense is None:
+            return
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            from torch_jax import control_flow
+
+            return getattr(control_flow, kernel)(dense, *args, **kwargs)
+
+        _internals.add_kernel(op, call)
+
+    return patch
+
+
+def _patch_flex_attention(module: ModuleType) -> None:
+    """Let the device through; PyTorch's own mathematics of it runs on any."""
+    original = getattr(module, "_validate_device", None)
+
+    def validate(query: Any, key: Any, value: Any) -> None:
+        if query.device.type != _internals.DEVICE_TYPE and original is not None:
+            original(query, key, value)
+
+    module._validate_device = validate  # type: ignore[attr-defined]
+
+
+_PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "safetensors.torch": _patch_safetensors,
+    "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
+    "torch._higher_order_ops.map": _control_flow("map_impl", "map_"),
+    "torch._higher_order_ops.scan": _control_flow("scan_op", "scan"),
+    "torch._higher_order_ops.while_loop": _control_flow("while_loop_op", "while_loop"),
+    "torch.nn.attention.flex_attention": _patch_flex_attention,
+}

@@ -7,6 +7,7 @@ operators (``ops/``) by way of ``dispatch.py``.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -96,6 +97,31 @@ def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> 
     return empty(size, dtype, layout)
 
 
+@kernel("_new_zeros_with_same_feature_meta")
+def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
+    """Zeros of the geometry of ``other``, storage and all: a tangent of forward-mode AD.
+
+    ``self_num_batch_dims`` leading dims of ``self`` go before. PyTorch's own kernel asks the C++
+    storage for its size, which is zero here.
+    """
+    batch = tuple(self.shape[:self_num_batch_dims])
+    count = _elements_in_storage(other)
+    flat = _zeros((math.prod(batch) * count,), other.dtype)
+    stride = (*(step * count for step in geometry.row_major(batch)), *other.stride())
+    new = wrap(flat, other.dtype)
+    return storage.restride(new, (*batch, *other.shape), stride, other.storage_offset())
+
+
+@kernel("_has_same_storage_numel")
+def has_same_storage_numel(self, other) -> bool:
+    """Whether two storages hold equally many elements."""
+    return _elements_in_storage(self) == _elements_in_storage(other)
+
+
+def _elements_in_storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+
+
 @kernel("_to_copy")
 def to_copy(
     self,
@@ -170,8 +196,11 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         if storage.is_whole(self, target.array) and source.dtype == self.dtype:
             target.array = value
             return self
-    if self.is_conj() or self.is_neg():
-        source = source.conj_physical() if self.is_conj() else -source
+    if self.is_conj():
+        source = source.conj()
+    if self.is_neg():
+        source = -source
+    source = source.resolve_conj().resolve_neg()
     return torch.ops.torch_jax.write_(self, source)
 
 

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torch_jax import _internals, import_hooks
 from torch_jax import device_module as module
@@ -97,6 +98,8 @@ class _Crossing:
         self.fn = fn
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if is_lazy(tensor):
+            return self._lazy(tensor)
         result = self.fn(tensor)
         if not isinstance(tensor, torch.nn.Parameter) or not crosses(tensor, result):
             return result
@@ -109,6 +112,15 @@ class _Crossing:
         _swap(tensor, moved)
         tensor.grad = grad
         return tensor
+
+    def _lazy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A parameter or buffer of a lazy module has no shape yet: only where it will be made."""
+        like = self.fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+        moved = type(tensor)(tensor.requires_grad, device=like.device, dtype=like.dtype)
+        if isinstance(tensor, torch.nn.Parameter) and crosses(tensor, moved):
+            _internals.swap_tensor_impl(tensor, moved)
+            return tensor
+        return moved
 
 
 def crosses(a: torch.Tensor, b: torch.Tensor) -> bool:

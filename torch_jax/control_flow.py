@@ -1,0 +1,128 @@
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map`` under a trace: JAX's own control flow.
+
+In eager mode PyTorch's dense implementations look at the predicate and run Python. Under a trace
+there is nothing to look at: the branches are traced into ``jax.lax.cond``, ``while_loop``, ``scan``
+and ``map``. (A loop that PyTorch would unroll is then one loop of XLA, however long.)
+
+See https://docs.pytorch.org/docs/stable/cond.html and
+https://docs.jax.dev/en/latest/control-flow.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch.utils import _pytree as pytree
+
+from torch_jax import storage, transfer
+from torch_jax.storage import is_jax
+from torch_jax.traced import is_traced
+from torch_jax.x64 import x64
+
+Dense = Callable[..., Any]
+
+
+def cond(dense: Dense, pred, true_fn, false_fn, operands) -> Any:
+    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``."""
+    if not _any_traced([pred]):
+        return dense(pred, true_fn, false_fn, operands)
+    branches = [_Branch(true_fn, operands), _Branch(false_fn, operands)]
+    with x64():
+        results = lax.cond(_array(pred).reshape(()), *branches, *branches[0].arrays)
+    return branches[0].wrapped(results)
+
+
+def while_loop(
+    dense: Dense, cond_fn, body_fn, carried_inputs, additional_inputs, *args: Any, **kwargs: Any
+) -> Any:
+    """``body_fn`` applied to its own results as long as ``cond_fn`` of them is true."""
+    inputs = (*carried_inputs, *additional_inputs)
+    stacks = any(args) or any(kwargs.values())  # stack_output: what autograd asks for
+    if stacks or not _any_traced(inputs):
+        return dense(cond_fn, body_fn, carried_inputs, additional_inputs, *args, **kwargs)
+    count = len(carried_inputs)
+    test, body = _Branch(cond_fn, inputs), _Branch(body_fn, inputs)
+    rest = body.arrays[count:]
+    with x64():
+        results = lax.while_loop(
+            lambda carry: test(*carry, *rest)[0].reshape(()),
+            lambda carry: body(*carry, *rest),
+            tuple(body.arrays[:count]),
+        )
+    return tuple(body.wrapped(results))
+
+
+def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
+    """``combine_fn(carry, x)`` over the first dim of ``xs``: the last carry and stacked results."""
+    inputs = (*init, *xs, *additional_inputs)
+    if not _any_traced(inputs):
+        return dense(combine_fn, init, xs, additional_inputs)
+    count = len(init)
+    arrays = [_array(x) for x in (*init, *xs)]
+    body = _Branch(combine_fn, (*init, *(x[0] for x in xs), *additional_inputs))
+    rest = body.arrays[len(arrays) :]
+
+    def step(carry: tuple, x: tuple) -> tuple[tuple, tuple]:
+        results = body(*carry, *x, *rest)
+        return tuple(results[:count]), tuple(results[count:])
+
+    with x64():
+        carry, stacked = lax.scan(step, tuple(arrays[:count]), tuple(arrays[count:]))
+    return body.wrapped([*carry, *stacked])
+
+
+def map_(dense: Dense, f, xs, pos_args) -> Any:
+    """``f`` applied to each slice of ``xs`` along the first dim, results stacked."""
+    if not _any_traced((*xs, *pos_args)):
+        return dense(f, xs, pos_args)
+    body = _Branch(f, (*(x[0] for x in xs), *pos_args))
+    rest = body.arrays[len(xs) :]
+    with x64():
+        results = lax.map(lambda x: body(*x, *rest), tuple(_array(x) for x in xs))
+    return body.wrapped(results)
+
+
+class _Branch:
+    """A function of tensors as a function of arrays, which remembers the form of its result."""
+
+    def __init__(self, function: Callable[..., Any], operands: Sequence[Any]):
+        self.function = function
+        self.dtypes = [x.dtype if isinstance(x, torch.Tensor) else None for x in operands]
+        self.arrays = [_array(x) for x in operands]
+        self.form: Any = None
+        self.results: list[torch.dtype | None] = []
+
+    def __call__(self, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        operands = [
+            array if dtype is None else storage.wrap(array, dtype)
+            for array, dtype in zip(arrays, self.dtypes, strict=True)
+        ]
+        flat, self.form = pytree.tree_flatten(self.function(*operands))
+        self.results = [x.dtype if isinstance(x, torch.Tensor) else None for x in flat]
+        return tuple(_array(x) for x in flat)
+
+    def wrapped(self, arrays: Iterable[Any]) -> Any:
+        """Arrays like the branch's results, as it would have returned them."""
+        tensors = [
+            array if dtype is None else storage.wrap(array, dtype)
+            for array, dtype in zip(arrays, self.results, strict=True)
+        ]
+        return pytree.tree_unflatten(tensors, self.form)
+
+
+def _any_traced(operands: Iterable[Any]) -> bool:
+    return any(
+        isinstance(x, torch.Tensor) and is_jax(x) and is_traced(storage.memory_of(x))
+        for x in operands
+    )
+
+
+def _array(value: Any) -> Any:
+    """An operand or result as an array; Python numbers stay what they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return transfer.value_of(value) if is_jax(value) else transfer.array_of(value)
