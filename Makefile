@@ -3,11 +3,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+SAMPLES ?= 0
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+PYTEST = $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 
@@ -42,7 +44,7 @@ demo: $(VENV)/.demo  ## search and train on real text, on JAX and on CPU (DEMO_A
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev  ## the quick tests
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(PYTEST) --ignore=tests/conformance -m "not slow"
 
 # --- what a developer runs ------------------------------------------------------------------------
 
@@ -50,8 +52,15 @@ test-all: test test-rest  ## every test: quick, slow and doctests
 
 # pytest ends with 5 when it found nothing to run, which is no failure here.
 test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow tests and doctests
-	$(BIN)/python -m pytest -n $(JOBS) -m slow || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -n $(JOBS) --doctest-modules torch_jax || [ $$? -eq 5 ]
+	$(PYTEST) --ignore=tests/conformance -m slow || [ $$? -eq 5 ]
+	$(PYTEST) --doctest-modules torch_jax || [ $$? -eq 5 ]
+
+# All samples of all operators take hours; SAMPLES=3 takes three of each operator and dtype.
+conformance: $(VENV)/.dev  ## every operator against PyTorch's own database (SAMPLES=3: a part)
+	CONFORMANCE_SAMPLES=$(SAMPLES) $(PYTEST) tests/conformance --dist worksteal
+
+docs: $(VENV)/.dev  ## make docs/operators.md anew
+	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
 
 bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -65,4 +74,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo test test-all test-rest bench lint clean
+.PHONY: help demo test test-all test-rest conformance docs bench lint clean

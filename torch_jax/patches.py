@@ -116,7 +116,8 @@ class _Crossing:
     def _lazy(self, tensor: torch.Tensor) -> torch.Tensor:
         """A parameter or buffer of a lazy module has no shape yet: only where it will be made."""
         like = self.fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
-        moved = type(tensor)(tensor.requires_grad, device=like.device, dtype=like.dtype)
+        kind: Any = type(tensor)
+        moved = kind(tensor.requires_grad, device=like.device, dtype=like.dtype)
         if isinstance(tensor, torch.nn.Parameter) and crosses(tensor, moved):
             _internals.swap_tensor_impl(tensor, moved)
             return tensor
