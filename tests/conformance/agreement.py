@@ -39,15 +39,15 @@ def assert_agree(actual: Any, expected: Any, reference: Callable[[], Any] | None
     """Same structure, types, dtypes, shapes and values; ``reference`` computes the true ones."""
     _assert_same_form(actual, expected)
     given, wanted = tensors(actual), tensors(expected)
-    try:
-        for one, other in zip(given, wanted, strict=True):
+    truth = None
+    for position, (one, other) in enumerate(zip(given, wanted, strict=True)):
+        try:
             _assert_close(one, other)
-    except AssertionError:
-        truth = tensors(reference()) if reference is not None else []
-        if len(truth) != len(wanted):
-            raise
-        for one, other, true in zip(given, wanted, truth, strict=True):
-            if not _as_accurate(one, other, true):
+        except AssertionError:
+            if truth is None:
+                truth = tensors(reference()) if reference is not None else []
+            known = len(truth) == len(wanted)
+            if not known or not _as_accurate(one, other, truth[position]):
                 raise
 
 

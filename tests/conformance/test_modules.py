@@ -94,7 +94,7 @@ def trains(info: Any, case: Case, number: int) -> bool:
     built = _build(info, case)
 
     def double() -> Any:
-        return outcome(_train, _widened(built), wide(on("cpu", case.called_with)))[0]
+        return outcome(_train, _widened(built, case), wide(on("cpu", case.called_with)))[0]
 
     expected = outcome(_train, copy.deepcopy(built), on("cpu", case.called_with))
     actual = outcome(_train, copy.deepcopy(built).to("jax"), on("jax", case.called_with))
@@ -108,7 +108,7 @@ def infers(info: Any, case: Case, number: int) -> bool:
     """A state that went to the CPU and back into a new module, which then evaluates."""
     cpu = _build(info, case)
     moved = copy.deepcopy(cpu).to("jax")
-    truth = _widened(cpu)
+    truth = _widened(cpu, case)
     failed = [
         outcome(_apply, cpu, on("cpu", case.called_with))[1],
         outcome(_apply, moved, on("jax", case.called_with))[1],
@@ -174,13 +174,8 @@ def _ready(info: Any, case: Case, seed: int, device: str) -> nn.Module:
     return module
 
 
-def _widened(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).to(wide(next(_floats(module), torch.float32)))
-
-
-def _floats(module: nn.Module) -> Iterator[torch.dtype]:
-    state = module.state_dict().values()
-    return (t.dtype for t in state if t.is_floating_point() or t.is_complex())
+def _widened(module: nn.Module, case: Case) -> nn.Module:
+    return copy.deepcopy(module).to(wide(torch.empty(0, dtype=case.dtype)).dtype)
 
 
 def _apply(module: nn.Module, arguments: tuple[tuple, dict]) -> Any:
