@@ -247,8 +247,13 @@ def _put_back(n, values, indices, size):
 
 
 def _register_max_pool(n: int) -> None:
-    @op(f"max_pool{n}d_with_indices")
+    # for others PyTorch's meta function raises IndexError
+    @op(f"max_pool{n}d_with_indices", meta=lambda self: self.ndim in (n + 1, n + 2))
     def max_pool(self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+        if self.ndim not in (n + 1, n + 2):
+            raise RuntimeError(
+                f"non-empty {n + 1}D or {n + 2}D (batch mode) tensor expected for input"
+            )
         return _max_pool(n, self, kernel_size, stride, padding, dilation, ceil_mode)
 
     @op(f"max_pool{n}d_with_indices_backward")
