@@ -145,6 +145,8 @@ def _refuse(self, target, weight) -> None:
         raise ValueError(f"expected scalar type Long but found {target.dtype} for the target")
     if weight is not None and weight.shape != (classes,):
         raise ValueError(f"weight must have a value for each of {classes} classes")
+    if weight is not None and weight.dtype != self.dtype:
+        raise ValueError(f"expected weights of {self.dtype} but found {weight.dtype}")
 
 
 def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Array]:
