@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import warnings
@@ -95,7 +96,8 @@ def _lowering(op: Any) -> Lowering | None:
 def _where(op: Any) -> str:
     kernel = KERNELS.get(variants.table_name(op))
     lowering = _lowering(op)
-    code = getattr(kernel or (lowering and lowering.function), "__code__", None)
+    function = kernel or (lowering and inspect.unwrap(lowering.function))
+    code = getattr(function, "__code__", None)
     if code is None:
         return ""
     root = Path(__file__).parent.parent
