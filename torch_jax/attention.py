@@ -3,8 +3,8 @@
 PyTorch composes attention of matmul and softmax on devices it does not know. It has an operator
 for such devices to override, ``_scaled_dot_product_fused_attention_overrideable``, with a backward
 formula, but a Python device cannot make PyTorch choose it. So the choice is made here, in a kernel
-above autograd. What the operator does not take (other than four dims, math asked for by
-``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
+above autograd. What the operator does not take (other than four dims, a mask that has a gradient,
+math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -68,6 +68,8 @@ def _fusable(query, key, value, attn_mask, is_causal, enable_gqa) -> bool:
     if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
         return False
     if attn_mask is not None and (is_causal or attn_mask.device != query.device):
+        return False
+    if attn_mask is not None and attn_mask.requires_grad:  # as on CPU: second derivatives work
         return False
     batch = all(t.shape[0] == query.shape[0] for t in tensors)
     heads = key.shape[1] == value.shape[1] and (

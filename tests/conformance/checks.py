@@ -16,7 +16,7 @@ import torch
 
 from tests.conformance.agreement import assert_agree, both_raised, wide
 from tests.conformance.samples import differentiable, dtype_name, on, outcome, tensors
-from tests.conformance.unique import RANDOM, UNIQUE
+from tests.conformance.unique import UNIQUE, is_random
 
 
 def forward(entry: Any, sample: Any, number: int) -> bool:
@@ -49,7 +49,7 @@ def views(entry: Any, sample: Any, number: int) -> bool:
             continue
         assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
         assert one._is_view() == other._is_view()
-        if entry.full_name in RANDOM:
+        if is_random(entry.full_name, *_arguments(sample)):
             assert_agree(one, tensors(jax)[alias].cpu())
             continue
         wrote = outcome(_overwrite, other)
@@ -128,7 +128,7 @@ def gradgrad(entry: Any, sample: Any, number: int) -> bool:
     """``gradgradcheck``: second derivatives against differences of the first ones."""
     if not entry.supports_gradgrad or not differentiable(entry, torch.float64):
         return False
-    if _dtype_of(sample) is not torch.float64 or entry.full_name in RANDOM:
+    if _dtype_of(sample) is not torch.float64 or is_random(entry.full_name, *_arguments(sample)):
         return False
     cpu = outcome(_gradgradcheck, entry, sample, on("cpu", _arguments(sample)))
     if cpu[1] is not None or not cpu[0]:  # nothing to differentiate, or at a kink
@@ -175,7 +175,7 @@ def _reference(
     entry: Any, sample: Any, call: Callable, unique: Callable, gradients: bool = False
 ) -> Callable | None:
     """The same computation in double precision on the CPU; None where nothing is floating."""
-    if entry.full_name in RANDOM:
+    if is_random(entry.full_name, *_arguments(sample)):
         return None
 
     def compute() -> Any:
@@ -265,7 +265,7 @@ def _gradients(entry: Any, sample: Any, arguments: tuple[tuple, dict]) -> Any:
         return None
     weights = [incoming(o) for o in outputs]
     gradients = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
-    if entry.full_name in RANDOM:
+    if is_random(entry.full_name, *_arguments(sample)):
         return [g if g is None else torch.zeros_like(g) for g in gradients]
     return list(gradients)
 

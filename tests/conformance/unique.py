@@ -41,6 +41,29 @@ def _dropped(args: tuple, kwargs: dict, output: torch.Tensor) -> Any:
     return torch.zeros_like(output), bool(((output == 0) | torch.isclose(output, kept)).all())
 
 
+def _attended(args: tuple, kwargs: dict, output: Any) -> Any:
+    """Attention: its form where a part of the weights is dropped."""
+    return _form(args, kwargs, output) if _attention_dropout(args, kwargs) else output
+
+
+def _attention_dropout(args: tuple, kwargs: dict) -> float:
+    """``dropout_p``, the eleventh argument of ``multi_head_attention_forward``."""
+    return kwargs.get("dropout_p", args[10] if len(args) > 10 else 0.0)
+
+
+def _pooled(args: tuple, kwargs: dict, output: Any, rank: int = 2) -> Any:
+    """Maxima over windows drawn at random: each is the element that its index names."""
+    if isinstance(output, torch.Tensor):
+        return _finite(args, kwargs, output)
+    values, indices = (o.flatten(-rank) for o in output)
+    named = args[0].flatten(-rank).gather(-1, indices)
+    return _form(args, kwargs, output), torch.equal(named, values)
+
+
+def _pooled_volumes(args: tuple, kwargs: dict, output: Any) -> Any:
+    return _pooled(args, kwargs, output, rank=3)
+
+
 def _gram(x: torch.Tensor) -> torch.Tensor:
     return x.mH @ x
 
@@ -132,7 +155,29 @@ def _multinomial(args: tuple, kwargs: dict, output: torch.Tensor) -> Any:
     return torch.zeros_like(output), possible, replaced or distinct
 
 
+def _picks(dim_at: int) -> Invariant:
+    """Which of equal elements an operator picks is free: the positions must name the values.
+
+    ``dim`` is the argument at ``dim_at``. A sort with ``stable=True`` leaves nothing free.
+    """
+
+    def picked(args: tuple, kwargs: dict, output: Any) -> Any:
+        values, positions = (None, output) if isinstance(output, torch.Tensor) else output
+        x = args[0]
+        if x.dim() == 0 or kwargs.get("stable"):
+            return output
+        dim = kwargs.get("dim", args[dim_at] if len(args) > dim_at else -1)
+        at = positions if positions.dim() == x.dim() else positions.unsqueeze(dim)
+        distinct = bool((at.sort(dim).values.diff(dim=dim) != 0).all())
+        named = x.gather(dim, at).reshape(positions.shape)
+        return named if values is None else (values, named), positions.dtype, distinct
+
+    return picked
+
+
 UNIQUE: dict[str, Invariant] = {
+    **dict.fromkeys(("sort", "argsort", "mode"), _picks(1)),
+    **dict.fromkeys(("topk", "kthvalue"), _picks(2)),
     **dict.fromkeys(
         ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided")
         + ("empty_permuted",),
@@ -142,14 +187,17 @@ UNIQUE: dict[str, Invariant] = {
         ("cauchy", "exponential", "geometric", "log_normal", "normal.in_place", "uniform")
         + ("randn", "randn_like", "rand_like", "randint", "randint_like", "normal")
         + ("normal.number_mean", "nn.functional.rrelu", "nn.functional.alpha_dropout")
-        + ("nn.functional.feature_alpha_dropout.with_train",)
-        + ("nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d"),
+        + ("nn.functional.feature_alpha_dropout.with_train",),
         _finite,
     ),
     "bernoulli": _zero_or_one,
     **dict.fromkeys(
         ("nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d"), _dropped
     ),
+    "nn.functional.fractional_max_pool2d": _pooled,
+    "nn.functional.fractional_max_pool3d": _pooled_volumes,
+    "nn.functional.scaled_dot_product_attention": _attended,
+    "nn.functional.multi_head_attention_forward": _attended,
     "multinomial": _multinomial,
     "svd": _svd_v,
     "linalg.svd": _svd_vh,
@@ -162,7 +210,15 @@ UNIQUE: dict[str, Invariant] = {
     "linalg.qr": _qr,
 }
 
-_DRAWS = (_finite, _zero_or_one, _dropped, _multinomial, _low_rank, _principal)
+_DRAWS = (_finite, _zero_or_one, _dropped, _pooled, _pooled_volumes, _multinomial, _low_rank) + (
+    _principal,
+)
 
 # Entries whose gradients hang on the draw: they must run and have the right form.
 RANDOM = {name for name, f in UNIQUE.items() if f in _DRAWS}
+
+
+def is_random(name: str, args: tuple, kwargs: dict) -> bool:
+    """Whether what a sample of an entry gives hangs on a draw."""
+    dropped = UNIQUE.get(name) is _attended and _attention_dropout(args, kwargs) > 0
+    return name in RANDOM or dropped

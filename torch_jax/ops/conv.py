@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.matmul import precision
-from torch_jax.ops.promotion import opmath
+from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 
 _UNROLL_LIMIT = 64  # the largest window that is written out element by element
@@ -108,10 +109,36 @@ def _geometry(n, stride, padding, dilation, transposed, output_padding, groups):
     return stride, [(p, p - e) for p, e in zip(padding, extra, strict=True)], dilation, groups
 
 
+def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+    """What the CPU refuses and PyTorch's meta function lets pass."""
+    if input.dtype == jnp.bool_ or (
+        transposed and category(input.dtype) == 1 and input.dtype != jnp.int64
+    ):
+        raise NotImplementedError(f'"convolution" not implemented for {input.dtype}')
+    if bias is not None and bias.dtype != input.dtype:
+        raise ValueError(f"input and bias should be of one type, not {input.dtype}, {bias.dtype}")
+    if min(stride) < 1 or min(dilation) < 1 or groups < 1:
+        raise ValueError(
+            f"stride, dilation and groups must be positive: {stride, dilation, groups}"
+        )
+    if min(padding) < 0 or min(output_padding) < 0:
+        raise ValueError(f"negative padding is not supported: {padding, output_padding}")
+    n = input.ndim - 2
+    steps = map(max, _full(stride, n), _full(dilation, n))
+    if transposed and any(map(operator.ge, _full(output_padding, n), steps)):
+        raise ValueError("output padding must be smaller than either stride or dilation")
+    outputs = weight.shape[1] * groups if transposed else weight.shape[0]
+    if weight.shape[0] < groups:
+        raise ValueError(f"expected weight to be at least {groups} at dimension 0")
+    if bias is not None and bias.shape != (outputs,):
+        raise ValueError(f"expected bias to have {outputs} elements, but got {bias.shape}")
+
+
 @op("convolution", "convolution_overrideable", channels_last=("input", "weight"))
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Cross-correlation, or its transpose; half types add the bias before they are rounded."""
     n = input.ndim - 2
+    _refuse(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     if transposed:
         window = zip(input.shape[2:], weight.shape[2:], *geometry[:3], strict=True)

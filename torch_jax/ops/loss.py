@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from torch_jax.ops.pointwise import rounded
 from torch_jax.ops.promotion import opmath, promote, result_type
 from torch_jax.ops.registry import op
 
@@ -29,7 +30,7 @@ def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
     return jnp.sum(loss) if reduction == SUM else loss
 
 
-def _spread(grad: jax.Array, loss_size: int, reduction: int) -> jax.Array:
+def _spread(grad: Any, loss_size: int, reduction: int) -> Any:
     """The gradient of each element's loss, given that of the reduced loss."""
     return grad / max(loss_size, 1) if reduction == MEAN else grad
 
@@ -84,15 +85,24 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
 
 @op("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
+    """Half types are rounded after each step, as on CPU: ``exp`` overflows in them."""
+    dtype, z = _soft_margin(self, target)
+    return _reduce(rounded(jnp.log1p(z), dtype), reduction)
+
+
+def _soft_margin(self, target):
+    """The dtype of the loss, and ``exp(-self * target)`` with its digits and its range."""
+    dtype = result_type(self, target)
     a, b = _wide(self, target)
-    return _reduce(jnp.log1p(jnp.exp(-a * b)), reduction)
+    return dtype, rounded(jnp.exp(rounded(-a * b, dtype)), dtype)
 
 
 @op("soft_margin_loss_backward")
 def soft_margin_loss_backward(grad_output, self, target, reduction):
-    g, a, b = _wide(grad_output, self, target)
-    z = jnp.exp(-a * b)
-    return _spread(g, z.size, reduction) * -b * z / (1 + z)
+    g, _, b = _wide(grad_output, self, target)
+    dtype, z = _soft_margin(self, target)
+    slope = rounded(rounded(b * z, dtype) * _spread(-1.0, z.size, reduction), dtype)
+    return rounded(slope / rounded(1 + z, dtype), dtype) * g
 
 
 def _is_probability(self):

@@ -23,6 +23,12 @@ class Taps(NamedTuple):
     place: np.ndarray
     weight: np.ndarray
 
+    def merge(self) -> Taps:
+        """The weights of an input that an output reads twice, at an edge, added up."""
+        same = self.place[:, :, None] == self.place[:, None, :]
+        first = same.argmax(2) == np.arange(self.place.shape[1])
+        return Taps(self.place, np.where(first, (same * self.weight[:, None, :]).sum(2), 0))
+
     def transpose(self, size: int) -> Taps:
         """For each of ``size`` inputs, the outputs that read it."""
         used = self.weight != 0
@@ -155,7 +161,7 @@ _ANTIALIASED = {
 
 
 def _taps(method, sizes, counts, align_corners, scales, dtype) -> list[Taps]:
-    real = np.float64 if dtype == np.float64 else np.float32
+    real = np.float64 if dtype in (np.float64, np.uint8) else np.float32
     each = zip(sizes, counts, scales, strict=True)
     return [method(size, count, align_corners, scale, real) for size, count, scale in each]
 
@@ -177,6 +183,7 @@ def _interpolate_bytes(x, taps):
     """PyTorch's arithmetic for uint8: 16-bit weights, rounded after each dimension, last first."""
     x = x.astype(jnp.int32)
     for axis, tap in zip(range(-1, -1 - len(taps), -1), reversed(taps), strict=True):
+        tap = tap.merge()
         bits = max(b for b in range(23) if int(0.5 + tap.weight.max() * (1 << b)) < 1 << 15)
         weight = np.trunc(tap.weight * (1 << bits) + np.copysign(0.5, tap.weight))
         x = Taps(tap.place, weight.astype(np.int32)).apply(x, x.ndim + axis)
