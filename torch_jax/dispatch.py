@@ -108,8 +108,10 @@ def _has_kernel(op: Any, key: str) -> bool:
 
 
 def _register_table(library: Any, name: str) -> None:
+    if "::" in name:  # of another library, which may be imported later: by way of the fallback
+        return
     op = variants.overload(name)
-    if op is not None and not name.startswith("torch_jax::"):
+    if op is not None:
         _register(library, name, make_kernel(op, TABLE[name]).call)
 
 
