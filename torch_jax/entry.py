@@ -17,7 +17,7 @@ import torch
 from torch_jax import dtypes, geometry, random, storage, transfer
 from torch_jax.infer import Output
 from torch_jax.ops import promotion
-from torch_jax.ops.registry import Lowering
+from torch_jax.ops.registry import InOrder, Lowering
 from torch_jax.signature import DROP, DTYPE, GENERATOR, NUMBER, NUMBERS, TENSOR, TENSORS, Signature
 from torch_jax.storage import is_jax
 
@@ -150,6 +150,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
         f"{name}_is_contiguous": geometry.is_row_major(placed[name].size, placed[name].stride)
         for name in lowering.contiguous
     }
+    strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
     concrete = lowering.concrete
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
@@ -158,7 +159,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     def run(*given):
         memories = list(given)
         call = {name: _fill(value, memories) for name, value in placed.items()}
-        call |= contiguous
+        call |= contiguous | strides
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = random.key(memories[key_slot.slot])
@@ -215,9 +216,10 @@ def _apply(function, sig: Signature, call: dict[str, Any]) -> Any:
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``function`` asks for by name."""
+    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``."""
     wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return {name: call[name] for name in wanted if name in call}
+    schema_names = {name: name.removesuffix("_") for name in wanted}
+    return {name: call[given] for name, given in schema_names.items() if given in call}
 
 
 def _results(result: Any, sig: Signature) -> list[Any]:
@@ -232,6 +234,8 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
     if result is None:
         return None
+    if isinstance(result, InOrder):
+        result, spec = result.value, _in_order(result, spec)
     if isinstance(result, list | tuple):
         specs = spec if isinstance(spec, list) else [None] * len(result)
         return [_emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
@@ -248,6 +252,18 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         result = result.transpose(geometry.memory_order(spec.size, spec.stride))
     arrays.append(result)
     return spec
+
+
+def _in_order(result: InOrder, spec: Output | None) -> Output:
+    """The output with the strides that the lowering says."""
+    size, order = tuple(result.value.shape), result.order
+    stride = [0] * len(size)
+    for d, step in zip(order, geometry.row_major([size[d] for d in order]), strict=True):
+        stride[d] = step
+    dtype = dtypes.to_torch(result.value.dtype) if spec is None else spec.dtype
+    size = size if spec is None else spec.size
+    plain = geometry.is_row_major(size, stride) and 0 not in size
+    return Output(size, None if plain else tuple(stride), dtype)
 
 
 def _put(placed: Any, value: Any, memories: list[Any]) -> None:

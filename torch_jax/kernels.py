@@ -158,7 +158,7 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
     """
     stride = self.stride() if stride is None else stride
     order = geometry.memory_order(self.shape, stride)
-    if order is None or geometry.is_row_major(self.shape, stride):
+    if order is None or geometry.row_major(self.shape) == tuple(stride):
         return wrap(_astype(transfer.value_of(self), dtype), dtype)
     array = _astype(transfer.value_of(self.permute(order)), dtype)
     return storage.wrap_strided(array, self.shape, stride)

@@ -115,7 +115,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     device(type='jax', index=0)
     """
     order = geometry.memory_order(tensor.shape, tensor.stride())
-    if order is None or geometry.is_row_major(tensor.shape, tensor.stride()):
+    if order is None or geometry.row_major(tensor.shape) == tensor.stride():
         return wrap(array_of(tensor), tensor.dtype)
     return wrap_strided(array_of(tensor.permute(order)), tensor.shape, tensor.stride())
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import InOrder, op
 
 _AT_ONCE = 3  # XLA transforms up to three dimensions at a time
 
@@ -45,30 +45,50 @@ def _complex(x: jax.Array, dims: Sequence[int], forward: bool) -> jax.Array:
     return x
 
 
-@op("_fft_c2c")
-def fft_c2c(self, dim, normalization, forward):
-    if self.size == 0:
+def _order(strides: Sequence[int], dims: Sequence[int], last: Sequence[int] = ()) -> list[int]:
+    """The dimensions as the CPU's results have them in memory.
+
+    Those that are not transformed come first, then ``dims``, then ``last``, both by their strides
+    in the input.
+    """
+
+    def outermost_first(group: Iterable[int]) -> list[int]:
+        return sorted(group, key=lambda d: -strides[d])
+
+    ndim = len(strides)
+    dims, last = [d % ndim for d in dims], [d % ndim for d in last]
+    others = set(range(ndim)) - {*dims, *last}
+    return [*outermost_first(others), *outermost_first(dims), *last]
+
+
+@op("_fft_c2c", strided=("self",))
+def fft_c2c(self, dim, normalization, forward, *, self_strides):
+    if self.size == 0 or not dim:
         return self
-    return _scaled(_complex(self, dim, forward), [self.shape[d] for d in dim], normalization)
+    x = _complex(self, dim, forward)
+    x = _scaled(x, [self.shape[d] for d in dim], normalization)
+    return InOrder(x, tuple(_order(self_strides, dim)))
 
 
-@op("_fft_r2c")
-def fft_r2c(self, dim, normalization, onesided):
+@op("_fft_r2c", strided=("self",))
+def fft_r2c(self, dim, normalization, onesided, *, self_strides):
     """The last of ``dim`` is the one of which half is kept."""
     sizes = [self.shape[d] for d in dim]
-    if not onesided:
-        return fft_c2c(lax.complex(self, jnp.zeros_like(self)), dim, normalization, True)
+    order = tuple(_order(self_strides, dim[:-1], dim[-1:]))
     if self.size == 0:
-        half = self.shape[dim[-1]] // 2 + 1
         shape = list(self.shape)
-        shape[dim[-1]] = half
+        if onesided:
+            shape[dim[-1]] = shape[dim[-1]] // 2 + 1
         return jnp.zeros(shape, np.result_type(self.dtype, np.complex64))
-    x = _along(self, dim[-1:], lax.FftType.RFFT)
-    return _scaled(_complex(x, dim[:-1], True), sizes, normalization)
+    if onesided:
+        x = _complex(_along(self, dim[-1:], lax.FftType.RFFT), dim[:-1], True)
+    else:
+        x = _complex(lax.complex(self, jnp.zeros_like(self)), dim, True)
+    return InOrder(_scaled(x, sizes, normalization), order)
 
 
-@op("_fft_c2r")
-def fft_c2r(self, dim, normalization, last_dim_size):
+@op("_fft_c2r", strided=("self",))
+def fft_c2r(self, dim, normalization, last_dim_size, *, self_strides):
     """The imaginary parts that a real signal cannot have are passed over."""
     sizes = [*(self.shape[d] for d in dim[:-1]), last_dim_size]
     if self.size == 0:
@@ -77,4 +97,8 @@ def fft_c2r(self, dim, normalization, last_dim_size):
         return jnp.zeros(shape, self.real.dtype)
     x = _complex(self, dim[:-1], False)
     x = _along(x, dim[-1:], lax.FftType.IRFFT, last_dim_size)
-    return _scaled(x, sizes, normalization)
+    strides = self_strides
+    if len(dim) > 1:  # the CPU's intermediate result
+        rank = {d: i for i, d in enumerate(_order(self_strides, dim[:-1]))}
+        strides = [-rank[d] for d in range(self.ndim)]
+    return InOrder(_scaled(x, sizes, normalization), tuple(_order(strides, dim[-1:])))

@@ -8,7 +8,7 @@ import numpy as np
 from jax.lax import linalg as lax_linalg
 
 from torch_jax.ops.promotion import promote
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import column_major, op
 
 
 def adjoint(x: jax.Array) -> jax.Array:
@@ -48,6 +48,7 @@ _MESSAGES = {
         "The least squares solution could not be computed because the input matrix does not have "
         "full rank (error code: {0})."
     ),
+    "ldl_factor": "Unknown error code: {0}.",
     "lu_factor": (
         "U[{0},{0}] is zero and using it on lu_solve would result in a division by zero. If you "
         "still want to perform the factorization, consider calling linalg.lu(A, pivot) or "
@@ -68,7 +69,7 @@ def check_errors(info, api_name, *, is_matrix):
     where = "" if is_matrix else f": (Batch element {first})"
     kind = next((k for k in _MESSAGES if k in api_name), "solve")
     text = f"{api_name}{where}: {_MESSAGES[kind].format(flat[first])}"
-    raise RuntimeError(text) if kind == "lu_factor" else np.linalg.LinAlgError(text)
+    raise RuntimeError(text) if kind in ("ldl_factor", "lu_factor") else np.linalg.LinAlgError(text)
 
 
 def raises(check_errors: bool = False) -> bool:
@@ -184,7 +185,7 @@ def _first_bad_minor(x: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, x.shape[-1], eliminate, start)[1].astype(jnp.int32)
 
 
-def _hermitian(x: jax.Array, lower: bool) -> jax.Array:
+def hermitian_of(x: jax.Array, lower: bool) -> jax.Array:
     """The Hermitian matrix of which ``x`` holds one triangle."""
     half = jnp.tril(x, -1) if lower else jnp.triu(x, 1)
     diagonal = jnp.eye(x.shape[-1], dtype=x.dtype) * jnp.real(x)
@@ -194,7 +195,7 @@ def _hermitian(x: jax.Array, lower: bool) -> jax.Array:
 @op("linalg_cholesky_ex", concrete=raises)
 def linalg_cholesky_ex(self, *, upper=False, check_errors=False):
     """A matrix that is not positive-definite gives NaN, where LAPACK stops half way."""
-    x = _hermitian(self, lower=not upper)
+    x = hermitian_of(self, lower=not upper)
     if x.size == 0:
         return x, jnp.zeros(x.shape[:-2], jnp.int32)
     factor = lax_linalg.cholesky(x, symmetrize_input=False)
@@ -234,7 +235,7 @@ def linalg_qr(A, mode="reduced"):
 def geqrf(self):
     """The reflectors below the diagonal, as LAPACK has them, and their scales."""
     h, tau = jnp.linalg.qr(self, mode="raw")
-    return h.mT, tau
+    return column_major(h.mT), tau
 
 
 @op("linalg_householder_product")
@@ -261,7 +262,7 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
     if A.size == 0:
         w = jnp.zeros(A.shape[:-1], _real(A.dtype))
         return w, A if compute_v else nothing(A)
-    x = _hermitian(A, lower=UPLO.upper() == "L")
+    x = hermitian_of(A, lower=UPLO.upper() == "L")
     if not compute_v:
         return jnp.linalg.eigvalsh(x, symmetrize_input=False), nothing(A)
     v, w = lax_linalg.eigh(x, symmetrize_input=False)
@@ -290,7 +291,8 @@ def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
 
 @op("linalg_eig")
 def linalg_eig(self):
-    return tuple(_eig(self, vectors=True))
+    values, vectors = _eig(self, vectors=True)
+    return values, vectors if self.size == 0 else column_major(vectors)
 
 
 @op("_linalg_eigvals")
@@ -311,21 +313,14 @@ def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
             eye = jnp.eye(rows, columns, dtype=A.dtype)
             return jnp.broadcast_to(eye, (*A.shape[:-2], rows, columns))
 
-        return identity(m, columns[0]), s, identity(columns[1], n)
+        return identity(m, columns[0]), s, column_major(identity(columns[1], n))
     if not compute_uv:
         return nothing(A), lax_linalg.svd(A, compute_uv=False), nothing(A)
-    return lax_linalg.svd(A, full_matrices=full_matrices)
+    u, s, vh = lax_linalg.svd(A, full_matrices=full_matrices)
+    return u, s, column_major(vh)
 
 
-# Functions of matrices and vectors
-
-
-@op("linalg_matrix_exp")
-def linalg_matrix_exp(self):
-    if self.size == 0:
-        return self
-    # as many squarings as the exponent of a float32 has bits' worth
-    return jax.scipy.linalg.expm(self, max_squarings=64)
+# Vectors
 
 
 @op("linalg_cross")

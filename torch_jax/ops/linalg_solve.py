@@ -11,7 +11,7 @@ from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
 from torch_jax.ops.registry import op
 
 
-def _batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Two stacks of matrices, their batch dimensions broadcast to each other."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (
@@ -27,7 +27,7 @@ def _is_vector(a: jax.Array, b: jax.Array) -> bool:
 
 def triangular(a, b, *, upper, left=True, unit=False, transpose=False, conjugate=False):
     """Solve ``op(a) @ x = b``, or ``x @ op(a) = b`` where not ``left``."""
-    a, b = _batched(a, b)
+    a, b = batched(a, b)
     if b.size == 0:
         return b
     return lax_linalg.triangular_solve(
@@ -48,7 +48,7 @@ def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
 
 @op("triangular_solve")
 def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
-    a, b = _batched(A, self)
+    a, b = batched(A, self)
     return triangular(a, b, upper=upper, unit=unitriangular, transpose=transpose), a
 
 
@@ -68,7 +68,7 @@ def _lu_solve(lu, order, b, adjoint):
 
 @op("linalg_lu_solve")
 def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
-    lu, b = _batched(LU, B if left else adjoint_of(B))
+    lu, b = batched(LU, B if left else adjoint_of(B))
     size = lu.shape[-1]
     order = jnp.broadcast_to(permutation(pivots, size), (*b.shape[:-2], size))
     x = _lu_solve(lu, order, b, adjoint == left)
@@ -125,7 +125,7 @@ def linalg_lstsq(self, b, rcond=None, *, driver=None):
     if driver not in _DRIVERS:
         raise ValueError(f"torch.linalg.lstsq: parameter `driver` should be one of {_DRIVERS}")
     vector = _is_vector(self, b)
-    a, rhs = _batched(self, b[..., None] if vector else b)
+    a, rhs = batched(self, b[..., None] if vector else b)
     if rcond is None:
         rcond = float(jnp.finfo(self.dtype).eps) * max(m, n)
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)

@@ -23,8 +23,13 @@ True
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import jax
+
+from torch_jax.ops import promotion
 
 
 class Lowering(NamedTuple):
@@ -44,11 +49,14 @@ class Lowering(NamedTuple):
         or a predicate over the arguments, as for ``concrete``; or the name of another overload of
         the same arguments, whose meta function knows the strides better.
       meta_error: what to raise where the meta function raises RuntimeError and the CPU does not.
-      check: a function of some of the arguments, by name, that returns ``(ok, message)`` or
+      check: a function of some of the arguments, by name (``from_`` for one called ``from``, which
+        is a keyword of Python), that returns ``(ok, message)`` or
         ``(ok, message, type)``: a traced bool, and text and type (IndexError) of what is raised
-        where it is false (setting ``check_indices``).
+        where it is false (setting ``check_indices``); or None where the dtypes tell already.
       contiguous: names of tensor arguments whose contiguity PyTorch's formulas look at; the
         function takes ``<name>_is_contiguous``, a bool, for each.
+      strided: names of tensor arguments by whose strides the outputs' are chosen; the function
+        takes ``<name>_strides`` for each.
       channels_last: names of tensor arguments of which one in channels_last strides makes the
         outputs so too (PyTorch's meta functions do not say so for convolutions).
     """
@@ -63,11 +71,30 @@ class Lowering(NamedTuple):
     meta: bool | str | Callable[..., bool] = True
     check: Callable[..., Any] | None = None
     contiguous: tuple[str, ...] = ()
+    strided: tuple[str, ...] = ()
     channels_last: tuple[str, ...] = ()
     meta_error: type[Exception] = RuntimeError
 
 
 TABLE: dict[str, Lowering] = {}
+
+
+class InOrder(NamedTuple):
+    """A result whose strides PyTorch's meta function does not tell as the CPU has them.
+
+    Attributes:
+      value: the array.
+      order: its dimensions from the one with the largest stride to that with the smallest.
+    """
+
+    value: jax.Array
+    order: tuple[int, ...]
+
+
+def column_major(x: jax.Array) -> InOrder:
+    """A stack of matrices laid out as LAPACK does."""
+    last = x.ndim - 1
+    return InOrder(x, (*range(last - 1), last, last - 1))
 
 
 def op(
@@ -80,18 +107,27 @@ def op(
     meta: bool | str | Callable[..., bool] = True,
     check: Callable[..., Any] | None = None,
     contiguous: tuple[str, ...] = (),
+    strided: tuple[str, ...] = (),
     channels_last: tuple[str, ...] = (),
     meta_error: type[Exception] = RuntimeError,
+    refuses: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``."""
+    """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``.
+
+    The other options are the attributes of :class:`Lowering`, and ``refuses``: the kinds of dtypes
+    that PyTorch's CPU kernels do not take though its meta function does, such as
+    ``"bool half complex"`` (:func:`promotion.refuse`); the operands' common dtype is meant.
+    """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        packet = names[0].partition(".")[0]
+        entered = _refusing(function, packet, refuses) if refuses else function
         for name in names:
             if name in TABLE:
                 raise ValueError(f"the table has two lowerings for aten.{name}")
             TABLE[name] = Lowering(
                 name,
-                function,
+                entered,
                 frozenset(static),
                 concrete,
                 random,
@@ -100,9 +136,22 @@ def op(
                 meta,
                 check,
                 contiguous,
+                strided,
                 channels_last,
                 meta_error,
             )
         return function
 
     return enter
+
+
+def _refusing(function: Callable[..., Any], name: str, kinds: str) -> Callable[..., Any]:
+    """``function``, which raises where the common dtype of its operands is of ``kinds``."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        operands = [x for x in (*args, *kwargs.values()) if isinstance(x, jax.Array)]
+        promotion.refuse(name, promotion.result_type(*operands), kinds)
+        return function(*args, **kwargs)
+
+    return checked
