@@ -255,8 +255,9 @@ class Kernel:
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:
             meta = self.lowering.meta
-            other = isinstance(meta, str) and self.functional is None
-            op = variants.overload(meta) if other else self.op
+            op = self.op
+            if isinstance(meta, str) and self.functional is None:
+                op = variants.overload(meta)
             return infer(op, args, kwargs)
         except RuntimeError as error:
             if self.lowering.meta_error is RuntimeError:

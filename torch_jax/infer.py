@@ -6,6 +6,7 @@ computes nothing. It happens once per compiled entry, not per call.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, NamedTuple
 
 import torch
@@ -32,9 +33,19 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
         result = op(*plain, **given)
     except NotImplementedError:
         return None
+    except (ZeroDivisionError, AssertionError, ValueError) as error:
+        if not _from_python(error):
+            raise
+        raise RuntimeError(str(error)) from error
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
+
+
+def _from_python(error: Exception) -> bool:
+    """Whether a meta function in Python raised, which does so by other types than C++ kernels."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return not frame.f_code.co_filename.endswith("_ops.py")
 
 
 def _meta(value: Any) -> Any:

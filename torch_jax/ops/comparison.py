@@ -17,7 +17,8 @@ def _comparison(name: str, function: Callable[..., Any]) -> None:
         return function(*promote(self, other))
 
     compare.__doc__ = f"``jnp.{function.__name__}`` of promoted operands."
-    op(f"{name}.Tensor", f"{name}.Scalar")(compare)
+    refuses = "" if name in ("eq", "ne") else "complex"
+    op(f"{name}.Tensor", f"{name}.Scalar", refuses=refuses)(compare)
 
 
 for _name, _function in {
@@ -62,21 +63,6 @@ def isneginf(self):
 def equal(self, other):
     """A Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(jnp.all(self == other))
-
-
-def _close(self, other, rtol, atol, equal_nan):
-    a, b = promote(self, other)
-    close = a == b
-    if equal_nan and category(a.dtype) >= 2:
-        close = close | (jnp.isnan(a) & jnp.isnan(b))
-    difference = jnp.abs(a - b)
-    return close | (jnp.isfinite(difference) & (difference <= atol + jnp.abs(rtol * b)))
-
-
-@op("allclose", concrete=True, meta=False)
-def allclose(self, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """A Python bool."""
-    return bool(jnp.all(_close(self, other, rtol, atol, equal_nan)))
 
 
 @op("_is_all_true")

@@ -17,13 +17,15 @@ def _make(real, imag):
     return lax.complex(*jnp.broadcast_arrays(real.astype(wide), imag.astype(wide)))
 
 
-@op("complex")
+@op("complex", refuses="bool int complex")
 def complex_(real, imag):
-    """From real and imaginary part."""
+    """From real and imaginary part, of one dtype."""
+    if real.dtype != imag.dtype:
+        raise TypeError(f"complex() of {real.dtype} and {imag.dtype}")
     return _make(*promote(real, imag))
 
 
-@op("polar")
+@op("polar", refuses="bool int half complex")
 def polar(abs, angle):
     """From absolute value and angle."""
     size, angle = promote(abs, angle)

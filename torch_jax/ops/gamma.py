@@ -85,7 +85,7 @@ def _trigamma(x):
     return jnp.where(low, (math.pi / jnp.sin(math.pi * x)) ** 2 - value, value)
 
 
-@op("polygamma")
+@op("polygamma", refuses="complex")
 def polygamma(n, self):
     """The ``n``-th derivative of digamma."""
     x = wide_float(self)
@@ -96,7 +96,7 @@ def polygamma(n, self):
         return x.dtype.type(factor) * zeta(jnp.asarray(n + 1, x.dtype), x)
 
 
-@op("mvlgamma")
+@op("mvlgamma", refuses="bool complex")
 def mvlgamma(self, p):
     """A sum of ``lgamma``."""
     x = wide_float(self)
@@ -130,5 +130,5 @@ def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callabl
 igamma = _incomplete_gamma(jsp.gammainc, 0)
 igammac = _incomplete_gamma(jsp.gammaincc, 1)
 
-float_op("digamma", digamma)
-float_op("lgamma", lax.lgamma)
+float_op("digamma", digamma, "complex")
+float_op("lgamma", lax.lgamma, "complex")

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.gamma import igamma, igammac, zeta
-from torch_jax.ops.promotion import category, convert, floating, opmath, promote, result_type
+from torch_jax.ops.promotion import (
+    category,
+    convert,
+    floating,
+    opmath,
+    promote,
+    refuse,
+    result_type,
+)
 from torch_jax.ops.registry import op
 
 
@@ -30,15 +38,23 @@ def is_one(x: Any) -> bool:
     return type(x) is int and x == 1
 
 
-def _scaled(x, alpha):
-    return x if is_one(alpha) else x * jnp.asarray(alpha).astype(x.dtype)
+def _scaled(x, factor):
+    return x if is_one(factor) else x * jnp.asarray(factor).astype(x.dtype)
+
+
+def _times_alpha(x, alpha):
+    """Scaled by a number that must be of no higher kind, and a bool for bools only."""
+    kind = 1 if is_one(alpha) else category(jnp.asarray(alpha).dtype)
+    if kind > max(category(x.dtype), 1) or (kind == 0 and category(x.dtype) > 0):
+        raise TypeError(f"alpha of dtype {jnp.asarray(alpha).dtype} for operands of {x.dtype}")
+    return _scaled(x, alpha)
 
 
 @op("add.Tensor", "add.Scalar")
 def add(self, other, *args, alpha=1):
     """Of bools, ``or``; ``alpha`` is positional in the Scalar overload."""
     self, other = wide(self, other)
-    return self + _scaled(other, args[0] if args else alpha)
+    return self + _times_alpha(other, args[0] if args else alpha)
 
 
 def _refuse_bools(a, b):
@@ -61,7 +77,7 @@ def sub(self, other, *args, alpha=1):
     """``alpha`` is positional in the Scalar overload. PyTorch's meta function takes bools."""
     _refuse_bools(self, other)
     self, other = wide(self, other)
-    return self - _scaled(other, args[0] if args else alpha)
+    return self - _times_alpha(other, args[0] if args else alpha)
 
 
 @op("rsub.Tensor", "rsub.Scalar")
@@ -113,12 +129,24 @@ def _floor_divide(a, b):
     return jnp.where(b == 0, a / b, floor)
 
 
-@op("div.Tensor_mode", "div.Scalar_mode")
+def _check_divisor(self, other):
+    """For ``check=``: no integer is divided by zero."""
+    if category(result_type(self, other)) == 1:
+        return jnp.all(jnp.asarray(other) != 0), "ZeroDivisionError", RuntimeError
+    return None
+
+
+def _check_rounded(self, other, rounding_mode):
+    return None if rounding_mode is None else _check_divisor(self, other)
+
+
+@op("div.Tensor_mode", "div.Scalar_mode", check=_check_rounded)
 def divide_mode(self, other, *, rounding_mode):
     """True division without a rounding mode."""
     if rounding_mode is None:
         return quotient(*wide(self, other, to_float=True))
     dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
+    refuse(f"div_{rounding_mode}", dtype, "bool complex")
     a, b = jnp.broadcast_arrays(*wide(self, other))
     if rounding_mode == "floor":
         return _floor_divide(a, b)
@@ -134,27 +162,31 @@ def divide(self, other):
     return divide_mode(self, other, rounding_mode=None)
 
 
-@op("floor_divide", meta="mul.Tensor")
-@op("floor_divide.Scalar", meta="mul.Scalar")
+@op("floor_divide", meta="mul.Tensor", check=_check_divisor)
+@op("floor_divide.Scalar", meta="mul.Scalar", check=_check_divisor)
 def floor_divide(self, other):
     """``div`` with ``rounding_mode="floor"``. Its own meta function, in Python, loses strides."""
     return divide_mode(self, other, rounding_mode="floor")
 
 
-@op("copysign.Tensor", meta="div.Tensor")
-@op("copysign.Scalar", meta="div.Scalar")
+@op("copysign.Tensor", meta="div.Tensor", refuses="complex")
+@op("copysign.Scalar", meta="div.Scalar", refuses="complex")
 def copysign(self, other):
     """``jnp.copysign``. Its own meta function, in Python, loses strides."""
     return jnp.copysign(*wide(self, other, to_float=True))
 
 
-@op("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+@op(
+    *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
+    refuses="bool complex",
+    check=_check_divisor,
+)
 def remainder(self, other):
     """The sign is the divisor's."""
     return jnp.remainder(*wide(self, other))
 
 
-@op("fmod.Tensor", "fmod.Scalar")
+@op("fmod.Tensor", "fmod.Scalar", refuses="bool complex", check=_check_divisor)
 def fmod(self, other):
     """The sign is the dividend's."""
     return lax.rem(*jnp.broadcast_arrays(*wide(self, other)))
@@ -170,7 +202,7 @@ def _integer_power(base, exponent):
     return jnp.where(exponent < 0, reciprocal, power)
 
 
-@op("pow.Tensor_Tensor", "pow.Scalar")
+@op("pow.Tensor_Tensor", "pow.Scalar", refuses="bool")
 def power(self, exponent):
     """Integers stay integers."""
     self, exponent = wide(self, exponent)
@@ -206,7 +238,11 @@ def power_scalar(self, exponent):
 
 
 def _elementwise(
-    function: Callable[..., Any], *names: str, to_float: bool = False, wide: Callable = wide
+    function: Callable[..., Any],
+    *names: str,
+    to_float: bool = False,
+    wide: Callable = wide,
+    refuses: str = "complex",
 ) -> None:
     """Enter a JAX function of operands of one dtype."""
 
@@ -214,7 +250,7 @@ def _elementwise(
         return function(*jnp.broadcast_arrays(*wide(self, other, to_float=to_float)))
 
     lowering.__doc__ = f"``{getattr(function, '__name__', names[0])}`` of promoted operands."
-    op(*names)(lowering)
+    op(*names, refuses=refuses)(lowering)
 
 
 def _hypot(a, b):
@@ -276,6 +312,7 @@ for _name, _function in {
             "xlogy": ("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other"),
         }.get(_name, (_name, f"{_name}.self_scalar", f"{_name}.other_scalar")),
         to_float=True,
+        refuses="half complex" if _name == "special_zeta" else "complex",
     )
 
 _PLAIN: dict[str, Callable[..., Any]] = {
@@ -292,10 +329,15 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "igamma": igamma,
     "igammac": igammac,
 }
+_REFUSED = {
+    **dict.fromkeys(("hypot", "igamma", "igammac", "logaddexp2"), "bool int complex"),
+    **dict.fromkeys(("gcd", "lcm"), "bool half float complex"),
+    "logaddexp": "bool int",
+}
 for _name, _function in _PLAIN.items():
-    _elementwise(_function, _name)
+    _elementwise(_function, _name, refuses=_REFUSED.get(_name, "complex"))
 
-_elementwise(jnp.nextafter, "nextafter", wide=_promoted)
+_elementwise(jnp.nextafter, "nextafter", wide=_promoted, refuses="bool int complex")
 
 
 @op("ldexp.Tensor")
@@ -306,14 +348,14 @@ def ldexp(self, other):
     return self * rounded(jnp.exp2(other), dtype)
 
 
-@op("addcmul")
+@op("addcmul", refuses="bool")
 def addcmul(self, tensor1, tensor2, *, value=1):
     """``self + value * tensor1 * tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
     return self + _scaled(a * b, value)
 
 
-@op("addcdiv")
+@op("addcdiv", refuses="bool")
 def addcdiv(self, tensor1, tensor2, *, value=1):
     """``self + value * tensor1 / tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
@@ -323,12 +365,13 @@ def addcdiv(self, tensor1, tensor2, *, value=1):
 @op("lerp.Tensor", "lerp.Scalar")
 def lerp(self, end, weight):
     """Counted from the nearer end, so that weight 1 gives ``end`` exactly."""
+    refuse("lerp", result_type(self, end), "bool int")
     self, end, weight = wide(self, end, weight)
     step = weight * (end - self)
     return jnp.where(jnp.abs(weight) < 0.5, self + step, end - (end - self) * (1 - weight))
 
 
-@op("clamp", "clamp.Tensor")
+@op("clamp", "clamp.Tensor", refuses="complex")
 def clamp(self, min=None, max=None):
     """Above both limits where they cross, ``max`` counts; NaN stays."""
     self, low, high = promote(self, min, max)
@@ -337,13 +380,13 @@ def clamp(self, min=None, max=None):
     return self if high is None else jnp.minimum(self, high)
 
 
-@op("clamp_min", "clamp_min.Tensor")
+@op("clamp_min", "clamp_min.Tensor", refuses="complex")
 def clamp_min(self, min):
     """``clamp`` with a lower limit."""
     return clamp(self, min)
 
 
-@op("clamp_max", "clamp_max.Tensor")
+@op("clamp_max", "clamp_max.Tensor", refuses="complex")
 def clamp_max(self, max):
     """``clamp`` with an upper limit."""
     return clamp(self, None, max)
@@ -355,9 +398,9 @@ def copy(self, src):
     return convert(jnp.broadcast_to(src, self.shape), self.dtype)
 
 
-@op("where.self")
+@op("where.self", meta=lambda condition: condition.dtype == jnp.bool_)
 def where(condition, self, other):
-    """``jnp.where`` with PyTorch's promotion."""
+    """``jnp.where`` with PyTorch's promotion. The meta function takes no uint8 for a condition."""
     return jnp.where(condition != 0, *promote(self, other))
 
 

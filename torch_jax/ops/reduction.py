@@ -115,25 +115,25 @@ def _moments(x, dim, correction, keepdim):
     return variance, mean if keepdim else jnp.squeeze(mean, axes(x, dim))
 
 
-@op("var.correction")
+@op("var.correction", refuses="bool int")
 def var(self, dim=None, *, correction=None, keepdim=False):
     """``correction`` is 1 unless given."""
     return _moments(self, dim, correction, keepdim)[0]
 
 
-@op("std.correction")
+@op("std.correction", refuses="bool int")
 def std(self, dim=None, *, correction=None, keepdim=False):
     """The root of :func:`var`."""
     return jnp.sqrt(var(self, dim, correction=correction, keepdim=keepdim))
 
 
-@op("var_mean.correction")
+@op("var_mean.correction", refuses="bool int")
 def var_mean(self, dim=None, *, correction=None, keepdim=False):
     """Variance and mean in one pass."""
     return _moments(self, dim, correction, keepdim)
 
 
-@op("std_mean.correction")
+@op("std_mean.correction", refuses="bool int")
 def std_mean(self, dim=None, *, correction=None, keepdim=False):
     """Deviation and mean in one pass."""
     variance, mean = _moments(self, dim, correction, keepdim)
@@ -151,21 +151,21 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
         index = arg(x.reshape(1) if x.ndim == 0 else x, dim, keepdims=keepdim)
         return index.reshape(()) if x.ndim == 0 else index
 
-    @op(f"a{name}", meta_error=IndexError)
+    @op(f"a{name}", meta_error=IndexError, refuses="complex")
     def over_dims(self, dim=(), keepdim=False):
         return reduce(self, axes(self, dim), keepdims=keepdim)
 
-    @op(name)
+    @op(name, refuses="complex")
     def over_all(self):
         return reduce(self)
 
-    @op(f"{name}.dim")
+    @op(f"{name}.dim", refuses="complex")
     def with_index(self, dim, keepdim=False):
         require_some(self, dim)
         values = reduce(self, axes(self, dim), keepdims=keepdim)
         return values, positions(self, dim, keepdim)
 
-    @op(f"arg{name}", meta_error=IndexError)
+    @op(f"arg{name}", meta_error=IndexError, refuses="bool complex")
     def arg_over(self, dim=None, keepdim=False):
         if dim is None:
             index = arg(self.reshape(-1), 0)
@@ -180,14 +180,14 @@ _extreme("max", jnp.max, jnp.argmax)
 _extreme("min", jnp.min, jnp.argmin)
 
 
-@op("aminmax")
+@op("aminmax", refuses="complex")
 def aminmax(self, *, dim=None, keepdim=False):
     """Smallest and largest, over one dimension or all."""
     over = axes(self, dim)
     return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
 
 
-@op("_aminmax", "_aminmax.dim")
+@op("_aminmax", "_aminmax.dim", refuses="complex")
 def aminmax_positional(self, dim=None, keepdim=False):
     """:func:`aminmax` with positional arguments."""
     return aminmax(self, dim=dim, keepdim=keepdim)
@@ -196,19 +196,19 @@ def aminmax_positional(self, dim=None, keepdim=False):
 def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
     @op(name)
     def over_all(self):
-        return reduce(self)
+        return reduce(self != 0)
 
     @op(f"{name}.dim")
     def over_dim(self, dim, keepdim=False):
-        return reduce(self, axes(self, dim), keepdims=keepdim)
+        return reduce(self != 0, axes(self, dim), keepdims=keepdim)
 
     @op(f"{name}.dims")
     def over_dims(self, dim=None, keepdim=False):
         if dim == ():
             return self != 0
-        return reduce(self, axes(self, dim), keepdims=keepdim)
+        return reduce(self != 0, axes(self, dim), keepdims=keepdim)
 
-    over_all.__doc__ = over_dim.__doc__ = f"``jnp.{name}``."
+    over_all.__doc__ = over_dim.__doc__ = f"``jnp.{name}``, which sees only real parts."
     over_dims.__doc__ = f"``jnp.{name}``; an empty list reduces nothing."
 
 
@@ -232,7 +232,7 @@ def logsumexp(self, dim, keepdim=False):
     return jax.nn.logsumexp(x, over, keepdims=keepdim)
 
 
-@op("trace")
+@op("trace", refuses="bool")
 def trace(self):
     """Integers sum in int64."""
     return jnp.trace(_accumulable(self, None))
@@ -267,7 +267,7 @@ def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
 
 
-@op("linalg__powsum", static=("ord",))
+@op("linalg__powsum", static=("ord",), refuses="bool int")
 def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     """``sum |x|^ord``."""
     x = self if dtype is None else self.astype(dtype)

@@ -23,14 +23,14 @@ def wide_float(x: jax.Array) -> jax.Array:
     return x.astype(opmath(floating(x.dtype)))
 
 
-def float_op(name: str, function: Unary) -> None:
+def float_op(name: str, function: Unary, refuses: str = "") -> None:
     """Enter ``function``, computed in the float dtype that PyTorch computes in."""
 
     def lowering(self):
         return function(wide_float(self))
 
     lowering.__doc__ = f"``{getattr(function, '__name__', name)}``; integers become floats."
-    op(name)(lowering)
+    op(name, refuses=refuses)(lowering)
 
 
 def _erfinv(x):
@@ -61,6 +61,8 @@ def _entr(x):
     inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
 
+
+_OF_REALS = frozenset("erf erfc erfinv i0 special_entr special_i0e special_i1 special_i1e".split())
 
 for _name, _function in {
     "acos": jnp.arccos,
@@ -101,7 +103,7 @@ for _name, _function in {
     "tan": jnp.tan,
     "tanh": jnp.tanh,
 }.items():
-    float_op(_name, _function)
+    float_op(_name, _function, "complex" if _name in _OF_REALS else "")
 
 
 def _rounding(name: str, function: Unary) -> None:
@@ -109,7 +111,7 @@ def _rounding(name: str, function: Unary) -> None:
         return function(self) if category(self.dtype) == 2 else self
 
     lowering.__doc__ = f"``{function.__name__}``; integers are whole already."
-    op(name)(lowering)
+    op(name, refuses="bool complex")(lowering)
 
 
 for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trunc}.items():
@@ -117,26 +119,24 @@ for _name, _function in {"floor": jnp.floor, "ceil": jnp.ceil, "trunc": jnp.trun
 _rounding("round", jnp.round)
 
 
-@op("round.decimals")
+@op("round.decimals", refuses="bool int complex")
 def round_decimals(self, *, decimals):
     """Scaled by a power of ten, rounded half to even, and scaled back."""
-    if category(self.dtype) != 2:
-        return self
     x = wide_float(self)
     ten = x.dtype.type(10.0 ** abs(decimals))
     return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
 
 
-@op("frac")
+@op("frac", refuses="bool int complex")
 def frac(self):
     """The fraction, of the sign of ``self``."""
     return self - jnp.trunc(self)
 
 
-@op("abs")
+@op("abs", refuses="bool")
 def absolute(self):
     """Real for complex."""
-    return self if self.dtype == jnp.bool_ else jnp.abs(self)
+    return jnp.abs(self)
 
 
 @op("neg")
@@ -145,7 +145,7 @@ def neg(self):
     return -self
 
 
-@op("sign")
+@op("sign", refuses="complex")
 def sign(self):
     """0 for NaN."""
     if self.dtype == jnp.bool_:
@@ -162,7 +162,7 @@ def sgn(self):
     return jnp.where(size == 0, 0, self / jnp.where(size == 0, 1, size).astype(self.dtype))
 
 
-@op("signbit")
+@op("signbit", refuses="complex")
 def signbit(self):
     """Of a float the bit itself, so also of -0.0 and NaN."""
     return jnp.signbit(self) if category(self.dtype) == 2 else self < 0
@@ -186,7 +186,7 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
     return jnp.where(self == -np.inf, value(neginf, limits.min), x)
 
 
-@op("logit")
+@op("logit", refuses="complex")
 def logit(self, eps=None):
     """Clamped to ``[eps, 1 - eps]`` first where ``eps`` is given."""
     x = wide_float(self)
@@ -195,7 +195,7 @@ def logit(self, eps=None):
     return jnp.log(x / (1 - x))
 
 
-@op("logit_backward")
+@op("logit_backward", refuses="bool int complex")
 def logit_backward(grad_output, self, eps=None):
     """Without ``eps``, NaN outside ``[0, 1]``; with it, 0 outside the limits."""
     x = wide_float(self)
@@ -204,14 +204,14 @@ def logit_backward(grad_output, self, eps=None):
     return jnp.where((x < low) | (x > 1 - low), outside, g / (x * (1 - x)))
 
 
-@op("sigmoid_backward")
+@op("sigmoid_backward", refuses="bool int")
 def sigmoid_backward(grad_output, output):
     """``g * conj(y (1 - y))``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj((1 - y) * y)
 
 
-@op("tanh_backward")
+@op("tanh_backward", refuses="bool int")
 def tanh_backward(grad_output, output):
     """``g * conj(1 - y²)``."""
     g, y = wide_float(grad_output), wide_float(output)
