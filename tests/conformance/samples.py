@@ -73,6 +73,8 @@ def on(device: str, value: Any) -> Any:
 
 def _copy(value: Any, device: str, storages: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
+        if value.is_meta:  # of a sample that mixes devices
+            return value
         return _copy_tensor(value, device, storages)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(_copy(v, device, storages) for v in value)

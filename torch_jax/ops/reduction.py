@@ -140,19 +140,27 @@ def std_mean(self, dim=None, *, correction=None, keepdim=False):
     return jnp.sqrt(variance), mean
 
 
+def _reduces_some(self, dim=None):
+    """For ``meta=``: false where PyTorch's meta function misses that CPU raises IndexError."""
+    return dim in (None, ()) or count(self, dim) != 0
+
+
+def _require_some(name: str, x: jax.Array, dim: Dims) -> None:
+    for d in axes(x, dim):
+        if x.shape[d] == 0:
+            raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
+
+
 def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax.Array]) -> None:
     """``amax``, ``max``, ``max.dim`` and ``argmax``, or those of ``min``; NaN wins."""
-
-    def require_some(x, dim):
-        if x.ndim and x.shape[dim] == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
 
     def positions(x, dim, keepdim):
         index = arg(x.reshape(1) if x.ndim == 0 else x, dim, keepdims=keepdim)
         return index.reshape(()) if x.ndim == 0 else index
 
-    @op(f"a{name}", meta_error=IndexError, refuses="complex")
+    @op(f"a{name}", meta=_reduces_some, refuses="complex")
     def over_dims(self, dim=(), keepdim=False):
+        _require_some(f"a{name}", self, dim)
         return reduce(self, axes(self, dim), keepdims=keepdim)
 
     @op(name, refuses="complex")
@@ -161,7 +169,7 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
 
     @op(f"{name}.dim", refuses="complex")
     def with_index(self, dim, keepdim=False):
-        require_some(self, dim)
+        _require_some(name, self, dim)
         values = reduce(self, axes(self, dim), keepdims=keepdim)
         return values, positions(self, dim, keepdim)
 
@@ -180,10 +188,11 @@ _extreme("max", jnp.max, jnp.argmax)
 _extreme("min", jnp.min, jnp.argmin)
 
 
-@op("aminmax", refuses="complex")
+@op("aminmax", meta=_reduces_some, refuses="complex")
 def aminmax(self, *, dim=None, keepdim=False):
     """Smallest and largest, over one dimension or all."""
     over = axes(self, dim)
+    _require_some("aminmax", self, dim)
     return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
 
 
