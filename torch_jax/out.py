@@ -8,24 +8,25 @@ CPU kernels know is listed here.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from torch_jax import errors
+from torch_jax import errors, geometry
 from torch_jax.infer import infer
 from torch_jax.kernels import copy_, resize_
 from torch_jax.storage import is_jax
-from torch_jax.variants import is_out_argument
+from torch_jax.variants import is_mutated, is_out_argument, table_name
 
 # Operators whose CPU kernels, not meta functions, ask for outputs of the result's very dtype.
 SAME_DTYPE = frozenset(
     """
     all amax amin aminmax angle any avg_pool3d bitwise_not bucketize conj_physical cummax cummin
-    diag heaviside index_add index_copy index_select isin kthvalue linalg_cross
-    linalg_solve_triangular masked_select mode msort nan_to_num neg nonzero round scatter_reduce
-    searchsorted slice_scatter sort take tril triu unfold_copy
+    cumprod cumsum diag diag_embed diagonal_copy heaviside index_add index_copy index_select
+    isin kthvalue linalg_cross linalg_solve_triangular linalg_vector_norm masked_select mode
+    msort multinomial nan_to_num neg nonzero round scatter_reduce searchsorted slice_scatter
+    sort take tril triu unfold_copy
     """.split()
 )
 
@@ -33,35 +34,94 @@ SAME_DTYPE = frozenset(
 RESIZED_SILENTLY = frozenset(
     """
     addbmm arange bernoulli eye full linspace log_sigmoid_forward logspace multinomial narrow_copy
-    normal ones randint randn randperm rand range zeros
+    normal.float_float_out ones rand randint randn randperm range zeros
     """.split()
 )
 
-# Operators that raise TypeError where a result cannot be cast to its output.
-TYPE_ERROR = frozenset({"_chunk_cat", "cat", "stack"})
+# What is raised where a result cannot be cast to its output, if not RuntimeError.
+CAST_ERRORS = {
+    "_chunk_cat": TypeError,
+    "cat": TypeError,
+    "normal": NotImplementedError,
+    "stack": TypeError,
+}
+
+# Operators whose ``dtype`` the output's does not stand for.
+OWN_DTYPE = frozenset({"linalg_vector_norm"})
+
+# Operators that fill an output of any dtype.
+ANY_DTYPE = frozenset({"bernoulli"})
+
+# Operators that refuse an output over the memory of an input.
+NO_OVERLAP = frozenset(
+    """
+    cat gather index index_select kthvalue masked_select median nanmedian nonzero take
+    """.split()
+)
 
 
 def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     """The kernel of an ``out=`` overload, out of the functional one."""
     names = [a.name for a in op._schema.arguments if is_out_argument(a)]
     choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
+    if _packet(op) in OWN_DTYPE:
+        choices -= {"dtype"}
+    # running statistics, whose new values the functional operator returns last
+    written = [i for i, a in enumerate(op._schema.arguments) if is_mutated(a) and not a.kwarg_only]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         outs = {name: kwargs.pop(name) for name in names}
         first = outs[names[0]]
+        alone = _packet(op) in NO_OVERLAP
+        inputs = [*args, *kwargs.values()] if alone else []
+        if alone:
+            _refuse_repetition(outs.values())
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
             if kwargs.get(choice) is None:
                 kwargs[choice] = getattr(first, choice)
         result = functional(*args, **kwargs)
         results = [result] if isinstance(result, torch.Tensor) else list(result)
-        pairs = list(zip(outs.values(), results, strict=True))
-        if any(out.dtype != new.dtype for out, new in pairs):
+        targets = [*outs.values(), *(args[i] for i in written)]
+        pairs = list(zip(targets, results, strict=True))
+        other_dtype = any(out.dtype != new.dtype for out, new in pairs)
+        if other_dtype and _packet(op) not in ANY_DTYPE:
             _refuse_dtypes(op, args, {k: v for k, v in kwargs.items() if k not in choices}, outs)
         for out, new in pairs:
-            _write(op, out, new)
+            _write(op, out, new, inputs)
         return first if len(outs) == 1 else tuple(outs.values())
 
     return call
+
+
+def _refuse_repetition(outs: Iterable[torch.Tensor]) -> None:
+    """Raise where elements of an output share memory among themselves."""
+    for out in outs:
+        strides = zip(out.shape, out.stride(), strict=True)
+        if out.numel() and any(n > 1 and step == 0 for n, step in strides):
+            raise errors.shared_memory("more than one element of the written-to tensor refers")
+
+
+def _refuse_overlap(out: torch.Tensor, inputs: list[Any]) -> None:
+    """Raise where an output shares memory with an input."""
+    for value in inputs:
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(tensor, torch.Tensor) and _overlap(out, tensor):
+                raise errors.shared_memory(
+                    "some elements of the input tensor and the written-to tensor refer"
+                )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two dense tensors share elements; PyTorch does not ask of others either."""
+    if not (is_jax(a) and is_jax(b) and a.numel() and b.numel()):
+        return False
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
+        return False
+    if any(geometry.memory_order(t.shape, t.stride()) is None for t in (a, b)):
+        return False
+    spans = [(t.storage_offset() * t.itemsize, t.nbytes) for t in (a, b)]
+    (first, length), (second, _) = sorted(spans)
+    return second < first + length
 
 
 def _refuse_dtypes(op: Any, args: tuple, kwargs: dict, outs: dict[str, torch.Tensor]) -> None:
@@ -75,21 +135,25 @@ def _refuse_dtypes(op: Any, args: tuple, kwargs: dict, outs: dict[str, torch.Ten
 
 
 def _cast_error(op: Any) -> type[Exception]:
-    return TypeError if _packet(op) in TYPE_ERROR else RuntimeError
+    return CAST_ERRORS.get(_packet(op), RuntimeError)
 
 
 def _packet(op: Any) -> str:
     return op._schema.name.removeprefix("aten::")
 
 
-def _write(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
+def _write(op: Any, out: torch.Tensor, result: torch.Tensor, inputs: list[Any]) -> None:
+    """Write a result into an output, which must share no memory with ``inputs``."""
     if not is_jax(out):
         raise errors.same_device(op, out)
     if out.dtype != result.dtype:
         if _packet(op) in SAME_DTYPE:
             raise errors.another_dtype(op, result.dtype, out.dtype)
-        errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
-    _resize(out, tuple(result.shape), silently=_packet(op) in RESIZED_SILENTLY)
+        if _packet(op) not in ANY_DTYPE:
+            errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
+    silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
+    _resize(out, tuple(result.shape), silently)
+    _refuse_overlap(out, inputs)
     copy_(out, result)
 
 

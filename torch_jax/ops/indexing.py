@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops.promotion import convert
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import column_major, op
 
 # ---- masks as positions
 
@@ -290,6 +290,8 @@ def _check_source(mask, source, self):
 @op("masked_scatter", check=_check_source)
 def masked_scatter(self, mask, source):
     """The k-th place where the mask holds takes the k-th element of the source."""
+    if mask.dtype != jnp.bool_:
+        raise RuntimeError(f"masked_scatter expects a mask of bool, not of {mask.dtype}")
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     mask, self = jnp.broadcast_to(mask, shape), jnp.broadcast_to(self, shape)
     if source.size == 0:
@@ -310,8 +312,8 @@ def masked_scatter_backward(grad_output, mask, sizes):
 
 @op("nonzero", concrete=True, meta=False)
 def nonzero(self):
-    """``jnp.argwhere``; one row of no columns for a zero-dim tensor that is not zero."""
-    return jnp.asarray(np.argwhere(np.asarray(self)), jnp.int64)
+    """``jnp.argwhere``, a column for each dimension laid out in one piece."""
+    return column_major(jnp.asarray(np.argwhere(np.asarray(self)), jnp.int64))
 
 
 @op("nonzero_static", meta=False)  # whose strides are not those of the CPU

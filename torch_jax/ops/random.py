@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, default_float, opmath
+from torch_jax.ops.promotion import category, default_float, opmath, refuse
 from torch_jax.ops.registry import op
 
 # ---- building blocks
@@ -23,16 +23,15 @@ def _unit(key, shape, dtype):
     return random.astype(opmath(dtype)) * opmath(dtype).type(2.0**-bits)
 
 
-def _floating(dtype) -> np.dtype:
-    """``dtype``, where it has fractions; PyTorch's refusal where it has none."""
-    if category(dtype) < 2:
-        raise NotImplementedError(f"a continuous distribution is not implemented for {dtype}")
-    return np.dtype(dtype)
+def _continuous(name: str, dtype) -> None:
+    """PyTorch's refusal of a dtype that is not real, or has no fractions."""
+    if category(dtype) != 2:
+        raise RuntimeError(f"{name} is a continuous distribution, and {dtype} no floating dtype")
 
 
 def _uniform(key, shape, dtype, low=0.0, high=1.0):
     """In [low, high), also after rounding to ``dtype``."""
-    dtype = _floating(dtype)
+    refuse("uniform", dtype, "bool int complex")
     low, high = (jnp.asarray(x).astype(opmath(dtype)) for x in (low, high))
     x = (_unit(key, shape, dtype) * (high - low) + low).astype(dtype)
     return jnp.where(x >= high.astype(dtype), low.astype(dtype), x)
@@ -40,7 +39,8 @@ def _uniform(key, shape, dtype, low=0.0, high=1.0):
 
 def _normal(key, shape, dtype):
     """Standard normal, in ``opmath``; a complex one has variance 1 in all."""
-    return jax.random.normal(key, shape, opmath(_floating(dtype)))
+    refuse("normal", dtype, "bool int")
+    return jax.random.normal(key, shape, opmath(dtype))
 
 
 def _integers(key, shape, low: int, count: int):
@@ -78,7 +78,13 @@ def rand(size, *, dtype=None, key):
     return _uniform(key, size, dtype)
 
 
-@op("randn", "randn.generator", random=True)
+def _meta_knows(self=None, mean=None, dtype=None) -> bool:
+    """Meta functions refuse integers (and more) with RuntimeError: kernels do that rightly."""
+    given = [dtype] if dtype is not None else [x.dtype for x in (self, mean) if hasattr(x, "dtype")]
+    return all(category(d) == 2 for d in given)
+
+
+@op("randn", "randn.generator", random=True, meta=_meta_knows)
 def randn(size, *, dtype=None, key):
     """Standard normal."""
     return _normal(key, size, _dtype(dtype))
@@ -141,7 +147,13 @@ def randperm(n, *, dtype=np.int64, key):
 # ---- filling a tensor (``uniform_`` and the like are derived from these)
 
 
-@op("uniform", random=True)
+def _check_bounds(self, from_=0.0, to=1.0):
+    greatest = jnp.finfo(self.dtype).max if category(self.dtype) >= 2 else 0
+    ok = (abs(from_) <= greatest) & (abs(to) <= greatest) & (0 <= to - from_)
+    return ok, "uniform_ expects from <= to, both finite numbers of the dtype", RuntimeError
+
+
+@op("uniform", random=True, check=_check_bounds)
 def uniform(self, low=0.0, high=1.0, *, key):
     """In [from, to)."""
     if category(self.dtype) == 3:
@@ -151,20 +163,20 @@ def uniform(self, low=0.0, high=1.0, *, key):
     return _uniform(key, self.shape, self.dtype, low, high)
 
 
-@op("normal_functional", random=True)
+def _check_std(std=1.0):
+    return jnp.all(jnp.asarray(std) >= 0), "normal expects all elements of std >= 0.0", RuntimeError
+
+
+@op("normal_functional", random=True, meta=_meta_knows, check=_check_std)
 def normal_functional(self, mean=0.0, std=1.0, *, key):
     """``normal_``."""
     return _normal(key, self.shape, self.dtype) * std + mean
 
 
-@op("normal.float_float", random=True)
+@op("normal.float_float", random=True, meta=_meta_knows, check=_check_std)
 def normal_size(mean, std, size, *, dtype=None, key):
     """A new tensor."""
     return _normal(key, size, _dtype(dtype)) * std + mean
-
-
-def _check_std(std=1.0):
-    return jnp.all(jnp.asarray(std) >= 0), "normal expects all elements of std >= 0.0", RuntimeError
 
 
 @op(
@@ -172,6 +184,7 @@ def _check_std(std=1.0):
     "normal.float_Tensor",
     "normal.Tensor_Tensor",
     random=True,
+    meta=_meta_knows,
     check=_check_std,
 )
 def normal(mean, std=1.0, *, key):
@@ -212,6 +225,7 @@ def bernoulli(self, *, key):
 def bernoulli_p(self, p=0.5, *, key):
     """1 with one probability; in place it has a default that it lacks here."""
     _check_probability(p)
+    refuse("bernoulli", self.dtype, "complex")
     return _draw(key, np.float32(p), self.shape)
 
 
@@ -224,6 +238,7 @@ def bernoulli_tensor(self, p, *, key):
 @op("random", random=True)
 def random(self, *, key):
     """Integers from 0 to the greatest that the dtype holds (and all below it) exactly."""
+    refuse("random", self.dtype, "complex")
     return _integers(key, self.shape, 0, _limit(self.dtype))
 
 
@@ -244,34 +259,50 @@ def _open_unit(key, shape, dtype):
     return 1 - _unit(key, shape, dtype)
 
 
-@op("exponential", random=True)
+def _check_lambd(lambd=1.0):
+    return lambd > 0, "exponential_ expects lambda > 0.0", RuntimeError
+
+
+@op("exponential", random=True, check=_check_lambd)
 def exponential(self, lambd=1.0, *, key):
-    """Rate ``lambd``; never 0."""
-    dtype = _floating(self.dtype)
-    wide = opmath(dtype)
+    """Rate ``lambd``; never 0, but for an infinite rate."""
+    _continuous("exponential", self.dtype)
+    wide = opmath(self.dtype)
     u = _open_unit(key, self.shape, wide)
     return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
 
 
-@op("geometric", static=("p",), random=True)
+@op("geometric", static=("p",), random=True, meta=_meta_knows)
 def geometric(self, p, *, key):
     """How many trials up to the first success: 1, 2, …"""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    refuse("geometric", self.dtype, "bool complex")
     wide = opmath(self.dtype) if category(self.dtype) == 2 else np.dtype(np.float32)
     trials = jnp.ceil(jnp.log(_open_unit(key, self.shape, wide)) / wide.type(np.log1p(-p)))
     return jnp.maximum(trials, 1)
 
 
-@op("cauchy", random=True)
+def _check_sigma(sigma=1.0):
+    return sigma > 0, "cauchy_ expects sigma > 0.0", RuntimeError
+
+
+@op("cauchy", random=True, check=_check_sigma)
 def cauchy(self, median=0.0, sigma=1.0, *, key):
     """``median + sigma * tan(pi * (u - 1/2))``."""
-    return jax.random.cauchy(key, self.shape, opmath(self.dtype)) * sigma + median
+    _continuous("cauchy", self.dtype)
+    wide = opmath(self.dtype)
+    return jax.random.cauchy(key, self.shape, wide) * sigma + median
 
 
-@op("log_normal", random=True)
+def _check_log_std(std=2.0):
+    return std > 0, "log_normal_ expects std > 0.0", RuntimeError
+
+
+@op("log_normal", random=True, meta=_meta_knows, check=_check_log_std)
 def log_normal(self, mean=1.0, std=2.0, *, key):
     """The exponential of a normal."""
+    refuse("log_normal", self.dtype, "bool int complex")
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean)
 
 

@@ -13,9 +13,16 @@ from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
 
 
-@op("cat")
+def _have_dims(tensors) -> bool:
+    """The meta function stumbles over tensors without dimensions in the wrong way."""
+    return all(t.ndim for t in tensors)
+
+
+@op("cat", meta=_have_dims)
 def cat(tensors, dim=0):
     """Tensors of shape ``(0,)`` join with any shape, and count for the dtype alone."""
+    if not _have_dims(tensors):
+        raise RuntimeError("zero-dimensional tensor cannot be concatenated")
     tensors = promote(*tensors)
     kept = [t for t in tensors if t.shape != (0,)]
     return jnp.concatenate(kept, dim) if kept else tensors[0]
@@ -211,6 +218,7 @@ def _grow(x, dim: int, start: int, size: int):
 @op("_chunk_cat")
 def _chunk_cat(tensors, dim, num_chunks):
     """Each tensor zero-padded to ``num_chunks`` equal chunks, which are joined flat."""
+    dim %= tensors[0].ndim
 
     def chunks(x):
         short = -x.shape[dim] % num_chunks

@@ -5,6 +5,8 @@ NaN is the greatest number, as in PyTorch and in XLA's sort.
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -231,25 +233,11 @@ def histc(self, bins=100, min=0, max=0):
     return _tally(position, bins, jnp.ones_like(x))
 
 
-def _histogram(self, edges, position, weight, density):
-    x = self.reshape(-1)
-    weights = jnp.ones_like(x) if weight is None else weight.reshape(-1)
-    counts = _tally(position, edges.size - 1, weights)
-    if density:
-        counts = counts / counts.sum() / jnp.diff(edges)
-    return counts, edges
-
-
-@op("histogram.bin_ct", static=("range",), meta=False)
-def histogram_bins(self, bins=100, *, range=None, weight=None, density=False):
-    """Equal bins over a range, or over that of the data; with their edges."""
-    x = self.reshape(-1)
-    if range is None:
-        range = (x.min(), x.max()) if x.size else (0, 1)
-    low, high = _widen(x, range[0], range[1], 0.5)
-    edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
-    position = _edge_bin(edges, x)
-    return _histogram(x, edges, position, weight, density)
+def _even_edges(x, bins: int, range):
+    """The edges of equal bins over a range, or over that of the vector ``x``."""
+    least, most = range or ((x.min(), x.max()) if x.size else (0, 1))
+    low, high = _widen(x, least, most, 0.5)
+    return jnp.linspace(low, high, bins + 1, dtype=x.dtype)
 
 
 def _edge_bin(edges, x):
@@ -258,10 +246,57 @@ def _edge_bin(edges, x):
     return jnp.where(x <= edges[-1], position, -1)
 
 
+def _histogram(points, edges, weight, density):
+    """Counts of the rows of a matrix in bins with these edges, a sequence for each column."""
+    counts = tuple(e.size - 1 for e in edges)
+    place = [_edge_bin(e, points[:, i]) for i, e in enumerate(edges)]
+    inside = jnp.all(jnp.stack(place) >= 0, 0)
+    position = jnp.where(inside, jnp.ravel_multi_index(place, counts, mode="clip"), -1)
+    weights = jnp.ones_like(points[:, 0]) if weight is None else weight.reshape(-1)
+    tally = _tally(position, math.prod(counts), weights).reshape(counts)
+    if density:
+        tally = tally / tally.sum()
+        for i, e in enumerate(edges):
+            tally = tally / jnp.expand_dims(jnp.diff(e), [d for d in range(len(edges)) if d != i])
+    return tally
+
+
+@op("histogram.bin_ct", static=("range",), meta=False)
+def histogram_bins(self, bins=100, *, range=None, weight=None, density=False):
+    """Equal bins over a range, or over that of the data; with their edges."""
+    edges = _even_edges(self.reshape(-1), bins, range)
+    return histogram_edges(self, edges, weight=weight, density=density)
+
+
 @op("histogram.bins_tensor", meta=False)
 def histogram_edges(self, bins, *, weight=None, density=False):
     """Bins whose edges are given."""
-    return _histogram(self, bins, _edge_bin(bins, self.reshape(-1)), weight, density)
+    return _histogram(self.reshape(-1, 1), [bins], weight, density), bins
+
+
+def _points(self):
+    return self.reshape(-1, self.shape[-1])
+
+
+@op("_histogramdd_bin_edges", static=("range",), meta=False)
+def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False):
+    """Edges of equal bins for each column; ``range`` has two numbers for each."""
+    columns = _points(self).T
+    ranges = [None] * len(bins) if range is None else zip(range[::2], range[1::2], strict=True)
+    return [_even_edges(*each) for each in zip(columns, bins, ranges, strict=True)]
+
+
+@op("_histogramdd_from_bin_cts", static=("range",), meta=False)
+def histogramdd_from_bin_counts(self, bins, *, range=None, weight=None, density=False):
+    """Counts of points, the last dimension, in equal bins."""
+    edges = histogramdd_bin_edges(self, bins, range=range)
+    return _histogram(_points(self), edges, weight, density)
+
+
+@op("_histogramdd_from_bin_tensors", meta=False)
+def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
+    """Counts of points, the last dimension, in bins whose edges are given."""
+    return _histogram(_points(self), bins, weight, density)
 
 
 @op("bincount", concrete=True, meta=False)

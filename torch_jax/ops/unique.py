@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ def _unique_pair(self, sorted=True, return_inverse=False):
 def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bool):
     """Distinct slices along ``dim``, on the host: their order is that of whole rows."""
     x = np.moveaxis(np.asarray(self), dim, 0)
-    rows = x.reshape(len(x), -1)
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
     order = np.arange(len(rows))
     if sort and rows.shape[1]:
         order = np.lexsort(rows.T[::-1])

@@ -1,0 +1,119 @@
+"""Reductions of neighbouring runs of a dimension, their lengths given for each batch."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.indexing import write
+from torch_jax.ops.promotion import opmath
+from torch_jax.ops.registry import op
+from torch_jax.ops.sort import search
+
+_METHODS = {"sum": "add", "mean": "add", "prod": "multiply", "max": "max", "min": "min"}
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -jnp.inf, "min": jnp.inf}
+
+
+class _Segments:
+    """Which segment each element belongs to; arrays are seen as ``[batch, element, inner]``."""
+
+    def __init__(self, lengths, offsets, shape, axis: int):
+        bounds = lengths if offsets is None else offsets
+        if axis % len(shape) != bounds.ndim - 1 or bounds.shape[:-1] != shape[: bounds.ndim - 1]:
+            raise RuntimeError(
+                f"segment_reduce(): lengths or offsets of shape {bounds.shape} do not fit data of "
+                f"shape {shape} along axis {axis}: their last dimension must be the axis"
+            )
+        if offsets is None:
+            before = [(0, 0)] * (lengths.ndim - 1) + [(1, 0)]
+            offsets = jnp.pad(jnp.cumsum(lengths, -1), before)
+        offsets = offsets.reshape(-1, offsets.shape[-1])
+        self.lengths = jnp.diff(offsets)[..., None]
+        self.batch, self.count = self.lengths.shape[:2]
+        self.size = shape[axis]
+        self.shape = shape[: bounds.ndim - 1], shape[bounds.ndim :]
+        position = lax.broadcasted_iota(offsets.dtype, (self.batch, self.size), 1)
+        segment = search(offsets[:, 1:], position, right=True)
+        segment = jnp.where(position < offsets[:, :1], self.count, segment)  # of none
+        self.at = lax.broadcasted_iota(segment.dtype, segment.shape, 0), segment
+
+    def split(self, x, size: int):
+        """An array whose axis has this size, as ``[batch, size, inner]`` in ``opmath``."""
+        return x.astype(opmath(x.dtype)).reshape(self.batch, size, -1)
+
+    def join(self, x):
+        """Undo :meth:`split`."""
+        before, after = self.shape
+        return x.reshape(*before, x.shape[1], *after)
+
+    def reduce(self, x, method: str, initial=0):
+        """``[batch, element, inner]`` to ``[batch, segment, inner]``."""
+        start = jnp.full((self.batch, self.count, x.shape[-1]), initial, x.dtype)
+        return write(start, self.at, x, method)
+
+    def spread(self, x):
+        """To each element what its segment has, and 0 to elements of none."""
+        return x.at[self.at].get(mode="fill", fill_value=0)
+
+
+def _check_lengths(data, lengths=None, axis=0, unsafe=False):
+    if unsafe or lengths is None:
+        return True, ""
+    ok = jnp.all(lengths >= 0) & jnp.all(lengths.sum(-1) == data.shape[axis])
+    return ok, "lengths must not be negative and sum to the size of data's axis", RuntimeError
+
+
+@op("segment_reduce", check=_check_lengths)
+def segment_reduce(
+    data,
+    reduce,
+    *,
+    lengths=None,
+    indices=None,
+    offsets=None,
+    axis=0,
+    unsafe=False,
+    initial=None,
+):
+    """The initial value counts in a mean's sum, not in its divisor; a mean of nothing is NaN."""
+    if indices is not None:
+        raise RuntimeError("segment_reduce(): indices based reduction is not supported yet.")
+    segments = _Segments(lengths, offsets, data.shape, axis)
+    start = _NEUTRAL[reduce] if initial is None else initial
+    result = segments.reduce(segments.split(data, segments.size), _METHODS[reduce], start)
+    if reduce == "mean":
+        nothing = jnp.nan if initial is None else result
+        result = jnp.where(segments.lengths > 0, result / segments.lengths, nothing)
+    return segments.join(result)
+
+
+@op("_segment_reduce_backward", meta=False)
+def segment_reduce_backward(
+    grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None
+):
+    """Equal extremes share the gradient; that of a product leaves each element out in turn."""
+    segments = _Segments(lengths, offsets, data.shape, axis)
+    x = segments.split(data, segments.size)
+    grads = segments.spread(segments.split(grad, segments.count))
+    if reduce in ("max", "min"):
+        whole = segments.spread(segments.split(output, segments.count))
+        chosen = jnp.isnan(x) | (x == whole)
+        share = segments.spread(segments.reduce(chosen.astype(x.dtype), "add"))
+        grads = jnp.where(chosen, grads / jnp.maximum(share, 1), 0)
+    elif reduce == "mean":
+        grads = grads / jnp.maximum(segments.spread(segments.lengths), 1)
+    elif reduce == "prod":
+        grads = grads * _product_of_others(segments, x, 1 if initial is None else initial)
+    inside = (segments.at[1] < segments.count)[..., None]
+    return segments.join(jnp.where(inside, grads, 0)).astype(data.dtype)
+
+
+def _product_of_others(segments: _Segments, x, initial):
+    """For each element the product of its segment without it, also where it is 0 or NaN."""
+    zero, nan = x == 0, jnp.isnan(x)
+    regular = jnp.where(zero | nan, 1, x)
+    product = segments.spread(segments.reduce(regular, "multiply", initial)) / regular
+    for mask, value in ((zero, 0), (nan, jnp.nan)):
+        others = segments.spread(segments.reduce(mask.astype(x.dtype), "add")) - mask
+        product = jnp.where(others > 0, product * value, product)
+    return product
