@@ -25,12 +25,16 @@ from torch_jax import dispatch
 _results: list[report.Result] = []
 
 
+MOST_EXECUTABLES = 3000  # about a gigabyte
+
+
 @pytest.fixture(autouse=True)
 def few_executables_at_a_time():
     """Drop what was compiled: tens of thousands of executables would not fit the memory."""
     yield
-    dispatch.forget_compiled()
-    jax.clear_caches()
+    if sum(len(k.cache) for k in dispatch.KERNELS_BY_OP.values()) > MOST_EXECUTABLES:
+        dispatch.forget_compiled()
+        jax.clear_caches()
 
 
 @pytest.fixture
