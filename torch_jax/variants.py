@@ -73,8 +73,12 @@ def is_out(op: Any) -> bool:
 
 def is_out_argument(argument: Any) -> bool:
     """Whether an argument is one of ``out=``."""
-    alias = argument.alias_info
-    return argument.kwarg_only and alias is not None and alias.is_write
+    return argument.kwarg_only and is_mutated(argument)
+
+
+def is_mutated(argument: Any) -> bool:
+    """Whether an operator writes this argument."""
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _inputs(schema: Any, ignored: frozenset[str]) -> list[tuple[str, str]]:

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import opmath
-from torch_jax.ops.registry import op
+from torch_jax.ops.promotion import HALVES, opmath, refuse
+from torch_jax.ops.registry import InOrder, op
 
 _STATS = ("running_mean", "running_var")
 
@@ -31,6 +32,22 @@ def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     return mean, jnp.square(x - mean).mean(axes, keepdims=True)
 
 
+def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
+    """The dtype that the CPU saves moments in: a half type's float32 parameters have a say."""
+    refuse("normalization", input.dtype, "bool int complex")
+    others = {p.dtype for p in parameters if p is not None and p.dtype != input.dtype}
+    if others and (input.dtype not in HALVES or others != {np.dtype(np.float32)}):
+        raise ValueError(f"parameters of {others} do not go with an input of {input.dtype}")
+    return others.pop() if others else input.dtype
+
+
+def _saved_mean(mean: jax.Array, x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """The mean that the forward saved, or, where it was rounded to a half type, a better one."""
+    if mean.dtype not in HALVES:
+        return mean.astype(x.dtype)
+    return x.mean(axes, keepdims=True).reshape(mean.shape)
+
+
 def _affine(x, weight, bias):
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
@@ -45,14 +62,27 @@ def _standardized_grad(grad, x_hat, rstd, axes):
 # ---- layer norm -------------------------------------------------------------------------------
 
 
-@op("native_layer_norm")
+def _refuse_shapes(input, normalized_shape, *parameters) -> None:
+    inner = input.shape[input.ndim - len(normalized_shape) :]
+    if not normalized_shape or inner != tuple(normalized_shape):
+        raise ValueError(f"expected input to end in {normalized_shape}, but it is {input.shape}")
+    for parameter in parameters:
+        if parameter is not None and parameter.shape != inner:
+            raise ValueError(f"expected weight and bias of shape {inner}, not {parameter.shape}")
+
+
+# PyTorch's meta function saves moments as CUDA does, in float32.
+@op("native_layer_norm", meta=False)
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
     """Standardize over the last dimensions; also returns mean and reciprocal deviation."""
+    _refuse_shapes(input, normalized_shape, weight, bias)
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    saved = _statistics_dtype(input, weight, bias)
     x, weight, bias = _wide(input, weight, bias)
     mean, var = _moments(x, axes)
     rstd = lax.rsqrt(var + eps)
-    return _affine((x - mean) * rstd, weight, bias), mean, rstd
+    out = _affine((x - mean) * rstd, weight, bias)
+    return out.astype(input.dtype), mean.astype(saved), rstd.astype(saved)
 
 
 @op("native_layer_norm_backward")
@@ -62,8 +92,8 @@ def native_layer_norm_backward(
     """Gradients of input, weight and bias."""
     split = input.ndim - len(normalized_shape)
     outer, inner = tuple(range(split)), tuple(range(split, input.ndim))
-    x, grad, mean, rstd, weight_wide = _wide(input, grad_out, mean, rstd, weight)
-    x_hat = (x - mean) * rstd
+    x, grad, rstd, weight_wide = _wide(input, grad_out, rstd, weight)
+    x_hat = (x - _saved_mean(mean, x, inner)) * rstd
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         grad_input = _standardized_grad(_affine(grad, weight_wide, None), x_hat, rstd, inner)
@@ -79,16 +109,27 @@ def native_layer_norm_backward(
 
 def _channels(x: jax.Array | None, ndim: int) -> Any:
     """A vector of one value per channel, shaped to broadcast over (batch, channel, ...)."""
-    return None if x is None else x.reshape(1, -1, *[1] * (ndim - 2))
+    return None if x is None else x.reshape(1, x.size, *[1] * (ndim - 2))
 
 
 def _all_but_channel(ndim: int) -> tuple[int, ...]:
     return (0, *range(2, ndim))
 
 
-def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
+    """``out`` in channels_last strides where the input has these."""
+    order = (0, *range(2, out.ndim), 1)
+    expected = [math.prod(out.shape[a] for a in order[i + 1 :]) for i in range(out.ndim)]
+    channels_last = out.ndim in (4, 5) and [strides[a] for a in order] == expected
+    return InOrder(out, order) if channels_last else out
+
+
+def _batch_norm(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
+):
     """Output, mean and reciprocal deviation, and the new running statistics (None: unchanged)."""
     n, axes = input.ndim, _all_but_channel(input.ndim)
+    saved = _statistics_dtype(input, weight, bias, running_mean, running_var)
     x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
     new_mean = new_var = None
     if training:
@@ -102,45 +143,78 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     else:
         mean, var = _channels(old_mean, n), _channels(old_var, n)
     rstd = lax.rsqrt(var + eps)
-    out = _affine((x - mean) * rstd, _channels(weight, n), _channels(bias, n))
-    return out, mean.reshape(-1), rstd.reshape(-1), new_mean, new_var
+    out = _affine((x - mean) * rstd, _channels(weight, n), _channels(bias, n)).astype(input.dtype)
+    moments = [m.reshape(-1)[: None if training else 0].astype(saved) for m in (mean, rstd)]
+    return _as_input(out, input_strides), *moments, new_mean, new_var
 
+
+# PyTorch's meta functions save moments where the CPU saves none, and as float32, as CUDA does.
+_OPTIONS: dict[str, Any] = {"meta": False, "strided": ("input",)}
 
 # The schema does not say that the first of these writes its running statistics.
-op("native_batch_norm", writes=_STATS)(_batch_norm)
-op("_native_batch_norm_legit")(_batch_norm)
+op("native_batch_norm", writes=_STATS, **_OPTIONS)(_batch_norm)
+op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 
 
-@op("_native_batch_norm_legit.no_stats")
-def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, eps):
+@op("_native_batch_norm_legit_functional", **_OPTIONS)
+def _native_batch_norm_legit_functional(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
+):
+    """Batch norm that returns its new running statistics."""
+    parameters = input, weight, bias, running_mean, running_var
+    *results, mean, var = _batch_norm(*parameters, training, momentum, eps, input_strides)
+    return *results, *_running((running_mean, running_var), (mean, var))
+
+
+def _running(old, new):
+    """The new running statistics, in the dtypes of the old ones; those where nothing is new."""
+    pairs = zip(old, new, strict=True)
+    return [o if n is None else n.astype(o.dtype) for o, n in pairs]
+
+
+@op("_native_batch_norm_legit.no_stats", **_OPTIONS)
+def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, eps, input_strides):
     """Batch norm by the batch's own statistics, which it does not keep."""
-    return _batch_norm(input, weight, bias, None, None, True, momentum, eps)[:3]
+    return _batch_norm(input, weight, bias, None, None, True, momentum, eps, input_strides)[:3]
 
 
-@op("_native_batch_norm_legit_no_training", meta=False)
+@op("_native_batch_norm_legit_no_training", **_OPTIONS)
 def _native_batch_norm_legit_no_training(
-    input, weight, bias, running_mean, running_var, momentum, eps
+    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
 ):
     """Batch norm by running statistics; the statistics it saves are empty."""
-    out, *_ = _batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
-    empty = jnp.zeros(0, opmath(input.dtype))
-    return out.astype(input.dtype), empty, empty
+    parameters = input, weight, bias, running_mean, running_var
+    return _batch_norm(*parameters, False, momentum, eps, input_strides)[:3]
 
 
-@op("_batch_norm_with_update")
-def _batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps):
+@op("_batch_norm_with_update", **_OPTIONS)
+def _batch_norm_with_update(
+    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
+):
     """Batch norm in training; the fourth output, cuDNN's reserve, is empty."""
-    out, mean, rstd, *stats = _batch_norm(
-        input, weight, bias, running_mean, running_var, True, momentum, eps
-    )
-    return out, mean, rstd, jnp.zeros(0, jnp.uint8), *stats
+    parameters = input, weight, bias, running_mean, running_var
+    results = _batch_norm(*parameters, True, momentum, eps, input_strides)
+    return *results[:3], jnp.zeros(0, jnp.uint8), *results[3:]
 
 
-@op("_batch_norm_no_update")
-def _batch_norm_no_update(input, weight, bias, running_mean, running_var, momentum, eps):
+@op("_batch_norm_with_update_functional", **_OPTIONS)
+def _batch_norm_with_update_functional(
+    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
+):
+    """``_batch_norm_with_update`` that returns its new running statistics."""
+    parameters = input, weight, bias, running_mean, running_var
+    *results, mean, var = _batch_norm_with_update(*parameters, momentum, eps, input_strides)
+    return *results, *_running((running_mean, running_var), (mean, var))
+
+
+@op("_batch_norm_no_update", **_OPTIONS)
+def _batch_norm_no_update(
+    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
+):
     """Batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
-    args = input, weight, bias, running_mean, running_var, False, momentum, eps
-    return *_batch_norm(*args)[:3], jnp.zeros(0, jnp.uint8)
+    parameters = input, weight, bias, running_mean, running_var
+    results = _batch_norm(*parameters, False, momentum, eps, input_strides)
+    return *results[:3], jnp.zeros(0, jnp.uint8)
 
 
 @op("native_batch_norm_backward")
@@ -161,6 +235,9 @@ def native_batch_norm_backward(
     x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
     if not train:
         mean, var = _wide(input, running_mean, running_var)[1:]
+        rstd = lax.rsqrt(var + eps)
+    elif save_mean.dtype in HALVES:  # rounded: better ones are at hand
+        mean, var = _moments(x, axes)
         rstd = lax.rsqrt(var + eps)
     mean, rstd, weight = (_channels(v, n) for v in (mean, rstd, weight))
     x_hat = (x - mean) * rstd
@@ -197,16 +274,18 @@ def batch_norm_backward(
 # ---- group norm -------------------------------------------------------------------------------
 
 
-@op("native_group_norm")
-def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
+@op("native_group_norm", **_OPTIONS)
+def native_group_norm(input, weight, bias, N, C, HxW, group, eps, input_strides):
     """Standardize each group of channels; mean and reciprocal deviation are (batch, group)."""
+    saved = _statistics_dtype(input, weight, bias)
     x, weight, bias = _wide(input, weight, bias)
     x = x.reshape(N, group, C // group * HxW)
     mean, var = _moments(x, (2,))
     rstd = lax.rsqrt(var + eps)
     out = ((x - mean) * rstd).reshape(input.shape)
     out = _affine(out, _channels(weight, input.ndim), _channels(bias, input.ndim))
-    return out, mean[..., 0], rstd[..., 0]
+    out = _as_input(out.astype(input.dtype), input_strides)
+    return out, mean[..., 0].astype(saved), rstd[..., 0].astype(saved)
 
 
 @op("native_group_norm_backward")
@@ -224,10 +303,11 @@ def native_group_norm_backward(
 ):
     """Gradients of input, weight and bias."""
     n, axes = input.ndim, _all_but_channel(input.ndim)
-    x, grad, mean, rstd, weight = _wide(input, grad_out, mean, rstd, weight)
+    x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
     grouped = N, group, C // group * HxW
     rstd = rstd[..., None]
-    x_hat = (x.reshape(grouped) - mean[..., None]) * rstd
+    x_hat = x.reshape(grouped)
+    x_hat = (x_hat - _saved_mean(mean, x_hat, (2,))[..., None]) * rstd
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         scaled = _affine(grad, _channels(weight, n), None).reshape(grouped)
