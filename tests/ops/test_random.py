@@ -6,6 +6,8 @@ import pytest
 import scipy.stats
 import torch
 
+from tests.compare import check_raises
+
 N = 20_000
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INF = float("inf")
@@ -203,6 +205,18 @@ def test_errors():
     ):
         with pytest.raises(RuntimeError):
             bad()
+
+
+@pytest.mark.parametrize("low, high", [(2, 1), (float("nan"), 1), (0, 1e5)])
+def test_uniform_bounds(low, high):
+    check_raises(lambda x: x.uniform_(**{"from": low, "to": high}), torch.ones(3).half())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("name", ["uniform_", "cauchy_", "exponential_", "log_normal_", "normal_"])
+def test_refused_dtypes(name, dtype):
+    if not (dtype.is_complex and name in ("uniform_", "normal_")):
+        check_raises(lambda x: getattr(x, name)(), torch.ones(3, dtype=dtype))
 
 
 DRAWS = [
