@@ -204,11 +204,24 @@ def _aliases(outputs: Any, arguments: Any) -> list[int | None]:
 
 
 def _overwrite(view: torch.Tensor) -> None:
-    """Write something else through a view: what is read back tells who shares the memory."""
-    if view.dtype == torch.bool:
+    """Write something else through a view: what is read back tells who shares the memory.
+
+    Where elements of the view share memory, only writing the same to all of them is defined.
+    """
+    if _overlaps(view):
+        view.fill_(1)
+    elif view.dtype == torch.bool:
         view.logical_not_()
     else:
         view.add_(1)
+
+
+def _overlaps(view: torch.Tensor) -> bool:
+    """Whether two elements of a view are one in memory."""
+    last = sum((n - 1) * step for n, step in zip(view.shape, view.stride(), strict=True))
+    positions = torch.arange(last + 1 if view.numel() else 0)
+    at = positions.as_strided(view.shape, view.stride()) if view.numel() else positions
+    return at.unique().numel() < at.numel()
 
 
 def _fitting(t: torch.Tensor) -> torch.Tensor:

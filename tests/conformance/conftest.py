@@ -25,7 +25,7 @@ from torch_jax import dispatch
 _results: list[report.Result] = []
 
 
-MOST_EXECUTABLES = 3000  # about a gigabyte
+MOST_EXECUTABLES = 1000
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from torch_jax.ops.promotion import floating
 from torch_jax.ops.registry import op
 
 
@@ -19,4 +20,4 @@ def native_dropout(input, p, train, *, key):
 @op("native_dropout_backward")
 def native_dropout_backward(grad_output, mask, scale):
     """``grad_output * mask * scale``."""
-    return grad_output * (mask * scale).astype(grad_output.dtype)
+    return grad_output * (mask * scale).astype(floating(grad_output.dtype))
