@@ -61,7 +61,7 @@ def _collect(properties) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     whole = not (session.config.option.keyword or session.config.option.lf)
-    if whole and report.missed(report.percentages(_results)):
+    if whole and report.missed(report.counts(_results)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -69,5 +69,5 @@ def pytest_terminal_summary(terminalreporter) -> None:
     if not _results:
         return
     terminalreporter.section("conformance to PyTorch's operator database")
-    for line in report.table(report.percentages(_results)):
+    for line in report.table(report.counts(_results)):
         terminalreporter.write_line(line)

@@ -11,7 +11,31 @@ from typing import NamedTuple
 
 from tests.conformance.report import Result
 
-GAPS: dict[str, list[str]] = {}
+GAPS: dict[str, list[str]] = {
+    "complex32 has no twin in JAX": [
+        "chalf *",
+        "complex *:float16",
+        "view_as_complex *:float16",
+    ],
+    "of equal elements another is picked, and gets the gradient": [
+        "mode backward:bfloat16,float16",
+        "msort backward:bfloat16,float16",
+        "sort backward:bfloat16,float16",
+        "topk backward:bfloat16",
+    ],
+    "the exception on the CPU is of another type than for other refusals of the operator": [
+        "arange errors",
+        "narrow_copy errors",
+    ],
+    "the CPU warns that it resizes an output only where the input has dimensions": [
+        "mode out=",
+    ],
+    "a layout other than strided": [
+        "sparse.mm.reduce *",
+        "sparse.sampled_addmm *",
+        "to_sparse *",
+    ],
+}
 
 # Entries about layouts other than strided; they count in no percentage.
 OTHER_LAYOUTS = ("sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse")

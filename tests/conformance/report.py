@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-TARGETS: dict[str, float] = {  # per cent of entries; rows without a target are for information
+TARGETS: dict[str, float] = {  # per cent of cases; rows without a target are for information
     "forward float32": 99,
     "forward float64": 0,
     "forward int64": 99,
@@ -28,7 +28,10 @@ TARGETS: dict[str, float] = {  # per cent of entries; rows without a target are 
 
 
 class Result(NamedTuple):
-    """One case: the row it counts for, its entry, its dtype ("" for any), and what went wrong."""
+    """One case: the row it counts for, its entry, its dtype ("" for any), and what went wrong.
+
+    A forward row has one case for each entry; the others have one for each entry and dtype.
+    """
 
     row: str
     entry: str
@@ -36,33 +39,51 @@ class Result(NamedTuple):
     message: str
 
 
-def percentages(results: Iterable[Result]) -> dict[str, tuple[int, int]]:
-    """For each row the entries without a failure, and all entries that have a case there."""
-    failed: dict[str, dict[str, bool]] = defaultdict(dict)
+class Count(NamedTuple):
+    """How many of a row's cases pass, and how many of its entries in all their dtypes."""
+
+    passed: int
+    cases: int
+    entries_passed: int
+    entries: int
+
+
+def counts(results: Iterable[Result]) -> dict[str, Count]:
+    """Each row's cases, and its entries, of which one fails with its first case."""
+    rows: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        entries = failed[result.row]
-        entries[result.entry] = entries.get(result.entry, False) or bool(result.message)
-    return {row: (sum(not f for f in e.values()), len(e)) for row, e in failed.items()}
+        rows[result.row][result.entry].append(not result.message)
+    return {
+        row: Count(
+            sum(map(sum, entries.values())),
+            sum(map(len, entries.values())),
+            sum(map(all, entries.values())),
+            len(entries),
+        )
+        for row, entries in rows.items()
+    }
 
 
-def missed(counts: dict[str, tuple[int, int]]) -> list[str]:
+def missed(rows: dict[str, Count]) -> list[str]:
     """The rows under their targets."""
-    return [row for row, (good, all_) in counts.items() if 100 * good < TARGETS[row] * all_]
+    return [row for row, count in rows.items() if 100 * count.passed < TARGETS[row] * count.cases]
 
 
-def table(counts: dict[str, tuple[int, int]]) -> list[str]:
+def table(rows: dict[str, Count]) -> list[str]:
     """Lines of text, one a row.
 
-    >>> table({"views": (199, 200)})[1].split()
-    ['views', '199', '200', '99.5', '99', 'reached']
+    >>> table({"views": Count(199, 200, 24, 25)})[1].split()
+    ['views', '199', '200', '99.5', '99', 'reached', '24', '25', '96.0']
     """
-    lines = [f"{'':18}{'pass':>6}{'of':>6}{'%':>8}{'target':>8}"]
-    for row in sorted(counts, key=list(TARGETS).index):
-        good, all_ = counts[row]
-        target = TARGETS[row]
-        verdict = (
-            "" if not target else "  MISSED" if row in missed({row: counts[row]}) else "  reached"
+    lines = [f"{'':18}{'pass':>6}{'cases':>7}{'%':>7}{'target':>8}{'':10}{'entries':>14}{'%':>7}"]
+    under = missed(rows)
+    for row in sorted(rows, key=list(TARGETS).index):
+        count, target = rows[row], TARGETS[row]
+        verdict = "" if not target else "MISSED" if row in under else "reached"
+        lines.append(
+            f"{row:18}{count.passed:>6}{count.cases:>7}{100 * count.passed / count.cases:>7.1f}"
+            f"{f'{target:g}' if target else '':>8}  {verdict:8}"
+            f"{count.entries_passed:>7}{count.entries:>7}"
+            f"{100 * count.entries_passed / count.entries:>7.1f}"
         )
-        goal = f"{target:g}" if target else ""
-        lines.append(f"{row:18}{good:>6}{all_:>6}{100 * good / all_:>8.1f}{goal:>8}{verdict}")
     return lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -28,6 +28,16 @@ DTYPES = (
 
 # At most so many samples of an entry and dtype, spread evenly over all of them (0: all).
 LIMIT = int(os.environ.get("CONFORMANCE_SAMPLES", "0"))
+
+
+# Entries whose tensor arguments but the first live on the CPU, whatever device the first is on.
+_ON_HOST = ("tensor_split",)
+
+
+class OnHost(NamedTuple):
+    """A tensor argument that no device takes."""
+
+    tensor: torch.Tensor
 
 
 def entries() -> list[Any]:
@@ -56,6 +66,11 @@ def samples(entry: Any, dtype: torch.dtype, everything: bool = False) -> list[An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = list(entry.sample_inputs("cpu", dtype, requires_grad=differentiable(entry, dtype)))
+    if entry.full_name in _ON_HOST:
+        for sample in found:
+            sample.args = tuple(
+                OnHost(a) if isinstance(a, torch.Tensor) else a for a in sample.args
+            )
     return found if everything else spread(found, LIMIT)
 
 
@@ -76,6 +91,8 @@ def _copy(value: Any, device: str, storages: dict[int, torch.Tensor]) -> Any:
         if value.is_meta:  # of a sample that mixes devices
             return value
         return _copy_tensor(value, device, storages)
+    if isinstance(value, OnHost):
+        return value.tensor.clone()
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(_copy(v, device, storages) for v in value)
     if isinstance(value, dict):
