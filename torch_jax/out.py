@@ -22,11 +22,11 @@ from torch_jax.variants import is_mutated, is_out_argument, table_name
 # Operators whose CPU kernels, not meta functions, ask for outputs of the result's very dtype.
 SAME_DTYPE = frozenset(
     """
-    all amax amin aminmax angle any avg_pool3d bitwise_not bucketize conj_physical cummax cummin
-    cumprod cumsum diag diag_embed diagonal_copy heaviside index_add index_copy index_select
-    isin kthvalue linalg_cross linalg_solve_triangular linalg_vector_norm masked_select mode
-    msort multinomial nan_to_num neg nonzero round scatter_reduce searchsorted slice_scatter
-    sort take tril triu unfold_copy
+    all amax amin aminmax angle any avg_pool3d bitwise_not bucketize complex conj_physical
+    cummax cummin cumprod cumsum diag diag_embed diagonal_copy heaviside index_add index_copy
+    index_select isin kthvalue linalg_cross linalg_solve_triangular linalg_vector_norm
+    masked_select mode msort multinomial nan_to_num neg nonzero polar round scatter_reduce
+    searchsorted slice_scatter sort take tril triu unfold_copy
     """.split()
 )
 
@@ -42,15 +42,19 @@ RESIZED_SILENTLY = frozenset(
 CAST_ERRORS = {
     "_chunk_cat": TypeError,
     "cat": TypeError,
+    "nansum": NotImplementedError,
     "normal": NotImplementedError,
     "stack": TypeError,
 }
 
 # Operators whose ``dtype`` the output's does not stand for.
-OWN_DTYPE = frozenset({"linalg_vector_norm"})
+OWN_DTYPE = frozenset({"linalg_vector_norm", "nansum"})
 
 # Operators that fill an output of any dtype.
 ANY_DTYPE = frozenset({"bernoulli"})
+
+# Operators that leave an output alone for which they have no elements: batch norm in evaluation.
+UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm"})
 
 # Operators that refuse an output over the memory of an input.
 NO_OVERLAP = frozenset(
@@ -146,6 +150,8 @@ def _write(op: Any, out: torch.Tensor, result: torch.Tensor, inputs: list[Any]) 
     """Write a result into an output, which must share no memory with ``inputs``."""
     if not is_jax(out):
         raise errors.same_device(op, out)
+    if not result.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
+        return
     if out.dtype != result.dtype:
         if _packet(op) in SAME_DTYPE:
             raise errors.another_dtype(op, result.dtype, out.dtype)

@@ -318,3 +318,30 @@ def test_foreach():
 def test_shapes(shape):
     for f in FLOAT_BINARY:
         check(f, make(torch.float32, *shape), make(torch.float32, *shape))
+
+
+def test_division_of_integers_by_zero():
+    x, zeros = torch.tensor([6, 7]), torch.tensor([2, 0])
+    for f in (torch.floor_divide, torch.remainder, torch.fmod):
+        check_raises(f, x, zeros)
+        check_raises(f, x, 0)
+        check(f, x, 0.0)
+    check_raises(lambda x: torch.div(x, 0, rounding_mode="trunc"), x)
+    check_raises(lambda x: x.remainder_(0), x)
+    check(lambda x, y: torch.div(x, y), x, zeros)
+
+
+def test_integer_power_of_large_exponents():
+    x, exponent = torch.tensor([3, -3, 2, -1, 1, 0]), torch.tensor([64, 101, 63, 1000001, -5, 0])
+    check(torch.pow, x, exponent)
+    check(lambda x: x**101, x)
+
+
+def test_refused_dtypes():
+    ints, bools, complexes = torch.tensor([1]), torch.tensor([True]), torch.tensor([1j])
+    check_raises(lambda x: torch.lerp(x, x, 0.5), ints)
+    check_raises(torch.bitwise_and, ints, 1.5)
+    check_raises(torch.lt, complexes, 1)
+    check_raises(lambda x: torch._foreach_abs([x]), bools)
+    check_raises(lambda x: x.frac_(), ints)
+    check_raises(lambda x: torch.add(x, x, alpha=0.5), ints)

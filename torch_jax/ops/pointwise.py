@@ -193,8 +193,19 @@ def fmod(self, other):
 
 
 def _integer_power(base, exponent):
-    """Integer power; a negative exponent gives the integer part of the reciprocal."""
-    power = jnp.power(base, jnp.maximum(exponent, 0))
+    """Integer power; a negative exponent gives the integer part of the reciprocal.
+
+    ``jnp.power`` looks at the exponent's last six bits only.
+    """
+
+    def step(state):
+        power, square, left = state
+        power = jnp.where(left % 2 == 1, power * square, power)
+        return power, square * square, left // 2
+
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+    start = jnp.ones_like(base), base, jnp.maximum(exponent, 0)
+    power, *_ = lax.while_loop(lambda state: jnp.any(state[2] > 0), step, start)
     if not jnp.issubdtype(base.dtype, jnp.signedinteger):
         return power
     odd = jnp.where(exponent % 2 == 0, 1, -1).astype(base.dtype)
@@ -208,6 +219,8 @@ def power(self, exponent):
     self, exponent = wide(self, exponent)
     if category(self.dtype) == 1:
         return _integer_power(self, exponent)
+    if category(self.dtype) == 3:
+        return jnp.where((self == 0) & (exponent.real > 0), 0, jnp.power(self, exponent))
     return jnp.power(self, exponent)
 
 
@@ -272,7 +285,7 @@ def logaddexp(a, b):
 
 
 def _complex_logaddexp(a, b):
-    swap = a.real > b.real
+    swap = a.real >= b.real
     low, high = jnp.where(swap, b, a), jnp.where(swap, a, b)
     total = jnp.log1p(jnp.exp(low - high)) + high
     same = jnp.isinf(low.real) & (low.real == high.real)

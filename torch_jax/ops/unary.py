@@ -43,6 +43,70 @@ def _erfinv(x):
     return jnp.where(steep, jnp.copysign(refined, x), lax.erf_inv(x))
 
 
+def _by_quadrant(function: Unary, real: int, imag: int) -> Unary:
+    """``function``, whose parts have the signs of the parts of its complex argument.
+
+    So a zero tells by its sign on which side of a branch cut it is. Of the real and the imaginary
+    part, 1 says that it has that sign, -1 the other, 0 that it is left as it is.
+    """
+
+    def signed(value, part, sign):
+        return jnp.copysign(value, sign * part) if sign else value
+
+    def of_quadrant(x):
+        if category(x.dtype) != 3:
+            return function(x)
+        y = function(x)
+        return lax.complex(signed(y.real, x.real, real), signed(y.imag, x.imag, imag))
+
+    of_quadrant.__doc__ = function.__doc__
+    return of_quadrant
+
+
+sqrt = _by_quadrant(jnp.sqrt, 0, 1)
+
+
+def _exp(x):
+    """Complex, 0 for minus infinity whatever the angle."""
+    y = jnp.exp(x)
+    return jnp.where(x.real == -np.inf, 0, y) if category(x.dtype) == 3 else y
+
+
+def _exp2(x):
+    """The whole part goes into the exponent: XLA's own ``exp2`` loses digits with its size."""
+    if category(x.dtype) == 3:
+        return _exp(lax.complex(x.real * math.log(2), x.imag * math.log(2)))
+    whole = jnp.clip(jnp.round(x), -2000, 2000)
+    whole = jnp.where(jnp.isnan(x), 0, whole)
+    rest = jnp.where(jnp.isinf(x), 0, x - whole)
+    return jnp.ldexp(jnp.exp(rest * math.log(2)), whole.astype(jnp.int32))
+
+
+def _cosh(x):
+    """By a product of exponentials: XLA's ``cosh`` loses digits with the size of ``x``."""
+    if category(x.dtype) == 3:
+        return _hyperbolic(_cosh, _sinh, x)
+    half = jnp.exp(jnp.abs(x) / 2)
+    return half / 2 * half + jnp.exp(-jnp.abs(x)) / 2
+
+
+def _sinh(x):
+    if category(x.dtype) == 3:
+        return _hyperbolic(_sinh, _cosh, x)
+    half = jnp.exp(jnp.abs(x) / 2)
+    large = half / 2 * half - jnp.exp(-jnp.abs(x)) / 2
+    return jnp.where(jnp.abs(x) < 1, jnp.sinh(x), jnp.copysign(large, x))
+
+
+def _hyperbolic(real: Unary, imag: Unary, z: jax.Array) -> jax.Array:
+    x, y = z.real, z.imag
+    zero = jnp.zeros_like(x)
+    return lax.complex(
+        real(x) * jnp.where(y == 0, 1, jnp.cos(y)),
+        jnp.where((y == 0) | (x == 0) & (imag is _sinh), zero, imag(x) * jnp.sin(y)),
+    )
+
+
 def _sinc(x):
     y = math.pi * x
     return jnp.where(x == 0, 1, jnp.sin(y) / jnp.where(x == 0, 1, y))
@@ -53,7 +117,7 @@ def _sigmoid(x):
 
 
 def _rsqrt(x):
-    return 1 / jnp.sqrt(x)
+    return 1 / sqrt(x)
 
 
 def _entr(x):
@@ -65,20 +129,20 @@ def _entr(x):
 _OF_REALS = frozenset("erf erfc erfinv i0 special_entr special_i0e special_i1 special_i1e".split())
 
 for _name, _function in {
-    "acos": jnp.arccos,
-    "acosh": jnp.arccosh,
-    "asin": jnp.arcsin,
-    "asinh": jnp.arcsinh,
-    "atan": jnp.arctan,
-    "atanh": jnp.arctanh,
+    "acos": _by_quadrant(jnp.arccos, 0, -1),
+    "acosh": _by_quadrant(jnp.arccosh, 0, 1),
+    "asin": _by_quadrant(jnp.arcsin, 1, 1),
+    "asinh": _by_quadrant(jnp.arcsinh, 1, 1),
+    "atan": _by_quadrant(jnp.arctan, 1, 1),
+    "atanh": _by_quadrant(jnp.arctanh, 1, 1),
     "cos": jnp.cos,
-    "cosh": jnp.cosh,
+    "cosh": _cosh,
     "deg2rad": lambda x: x * (math.pi / 180),
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": _erfinv,
-    "exp": jnp.exp,
-    "exp2": jnp.exp2,
+    "exp": _exp,
+    "exp2": _exp2,
     "expm1": jnp.expm1,
     "i0": jsp.i0,
     "log": jnp.log,
@@ -91,7 +155,7 @@ for _name, _function in {
     "sigmoid": _sigmoid,
     "sin": jnp.sin,
     "sinc": _sinc,
-    "sinh": jnp.sinh,
+    "sinh": _sinh,
     "special_entr": _entr,
     "special_i0e": jsp.i0e,
     "special_i1": jsp.i1,
@@ -99,7 +163,7 @@ for _name, _function in {
     "special_modified_bessel_i0": jsp.i0,
     "special_modified_bessel_i1": jsp.i1,
     "special_ndtri": jsp.ndtri,
-    "sqrt": jnp.sqrt,
+    "sqrt": sqrt,
     "tan": jnp.tan,
     "tanh": jnp.tanh,
 }.items():
@@ -127,7 +191,7 @@ def round_decimals(self, *, decimals):
     return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
 
 
-@op("frac", refuses="bool int complex")
+@op("frac", meta="trunc", refuses="bool int complex")
 def frac(self):
     """The fraction, of the sign of ``self``."""
     return self - jnp.trunc(self)
@@ -135,8 +199,11 @@ def frac(self):
 
 @op("abs", refuses="bool")
 def absolute(self):
-    """Real for complex."""
-    return jnp.abs(self)
+    """Real for complex, and infinite where a part is."""
+    size = jnp.abs(self)
+    if category(self.dtype) != 3:
+        return size
+    return jnp.where(jnp.isinf(self.real) | jnp.isinf(self.imag), np.inf, size)
 
 
 @op("neg")
