@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops.pointwise import quotient
-from torch_jax.ops.promotion import category, convert, floating, opmath
+from torch_jax.ops.promotion import category, convert, floating, opmath, refuse
 from torch_jax.ops.registry import op
 
 Dims = int | tuple[int, ...] | None
@@ -67,8 +67,7 @@ def sum_dim(self, dim, keepdim=False, *, dtype=None):
 @op("nansum", meta=lambda dim=None: dim != ())
 def nansum(self, dim=None, keepdim=False, *, dtype=None):
     """NaN counts as zero. The meta function has another view of an empty list."""
-    if category(self.dtype) == 3:
-        raise TypeError("nansum does not support complex inputs")
+    refuse("nansum", self.dtype if dtype is None else dtype, "complex")
     result = dtype or (np.int64 if category(self.dtype) < 2 else self.dtype)
     if category(self.dtype) == 2:
         self = jnp.where(jnp.isnan(self), 0, self)
