@@ -27,8 +27,7 @@ def positive(*shape, dtype=torch.float32):
 
 
 def same(function, *args, **options):
-    # PyTorch's meta functions and its CPU kernels differ in some strides
-    check(function, *args, strides=False, **options)
+    check(function, *args, **options)
 
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -129,6 +128,21 @@ def test_triangular(left, upper, dtype):
 
 
 # Decompositions are unique up to signs or phases, which the products below do not see.
+
+
+@dtypes
+@pytest.mark.parametrize("hermitian", [False, True])
+def test_indefinite(hermitian, dtype):
+    a = matrix(2, 6, 6, dtype=dtype).detach()
+    a.diagonal(dim1=-2, dim2=-1)[:, ::2] = 0  # asks for blocks of two
+    a = a + (a.mH if hermitian else a.mT)
+    factor, pivots, _ = L.ldl_factor_ex(a, hermitian=hermitian)
+    assert (pivots < 0).any()
+    same(L.ldl_factor_ex, a, hermitian=hermitian)
+    same(L.ldl_factor, a[0, :1, :1], hermitian=hermitian)
+    same(L.ldl_solve, factor, pivots, matrix(3, 2, 6, 1, dtype=dtype).detach(), hermitian=hermitian)
+    same(L.ldl_factor_ex, torch.zeros(2, 3, 3, dtype=dtype), hermitian=hermitian)
+    same(L.ldl_factor_ex, torch.zeros(2, 0, 0, dtype=dtype), hermitian=hermitian)
 
 
 @dtypes
@@ -278,6 +292,14 @@ def test_errors():
     check_raises(L.solve, torch.eye(3), torch.ones(4, 1))
     check_raises(L.cholesky, torch.eye(3).half())
     check_raises(L.lstsq, torch.ones(3, 2), torch.ones(3, 1), driver="gelx")
+    check_raises(L.lstsq, torch.ones(3, 2), torch.ones(4, 1))
+    check_raises(L.lstsq, torch.ones(3), torch.ones(3))
+    check_raises(L.lstsq, torch.ones(3, 2), torch.ones(3, 2).double())
+    check_raises(torch.geqrf, torch.ones(3))
+    check_raises(L.ldl_factor, torch.zeros(3, 3))
+    check_raises(
+        L.ldl_solve, torch.eye(3), torch.tensor([1, 2, 3], dtype=torch.int32), torch.ones(4)
+    )
 
 
 def test_errors_say_what_the_cpu_says():

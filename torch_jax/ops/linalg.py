@@ -234,6 +234,8 @@ def linalg_qr(A, mode="reduced"):
 @op("geqrf", meta=False)
 def geqrf(self):
     """The reflectors below the diagonal, as LAPACK has them, and their scales."""
+    if self.ndim < 2:
+        raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
     h, tau = jnp.linalg.qr(self, mode="raw")
     return column_major(h.mT), tau
 

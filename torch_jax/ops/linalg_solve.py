@@ -8,7 +8,7 @@ from jax.lax import linalg as lax_linalg
 
 from torch_jax.ops.linalg import adjoint as adjoint_of
 from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import column_major, op
 
 
 def batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -112,6 +112,24 @@ def cholesky_inverse(self, upper=False):
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
+def _check_lstsq(a, b, driver: str) -> None:
+    """What PyTorch asks of the arguments; it has no meta function that would."""
+    rows = b.shape[-1:] if _is_vector(a, b) else b.shape[-2:-1]
+    problem = ""
+    if a.ndim < 2:
+        problem = "input must have at least 2 dimensions."
+    elif b.ndim < 1:
+        problem = "other must have at least 1 dimension."
+    elif a.dtype != b.dtype:
+        problem = f"Expected input and other to have the same dtype, not {a.dtype} and {b.dtype}"
+    elif rows != a.shape[-2:-1]:
+        problem = "input.size(-2) should match other.size(-2)"
+    elif driver not in _DRIVERS:
+        problem = f"parameter `driver` should be one of ({', '.join(_DRIVERS)})"
+    if problem:
+        raise RuntimeError(f"torch.linalg.lstsq: {problem}")
+
+
 def _reads_rank(driver=None):
     """The residuals of these drivers are there only where all matrices have full rank."""
     return driver in ("gelss", "gelsd")
@@ -120,10 +138,9 @@ def _reads_rank(driver=None):
 @op("linalg_lstsq", static=("rcond",), concrete=_reads_rank, meta=False)
 def linalg_lstsq(self, b, rcond=None, *, driver=None):
     """All drivers go by the singular values; they differ in what they give besides."""
-    m, n = self.shape[-2:]
     driver = driver or "gelsy"
-    if driver not in _DRIVERS:
-        raise ValueError(f"torch.linalg.lstsq: parameter `driver` should be one of {_DRIVERS}")
+    _check_lstsq(self, b, driver)
+    m, n = self.shape[-2:]
     vector = _is_vector(self, b)
     a, rhs = batched(self, b[..., None] if vector else b)
     if rcond is None:
@@ -140,7 +157,7 @@ def linalg_lstsq(self, b, rcond=None, *, driver=None):
     if m > n and full_rank:
         residuals = jnp.sum(jnp.square(jnp.abs(a @ x - rhs)), axis=-2)
     return (
-        x[..., 0] if vector else x,
+        x[..., 0] if vector else column_major(x),
         residuals,
         none.astype(jnp.int64) if driver == "gels" else rank,
         s if _reads_rank(driver) else none,

@@ -268,10 +268,7 @@ def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = Fals
 
 @op("linalg_vector_norm", static=("ord",))
 def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    """Cast to ``dtype`` first, but after ``abs`` where a gradient looks for the extreme again."""
-    if math.isinf(ord):
-        self = jnp.abs(self)
-        dtype = None if dtype is None else jnp.finfo(dtype).dtype
+    """Cast to ``dtype`` first."""
     return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
 
 
