@@ -114,3 +114,9 @@ def test_masked_softmax():
     check(lambda x, m: torch._masked_softmax(x, m, -1, 1), x, mask[:2])
     full = mask.expand(2, 3, 4, 4).clone()
     check(lambda x, m: torch._masked_softmax(x, m, -1, 2), x.requires_grad_(), full)
+
+
+def test_second_order_of_glu():
+    from torch.func import hessian
+
+    check(lambda x: hessian(lambda x: F.glu(x).square().sum())(x), make(torch.float32, 4))
