@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,10 @@ def test_settings_are_checked(monkeypatch):
 def test_the_readme_example_runs():
     code = README.split("```python\n")[1].split("```")[0]
     exec(compile(code, "README", "exec"), {})
+
+
+def test_the_page_of_operators_is_up_to_date():
+    page = Path(__file__).parent.parent / "docs" / "operators.md"
+    command = [sys.executable, "-m", "torch_jax", "ops", "--markdown"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == page.read_text(), "run `make docs`"

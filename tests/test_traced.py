@@ -29,7 +29,7 @@ NEEDS_VALUES = {
     "repeat_interleave": (lambda x: x.repeat_interleave(x[0].long(), dim=0), "output_size="),
     "bincount": (lambda x: torch.bincount(x.long().view(-1)), "index_add"),
     "equal": (lambda x: torch.zeros(1) if torch.equal(x, x) else x, "(a == b).all()"),
-    "allclose": (lambda x: torch.zeros(1) if torch.allclose(x, x) else x, "isclose"),
+    "allclose": (lambda x: torch.zeros(1) if torch.allclose(x, x) else x, "return it"),
     "item": (lambda x: x * x.sum().item(), "torch.cond"),
     "if": (lambda x: x if x.sum() > 0 else -x, "torch.cond"),
     "tolist": (lambda x: torch.tensor(x.tolist()), "return it"),

@@ -43,6 +43,7 @@ def install() -> None:
     storage_methods.install()
     _patch_data_ptr()
     _patch_data_setter()
+    _patch_printing()
 
 
 def _names_jax(device: Any) -> bool:
@@ -222,6 +223,17 @@ def _answer(original: Any, answer: Any) -> Any:
         return original(*args, **kwargs)
 
     return call
+
+
+def _patch_printing() -> None:
+    """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators."""
+    module = torch._tensor_str
+    original = module._tensor_str
+
+    def _tensor_str(self: torch.Tensor, indent: int) -> str:
+        return original(self.cpu() if self.device.type == _internals.DEVICE_TYPE else self, indent)
+
+    module._tensor_str = _tensor_str
 
 
 def _patch_pin_memory() -> None:

@@ -36,7 +36,6 @@ STATIC_ALTERNATIVES = {
     "_local_scalar_dense": "keep the value a tensor (torch.where, torch.cond for control flow), "
     "or return it and look at it outside",
     "_ctc_loss": "give the lengths as Python lists, or compute the loss outside",
-    "allclose": "use torch.isclose(a, b).all(), which is a tensor",
     "bincount": "use torch.zeros(n).index_add(0, x, weights), with n known",
     "equal": "use (a == b).all(), which is a tensor",
     "index.Tensor": "use torch.where(mask, x, other) or multiply by the mask",
@@ -61,8 +60,8 @@ _SAME = {
 }
 
 _LIBRARIES = tuple(
-    str(Path(module.__file__).parent) for module in (torch, jax, sys.modules["torch_jax"])
-)  # type: ignore[arg-type]
+    str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])
+)
 
 
 def is_traced(value: Any) -> bool:

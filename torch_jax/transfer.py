@@ -89,11 +89,15 @@ class _Borrowed:
 
 def host_copy(array: jax.Array) -> torch.Tensor:
     """An array as a CPU tensor with memory of its own; waits for the value."""
-    dtype = dtypes.to_torch(array.dtype)
-    data = np.ascontiguousarray(on_host(array)).reshape(array.shape)
+    return _borrowed(array).view(array.shape).clone()
+
+
+def _borrowed(array: jax.Array) -> torch.Tensor:
+    """The elements of an array as a flat CPU tensor that must not be written; waits for them."""
+    data = np.ascontiguousarray(on_host(array)).reshape(-1)
     if data.dtype.isbuiltin != 1:
         data = data.view(f"u{data.dtype.itemsize}")
-    return torch.from_numpy(np.asarray(_Borrowed(data))).clone().view(dtype)
+    return torch.from_numpy(np.asarray(_Borrowed(data))).view(dtypes.to_torch(array.dtype))
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -102,10 +106,28 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     >>> to_host(torch.ones(2, device="jax") + 1)
     tensor([2., 2.])
     """
+    memory = memory_of(tensor)
+    if _is_read_on_host(tensor, memory):
+        view = _borrowed(memory).as_strided(
+            tensor.shape, tensor.stride(), int(tensor.storage_offset())
+        )
+        return view.clone()
     order = geometry.memory_order(tensor.shape, tensor.stride())
     if order is None or order == tuple(range(tensor.dim())):
         return host_copy(value_of(tensor))
     return to_host(tensor.permute(order)).permute(*np.argsort(order).tolist())
+
+
+def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
+    """Whether a view is cut out of its memory on the host, where that compiles nothing.
+
+    A loop over ``x[i].item()`` would else compile a program for each ``i``. On an accelerator all
+    of the memory comes over, so it must be small, or the view the most of it.
+    """
+    plain = memory.dtype == dtypes.to_jax(tensor.dtype) and tensor.numel() > 0
+    if not plain or tensor.is_conj() or tensor.is_neg():
+        return False
+    return _on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -122,4 +144,4 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 def scalar_of(tensor: torch.Tensor) -> Any:
     """The value of a one-element jax tensor as a Python number; waits for it."""
-    return on_host(value_of(tensor)).reshape(()).item()
+    return to_host(tensor).item()
