@@ -226,14 +226,34 @@ def _answer(original: Any, answer: Any) -> Any:
 
 
 def _patch_printing() -> None:
-    """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators."""
+    """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators.
+
+    Under a trace the error comes first: raised further down, it would keep functorch disabled for
+    as long as its traceback lives.
+    """
     module = torch._tensor_str
-    original = module._tensor_str
+    original, contents = module._str, module._tensor_str
+
+    def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        from torch_jax import traced
+
+        memory = _memory(self)
+        if traced.is_traced(memory):
+            raise traced.needs_value_on_host(memory)
+        return original(self, *args, **kwargs)
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
-        return original(self.cpu() if self.device.type == _internals.DEVICE_TYPE else self, indent)
+        return contents(self.cpu() if self.device.type == _internals.DEVICE_TYPE else self, indent)
 
-    module._tensor_str = _tensor_str
+    module._str, module._tensor_str = _str, _tensor_str
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """The array behind a tensor, None where it has none (or is a wrapper, as under vmap)."""
+    try:
+        return tensor.untyped_storage().array  # type: ignore[attr-defined]
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
 
 
 def _patch_pin_memory() -> None:
