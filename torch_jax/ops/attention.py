@@ -18,8 +18,7 @@ from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
 
 
-def product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """An einsum in the second operand's dtype, which sums half types in float32."""
+def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     dtype = opmath(b.dtype)
     return jnp.einsum(
         equation, a.astype(b.dtype), b, precision=precision(), preferred_element_type=dtype
@@ -39,7 +38,7 @@ def _gather_heads(x: jax.Array, heads: int) -> jax.Array:
 
 
 def _scores(query, key, attn_bias, is_causal: bool, scale: float) -> jax.Array:
-    scores = product("...qd,...kd->...qk", query, key) * scale
+    scores = _product("...qd,...kd->...qk", query, key) * scale
     if attn_bias is not None:
         if attn_bias.dtype == jnp.bool_:
             scores = jnp.where(attn_bias, scores, -jnp.inf)
@@ -113,7 +112,7 @@ def attention(
     weights, log_sum_exp = _softmax(scores)
     if dropout_p:
         weights = weights * _kept(prng, dropout_p, weights)
-    out = product("...qk,...kd->...qd", weights, values)
+    out = _product("...qk,...kd->...qd", weights, values)
     log_sum_exp = log_sum_exp.reshape(math.prod(query.shape[:-3]), *query.shape[-3:-1])
     lengths = query.shape[-2], key.shape[-2]
     state = _key_to_integer(prng), jnp.zeros((), jnp.int64)
@@ -146,7 +145,7 @@ def attention_backward(
     keys, values = _share_heads(key, heads), _share_heads(value, heads)
     scores = _scores(query, keys, attn_bias, is_causal, scale)
     weights = dropped = _softmax(scores)[0]
-    grad_weights = product("...qd,...kd->...qk", grad_out, values)
+    grad_weights = _product("...qd,...kd->...qk", grad_out, values)
     if dropout_p:
         kept = _kept(_key_from_integer(philox_seed), dropout_p, weights)
         dropped, grad_weights = weights * kept, grad_weights * kept
@@ -154,12 +153,12 @@ def attention_backward(
     grad_scores = weights * (grad_weights - inner)
     grads: list[Any] = [None] * 4
     if grad_input_mask[0]:
-        grads[0] = product("...qk,...kd->...qd", grad_scores, keys) * scale
+        grads[0] = _product("...qk,...kd->...qd", grad_scores, keys) * scale
     if grad_input_mask[1]:
-        grad_key = product("...qk,...qd->...kd", grad_scores, query) * scale
+        grad_key = _product("...qk,...qd->...kd", grad_scores, query) * scale
         grads[1] = _gather_heads(grad_key, key.shape[-3])
     if grad_input_mask[2]:
-        grad_value = product("...qk,...qd->...kd", dropped, grad_out)
+        grad_value = _product("...qk,...qd->...kd", dropped, grad_out)
         grads[2] = _gather_heads(grad_value, value.shape[-3])
     if grad_input_mask[3] and attn_bias is not None:
         grads[3] = _sum_to(grad_scores, attn_bias.shape)
