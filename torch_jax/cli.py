@@ -18,9 +18,11 @@ from typing import Any
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
-    >>> main(["ops", "aten.relu"])  # doctest: +ELLIPSIS
-    aten.relu.default(Tensor self) -> Tensor
-    ...
+    >>> main(["ops", "aten.relu_"])  # doctest: +ELLIPSIS
+    aten.relu_(Tensor(a!) self) -> Tensor(a!)
+      variant: derived by schema from a functional operator (in-place, out=, foreach)
+      torch_jax/ops/activation.py:...
+    <BLANKLINE>
     0
     """
     parser = argparse.ArgumentParser(prog="python -m torch_jax", description=__doc__.split("\n")[0])

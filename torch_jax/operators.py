@@ -73,8 +73,8 @@ def find(name: str) -> list[Any]:
     Raises:
       KeyError: there is none.
 
-    >>> [str(op) for op in find("aten.relu_")]
-    ['aten.relu_.default', 'aten.relu_.out']
+    >>> [str(op) for op in find("aten.relu")]
+    ['aten.relu.default', 'aten.relu.out']
     """
     plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
     packet, _, overload = plain.partition(".")
