@@ -1,0 +1,284 @@
+"""The models of ``models.py`` and their training steps as a JAX author writes them by hand.
+
+A step is ``(params, opt_state, batch) -> (params, opt_state, loss)`` and is jitted with
+``donate_argnums=(0, 1)``. ``params`` is flat, under the names of the PyTorch model's state dict,
+running statistics among them. Images are NHWC and kernels HWIO, as is usual in JAX.
+
+``python -m benchmarks.reference`` checks one step of each against PyTorch on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+from torch.nn import functional as F
+
+from benchmarks import models
+from benchmarks.models import BLOCKS, HEADS, LAYERS, STAGES
+
+Params = dict[str, jax.Array]
+Batch = tuple[jax.Array, jax.Array]
+ADAMW: dict[str, Any] = {"lr": 3e-4, "weight_decay": 0.01}
+SGD: dict[str, Any] = {"lr": 0.01, "momentum": 0.9}
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def params_of(model: torch.nn.Module) -> Params:
+    """A state dict as new arrays, with kernels HWIO and integers 32 bits wide."""
+    return {name: _array(value) for name, value in model.state_dict().items()}
+
+
+def batch_of(batch: tuple[torch.Tensor, torch.Tensor]) -> Batch:
+    """Inputs and targets as arrays, images NHWC and integers 32 bits wide."""
+    inputs, targets = batch
+    return _array(inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs, ()), _array(targets)
+
+
+def _array(value: torch.Tensor, order: tuple[int, ...] = (2, 3, 1, 0)) -> jax.Array:
+    value = value.detach().cpu()
+    value = value.permute(order) if value.ndim == len(order) else value
+    return jnp.array(value.int() if value.dtype == torch.int64 else value, copy=True)
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean negative log likelihood of ``targets``, one less dimension than ``logits``."""
+    likelihood = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(likelihood, targets[..., None], axis=-1).mean()
+
+
+# ---- optimizers -------------------------------------------------------------------------------
+
+
+def adamw_init(params: Params) -> dict[str, Any]:
+    """First and second moments, and the count of steps."""
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return {"step": jnp.zeros((), jnp.int32), "m": zeros, "v": jax.tree.map(jnp.copy, zeros)}
+
+
+def adamw(params: Params, state: dict[str, Any], grads: Params) -> tuple[Params, dict[str, Any]]:
+    """AdamW with the moments' usual decays of 0.9 and 0.999."""
+    lr, decay = ADAMW["lr"], ADAMW["weight_decay"]
+    step = state["step"] + 1
+    m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], grads)
+    v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["v"], grads)
+    scale_m, scale_v = 1 / (1 - 0.9**step), 1 / (1 - 0.999**step)
+
+    def update(p, m, v):
+        return p - lr * (decay * p + m * scale_m / (jnp.sqrt(v * scale_v) + 1e-8))
+
+    return jax.tree.map(update, params, m, v), {"step": step, "m": m, "v": v}
+
+
+def sgd_init(params: Params) -> Params:
+    """Momenta of the parameters, none of the running statistics."""
+    return jax.tree.map(jnp.zeros_like, _split(params)[0])
+
+
+def sgd(params: Params, momenta: Params, grads: Params) -> tuple[Params, Params]:
+    """Gradient descent with momentum."""
+    momenta = jax.tree.map(lambda m, g: SGD["momentum"] * m + g, momenta, grads)
+    return jax.tree.map(lambda p, m: p - SGD["lr"] * m, params, momenta), momenta
+
+
+def _split(params: Params) -> tuple[Params, Params]:
+    """What is trained, and the running statistics."""
+    statistics = {k: v for k, v in params.items() if k.endswith(_STATISTICS)}
+    return {k: v for k, v in params.items() if k not in statistics}, statistics
+
+
+# ---- GPT --------------------------------------------------------------------------------------
+
+
+def _layer_norm(p: Params, name: str, x: jax.Array) -> jax.Array:
+    mean = x.mean(-1, keepdims=True)
+    variance = jnp.square(x - mean).mean(-1, keepdims=True)
+    return (x - mean) * lax.rsqrt(variance + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def _linear(p: Params, name: str, x: jax.Array) -> jax.Array:
+    return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
+
+
+def gpt_forward(p: Params, tokens: jax.Array) -> jax.Array:
+    """``[batch, length]`` int32 to ``[batch, length, vocabulary]``."""
+    x = p["token.weight"][tokens] + p["position.weight"]
+    for i in range(LAYERS):
+        b = f"blocks.{i}"
+        qkv = _linear(p, f"{b}.qkv", _layer_norm(p, f"{b}.norm1", x))
+        q, k, v = jnp.split(qkv.reshape(*x.shape[:2], 3 * HEADS, -1), 3, axis=2)
+        attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        x = x + _linear(p, f"{b}.out", attended.reshape(x.shape))
+        hidden = jax.nn.gelu(_linear(p, f"{b}.up", _layer_norm(p, f"{b}.norm2", x)))
+        x = x + _linear(p, f"{b}.down", hidden)
+    return _linear(p, "head", _layer_norm(p, "norm", x))
+
+
+def gpt_loss(params: Params, batch: Batch) -> jax.Array:
+    """Cross entropy of the next tokens."""
+    tokens, targets = batch
+    return cross_entropy(gpt_forward(params, tokens), targets)
+
+
+def gpt_train_step(params: Params, state: Any, batch: Batch) -> tuple[Params, Any, jax.Array]:
+    """One step of AdamW."""
+    loss, grads = jax.value_and_grad(gpt_loss)(params, batch)
+    return *adamw(params, state, grads), loss
+
+
+# ---- ResNet -----------------------------------------------------------------------------------
+
+
+def _convolve(p: Params, name: str, x: jax.Array, stride: int = 1) -> jax.Array:
+    kernel = p[f"{name}.weight"]
+    layout = ("NHWC", "HWIO", "NHWC")
+    # not "SAME", which would pad a stride of two at the other end
+    edges = [((n - 1) // 2,) * 2 for n in kernel.shape[:2]]
+    return lax.conv_general_dilated(x, kernel, (stride,) * 2, edges, dimension_numbers=layout)
+
+
+def _batch_norm(p: Params, name: str, x: jax.Array, new: Params | None) -> jax.Array:
+    """Normalize by the batch, putting its statistics into ``new``, or where None by the running."""
+    mean, variance = p[f"{name}.running_mean"], p[f"{name}.running_var"]
+    if new is not None:
+        count = x.size // x.shape[-1]
+        batch_mean, batch_variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+        unbiased = batch_variance * count / (count - 1)
+        new[f"{name}.running_mean"] = 0.9 * mean + 0.1 * batch_mean
+        new[f"{name}.running_var"] = 0.9 * variance + 0.1 * unbiased
+        new[f"{name}.num_batches_tracked"] = p[f"{name}.num_batches_tracked"] + 1
+        mean, variance = batch_mean, batch_variance
+    return (x - mean) * lax.rsqrt(variance + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def _basic_block(p: Params, name: str, x: jax.Array, stride: int, new: Params | None) -> jax.Array:
+    y = _convolve(p, f"{name}.conv1", x, stride)
+    y = jax.nn.relu(_batch_norm(p, f"{name}.norm1", y, new))
+    y = _batch_norm(p, f"{name}.norm2", _convolve(p, f"{name}.conv2", y), new)
+    if stride != 1:
+        x = _convolve(p, f"{name}.shortcut.0", x, stride)
+        x = _batch_norm(p, f"{name}.shortcut.1", x, new)
+    return jax.nn.relu(y + x)
+
+
+def resnet_forward(p: Params, images: jax.Array, new: Params | None = None) -> jax.Array:
+    """``[batch, height, width, 3]`` to ``[batch, classes]``.
+
+    With a dict for ``new`` it normalizes as in training and puts the new running statistics there.
+    """
+    x = jax.nn.relu(_batch_norm(p, "norm", _convolve(p, "stem", images), new))
+    for i in range(len(STAGES) * BLOCKS):
+        stride = 2 if i and i % BLOCKS == 0 else 1
+        x = _basic_block(p, f"blocks.{i}", x, stride, new)
+    return _linear(p, "head", x.mean((1, 2)))
+
+
+def resnet_loss(params: Params, statistics: Params, batch: Batch) -> tuple[jax.Array, Params]:
+    """Cross entropy of the classes, and the new running statistics."""
+    images, targets = batch
+    new: Params = {}
+    logits = resnet_forward(params | statistics, images, new)
+    return cross_entropy(logits, targets), new
+
+
+def resnet_train_step(params: Params, state: Any, batch: Batch) -> tuple[Params, Any, jax.Array]:
+    """One step of gradient descent with momentum."""
+    trained, statistics = _split(params)
+    gradient = jax.value_and_grad(resnet_loss, has_aux=True)
+    (loss, statistics), grads = gradient(trained, statistics, batch)
+    trained, state = sgd(trained, state, grads)
+    return trained | statistics, state, loss
+
+
+# ---- linear -----------------------------------------------------------------------------------
+
+
+def linear_forward(params: Params, x: jax.Array) -> jax.Array:
+    """``[rows, features]`` to the same."""
+    return x @ params["weight"].T + params["bias"]
+
+
+def linear_loss(params: Params, batch: Batch) -> jax.Array:
+    """Mean squared error."""
+    inputs, targets = batch
+    return jnp.square(linear_forward(params, inputs) - targets).mean()
+
+
+def linear_train_step(params: Params, state: Any, batch: Batch) -> tuple[Params, Any, jax.Array]:
+    """One step of gradient descent with momentum."""
+    loss, grads = jax.value_and_grad(linear_loss)(params, batch)
+    return *sgd(params, state, grads), loss
+
+
+# ---- the check --------------------------------------------------------------------------------
+
+
+def torch_step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    batch: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """A training step as PyTorch's users write it; the loss."""
+    inputs, targets = batch
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_of(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def torch_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the last dimension of ``logits``."""
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+
+def _difference(model, optimizer, loss_of, batch, step, init) -> float:
+    """The largest difference of one step's loss, parameters and statistics from PyTorch's."""
+    params, arrays = params_of(model), batch_of(batch)
+    params, _, loss = jax.jit(step, donate_argnums=(0, 1))(params, init(params), arrays)
+    expected = torch_step(model, optimizer, loss_of, batch)
+    pairs = [(params[name], value) for name, value in params_of(model).items()]
+    return max(float(abs(a - b).max()) for a, b in [*pairs, (loss, _array(expected))])
+
+
+def check() -> dict[str, float]:
+    """By model, the largest difference of one step from PyTorch's on the CPU."""
+    torch.manual_seed(0)
+    gpt, resnet, linear = models.Gpt(), models.ResNet(), models.small_linear()
+    return {
+        "gpt": _difference(
+            gpt,
+            torch.optim.AdamW(gpt.parameters(), **ADAMW),
+            torch_cross_entropy,
+            models.gpt_batch(),
+            gpt_train_step,
+            adamw_init,
+        ),
+        "resnet": _difference(
+            resnet,
+            torch.optim.SGD(resnet.parameters(), **SGD),
+            torch_cross_entropy,
+            models.resnet_batch(),
+            resnet_train_step,
+            sgd_init,
+        ),
+        "linear": _difference(
+            linear,
+            torch.optim.SGD(linear.parameters(), **SGD),
+            F.mse_loss,
+            models.linear_batch(),
+            linear_train_step,
+            sgd_init,
+        ),
+    }
+
+
+if __name__ == "__main__":
+    differences = check()
+    print(*(f"{name}: max difference {d:.1e}" for name, d in differences.items()), sep="\n")
+    assert max(differences.values()) < 1e-4, differences
