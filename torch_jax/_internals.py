@@ -2,11 +2,12 @@
 
 Nothing here runs work. A name that the installed release lacks becomes a function that raises
 a clear error when it is *used*, so that ``import torch`` is never broken by a missing symbol.
-JAX is imported only by :func:`x64_state`, at the first use of the device.
+JAX is imported only by functions, at the first use of the device.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,8 @@ _acc = getattr(torch._C, "_acc", None)
 HookBase: Any = getattr(_acc, "PrivateUse1Hooks", object)
 GuardBase: Any = getattr(_acc, "DeviceGuard", object)
 
+_exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
+AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 
 
@@ -81,7 +84,41 @@ def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
     op.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
 
+def no_autocast() -> Any:
+    """A context in which this device's autocast changes nothing on this thread."""
+    return _exclude_keys(AUTOCAST_KEYS)
+
+
+@functools.cache
+def _trace_state_clean() -> Callable[[], bool]:
+    core = importlib.import_module("jax._src.core")
+    return getattr(core, "trace_state_clean", lambda: False)
+
+
+def is_outside_traces() -> bool:
+    """Whether JAX is surely not tracing on this thread (False where it cannot tell)."""
+    return _trace_state_clean()()
+
+
 def x64_state() -> Any:
     """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
     config = importlib.import_module("jax._src.config")
     return config.enable_x64
+
+
+def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
+    """A function that tells whether tensors have the dtype, geometry and so on of these.
+
+    In C++ where this torch has ``torch._C._dynamo.guards.TensorGuards``.
+    """
+    kind = getattr(
+        getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
+    )
+    if kind is not None and tensors:
+        return kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    forms = list(map(_form, tensors))
+    return lambda *now: all(_form(t) == form for t, form in zip(now, forms, strict=True))
+
+
+def _form(tensor: Any) -> tuple:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad

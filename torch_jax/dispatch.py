@@ -18,6 +18,7 @@ import torch
 
 from torch_jax import (
     _internals,
+    amp,
     attention,
     config,
     device,
@@ -72,7 +73,7 @@ def install() -> None:
         _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
         for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
             _private.impl("write_", torch.library.fallthrough_kernel, key)
-        _override_libraries.append(attention.install())
+        _override_libraries.extend((attention.install(), amp.install()))
         config.listeners.append(forget_compiled)
         _library = library
 

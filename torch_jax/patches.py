@@ -44,6 +44,7 @@ def install() -> None:
     _patch_data_ptr()
     _patch_data_setter()
     _patch_printing()
+    _patch_autocast_cache()
 
 
 def _names_jax(device: Any) -> bool:
@@ -246,6 +247,22 @@ def _patch_printing() -> None:
         return contents(self.cpu() if self.device.type == _internals.DEVICE_TYPE else self, indent)
 
     module._str, module._tensor_str = _str, _tensor_str
+
+
+def _patch_autocast_cache() -> None:
+    """Cast weights are kept until ``torch.autocast`` clears PyTorch's cache, which is in C++."""
+    from torch_jax import amp
+
+    original = getattr(torch, "clear_autocast_cache", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def clear_autocast_cache() -> None:
+        amp.clear_cache()
+        original()
+
+    torch.clear_autocast_cache = clear_autocast_cache
 
 
 def _memory(tensor: torch.Tensor) -> Any:

@@ -146,7 +146,8 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
         out = _to_input(input, size, weight, geometry, opmath(input.dtype))
     else:
         out = _correlate(input, weight, geometry, opmath(input.dtype))
-    return out if bias is None else out + bias.astype(out.dtype).reshape(-1, *[1] * n)
+    out = out if bias is None else out + bias.astype(out.dtype).reshape(-1, *[1] * n)
+    return out.astype(input.dtype)  # the overrideable one has no meta function that would say so
 
 
 def _gradients(grad_output, input, weight, geometry, transposed, output_mask):
@@ -200,7 +201,8 @@ def convolution_backward_overrideable(
 ):
     """``convolution_backward`` as ``torch._convolution`` reaches it."""
     geometry = stride, padding, dilation, transposed, output_padding, groups
-    return convolution_backward(grad_output, input, weight, None, *geometry, output_mask)
+    gradients = convolution_backward(grad_output, input, weight, None, *geometry, output_mask)
+    return tuple(g if g is None else g.astype(grad_output.dtype) for g in gradients)
 
 
 @op("conv_tbc")

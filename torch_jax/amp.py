@@ -1,0 +1,368 @@
+"""``torch.autocast("jax")``: which operators run in which dtype, and the cache of cast weights.
+
+:data:`POLICIES` says what PyTorch says for CUDA. A kernel on the dispatch key
+``AutocastPrivateUse1`` casts an operator's arguments by its policy and runs it with the key
+excluded, so that what the operator is composed of is left alone. The key is above autograd: the
+casts are part of the graph, and gradients reach a float32 weight in float32. All other operators
+fall through (:mod:`torch_jax.device`), and outside a region no operator comes this way.
+
+Semantics: https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from torch_jax import _internals, variants
+
+# Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
+POLICIES = {
+    "lower_precision": """
+        _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d
+        conv_transpose2d.input conv_transpose3d.input convolution
+        addbmm addmm addmv addr baddbmm bmm chain_matmul einsum linalg_multi_dot linalg_vecdot
+        linear matmul mm mv prelu
+        _scaled_dot_product_flash_attention scaled_dot_product_attention
+        _thnn_fused_gru_cell _thnn_fused_lstm_cell gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell
+    """,
+    "float32": """
+        acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar
+        pow.Tensor_Tensor reciprocal rsqrt sinh softplus tan
+        group_norm layer_norm native_layer_norm rms_norm
+        cdist cosine_similarity dist frobenius_norm.dim logsumexp nuclear_norm nuclear_norm.dim
+        pdist renorm
+        binary_cross_entropy_with_logits cosine_embedding_loss hinge_embedding_loss huber_loss
+        kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss
+        nll_loss nll_loss2d poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss
+        _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
+        _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bicubic2d upsample_bilinear2d
+        upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+        upsample_trilinear3d
+    """,
+    "float32_output": """
+        cumprod cumsum linalg_matrix_norm linalg_matrix_norm.str_ord linalg_vector_norm
+        log_softmax.int prod prod.dim_int softmax.int sum sum.dim_IntList
+    """,
+    "float32_overload": "norm.Scalar norm.ScalarOpt_dim",
+    "widest": """
+        addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot
+    """,
+    "banned": "binary_cross_entropy",
+    # for CUDA, modules do not call these under autocast; they ask about no other device
+    "composed": "_native_multi_head_attention _transformer_encoder_layer_fwd",
+}
+
+# The overloads that take the dtype which the named ones lack.
+_WITH_DTYPE = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
+
+Kernel = Callable[..., Any]
+
+
+def install() -> Any:
+    """Register a kernel for every operator of the table; returns the library that keeps them."""
+    library = torch.library.Library("aten", "IMPL")
+    for policy, names in POLICIES.items():
+        for name in names.split():
+            op = variants.overload(name)
+            if op is not None:  # releases differ in what they have
+                library.impl(op, _MAKERS[policy](op), "AutocastPrivateUse1")
+    return library
+
+
+def lower_precision(op: Any) -> Kernel:
+    """Run in the dtype of the region."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _internals.no_autocast():
+            return _call_in(_region_dtype(), op, args, kwargs)
+
+    return call
+
+
+def float32(op: Any) -> Kernel:
+    """Run in float32."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _internals.no_autocast():
+            return _call_in(torch.float32, op, args, kwargs)
+
+    return call
+
+
+def float32_output(op: Any) -> Kernel:
+    """Ask an operator that takes ``dtype=`` for float32, where the caller asks for nothing."""
+    position = [argument.name for argument in op._schema.arguments].index("dtype")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        asked = args[position] if len(args) > position else kwargs.get("dtype")
+        with _internals.no_autocast():
+            if asked is None and is_eligible(args[0]):
+                return op(*args[:position], **(kwargs | {"dtype": torch.float32}))
+            return op(*args, **kwargs)
+
+    return call
+
+
+def float32_overload(op: Any) -> Kernel:
+    """Run the overload that takes a dtype, with float32 for it."""
+    with_dtype = variants.overload(_WITH_DTYPE[variants.table_name(op)])
+    defaults = [argument.default_value for argument in op._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
+        with _internals.no_autocast():
+            return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
+
+    return call
+
+
+def widest(op: Any) -> Kernel:
+    """Run in float32 if one argument is of it, else in the dtype of the region."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _internals.no_autocast():
+            return _call_in(_widest((args, kwargs.values())), op, args, kwargs)
+
+    return call
+
+
+def banned(op: Any) -> Kernel:
+    """Refuse an operator whose gradient overflows in float16."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"torch.nn.functional.{op._schema.name.removeprefix('aten::')} and torch.nn.BCELoss "
+            "are unsafe to autocast: the gradient of a sigmoid before them overflows. Use "
+            "binary_cross_entropy_with_logits or BCEWithLogitsLoss, which take what is before "
+            "the sigmoid and are safe, or leave autocast for the loss."
+        )
+
+    return call
+
+
+def composed(op: Any) -> Kernel:
+    """Run what the module runs in training, each operator by its own policy."""
+    name = variants.table_name(op)
+    return _encoder_layer if name == "_transformer_encoder_layer_fwd" else _attention_block
+
+
+def _attention_block(
+    query,
+    key,
+    value,
+    embed_dim,
+    num_heads,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    mask=None,
+    need_weights=True,
+    average_attn_weights=True,
+    mask_type=None,
+):
+    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2)."""
+    masks = {"attn_mask": mask, "key_padding_mask": None}
+    if mask_type == 1:
+        masks = {"attn_mask": None, "key_padding_mask": mask}
+    elif mask_type == 2:
+        masks["attn_mask"] = mask.flatten(0, 1)
+    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    out, weights = F.multi_head_attention_forward(
+        query,
+        key,
+        value,
+        embed_dim,
+        num_heads,
+        qkv_weight,
+        qkv_bias,
+        None,
+        None,
+        False,
+        0.0,
+        proj_weight,
+        proj_bias,
+        training=False,
+        need_weights=need_weights,
+        average_attn_weights=average_attn_weights,
+        **masks,
+    )
+    return out.transpose(0, 1), weights
+
+
+def _encoder_layer(
+    src,
+    embed_dim,
+    num_heads,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    use_gelu,
+    norm_first,
+    eps,
+    norm_weight_1,
+    norm_bias_1,
+    norm_weight_2,
+    norm_bias_2,
+    ffn_weight_1,
+    ffn_bias_1,
+    ffn_weight_2,
+    ffn_bias_2,
+    mask=None,
+    mask_type=None,
+):
+    """``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
+    shape = (embed_dim,)
+    projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+
+    def attend(x):
+        masks = (mask, False, True, mask_type)
+        return _attention_block(x, x, x, embed_dim, num_heads, *projections, *masks)[0]
+
+    def perceive(x):
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
+
+    x = src
+    blocks = ((attend, norm_weight_1, norm_bias_1), (perceive, norm_weight_2, norm_bias_2))
+    for block, weight, bias in blocks:
+        if norm_first:
+            x = x + block(F.layer_norm(x, shape, weight, bias, eps))
+        else:
+            x = F.layer_norm(x + block(x), shape, weight, bias, eps)
+    return x
+
+
+_MAKERS = {
+    "composed": composed,
+    "lower_precision": lower_precision,
+    "float32": float32,
+    "float32_output": float32_output,
+    "float32_overload": float32_overload,
+    "widest": widest,
+    "banned": banned,
+}
+
+
+def is_eligible(tensor: torch.Tensor) -> bool:
+    """Whether autocast may change the dtype of a tensor: floating, of this device, not float64."""
+    return (
+        tensor.is_floating_point()
+        and tensor.dtype is not torch.float64
+        and tensor.device.type == _internals.DEVICE_TYPE
+    )
+
+
+def _region_dtype() -> torch.dtype:
+    return torch.get_autocast_dtype(_internals.DEVICE_TYPE)
+
+
+def _call_in(dtype: torch.dtype, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return op(
+        *(cast(value, dtype) for value in args),
+        **{name: cast(value, dtype) for name, value in kwargs.items()},
+    )
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """``value`` with every eligible tensor in it cast, casts of weights out of the cache."""
+    if isinstance(value, torch.Tensor):
+        if value.dtype is dtype or not is_eligible(value):
+            return value
+        return _cast_weight(value, dtype) if _is_weight(value, dtype) else value.to(dtype)
+    if isinstance(value, list | tuple):
+        return [cast(one, dtype) for one in value]
+    return value
+
+
+def _widest(values: Any) -> torch.dtype:
+    result = region = _region_dtype()
+    for tensor in _tensors(values):
+        if not is_eligible(tensor):
+            continue
+        if tensor.dtype is torch.float32:
+            result = torch.float32
+        elif result is not torch.float32 and tensor.dtype is not region:
+            raise RuntimeError(
+                f"a {tensor.dtype} tensor in an autocast region of {region}: "
+                "cast it to the region's dtype or to float32"
+            )
+    return result
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif not isinstance(value, str) and hasattr(value, "__iter__"):
+        for one in value:
+            yield from _tensors(one)
+
+
+class _Cast(NamedTuple):
+    """A cast weight and what the weight was when it was cast."""
+
+    result: torch.Tensor
+    weight: torch.Tensor  # keeps its id, by which it is found, from being given away
+    version: int
+    memory: weakref.ref
+
+
+class _Casts(threading.local):
+    def __init__(self) -> None:
+        self.found: dict[tuple, _Cast] = {}
+
+
+_casts = _Casts()
+
+
+def clear_cache() -> None:
+    """Forget this thread's cast weights; called when its outermost autocast region is left."""
+    _casts.found.clear()
+
+
+def _is_weight(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return (
+        tensor.requires_grad
+        and tensor.is_leaf
+        and tensor.dtype is torch.float32
+        and dtype is not torch.float32
+        and not tensor._is_view()
+        and not tensor.is_inference()
+        and torch.is_autocast_cache_enabled()
+    )
+
+
+def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A weight's cast, made once in a region for each dtype and mode of autograd.
+
+    None is kept while JAX traces, nor taken: a kept tracer would outlive its trace, and a taken
+    array would be a constant of the program.
+    """
+    memory = _memory(weight)
+    if memory is None or not _internals.is_outside_traces():
+        return weight.to(dtype)
+    key = (id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    found = _casts.found.get(key)
+    if found and found.version == weight._version and found.memory() is memory:
+        return found.result
+    result = weight.to(dtype)
+    _casts.found[key] = _Cast(result, weight, weight._version, weakref.ref(memory))
+    return result
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """The array behind a tensor, None where it has none, as a fake tensor."""
+    try:
+        return tensor.untyped_storage().array  # type: ignore[attr-defined]
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
