@@ -35,6 +35,8 @@ _LAZY = {
     "OperatorNotFound": "errors",
     "register_op": "dispatch",
     "config": "config",
+    "explain": "history",
+    "jit": "jitted",
 }
 
 import torch  # noqa: E402, F401, torch may call _autoload while it is imported here

@@ -122,3 +122,11 @@ def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
 
 def _form(tensor: Any) -> tuple:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+
+
+_function_modes = _lookup("_C._len_torch_function_stack")
+
+
+def default_device() -> Any:
+    """The device that factory functions use on this thread, as far as a mode sets one."""
+    return torch.get_default_device() if _function_modes() else None

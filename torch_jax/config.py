@@ -48,6 +48,16 @@ SETTINGS: dict[str, Setting] = {
         "Precision of float32 matrix products and convolutions: 'highest' is true float32, as "
         "PyTorch's default; 'default' lets accelerators use bfloat16 or TF32.",
     ),
+    "jit_cache_size": Setting(
+        16,
+        (),
+        "How many traces a function under torch_jax.jit keeps; the oldest goes first.",
+    ),
+    "jit_executables": Setting(
+        128,
+        (),
+        "How many executables of torch_jax.jit are kept in the process, over all functions.",
+    ),
     "cache_size": Setting(
         16384,
         (),
@@ -57,6 +67,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 _values: dict[str, Any] = {}
+_version = 0
 listeners: list[Callable[[], None]] = []  # called after each change
 
 
@@ -74,9 +85,16 @@ def set(name: str, value: Any) -> None:
 
     What was compiled under another value is dropped.
     """
+    global _version
     _values[name] = _checked(name, value)
+    _version += 1
     for listener in listeners:
         listener()
+
+
+def version() -> int:
+    """How often a setting has been changed; what was traced under another version is stale."""
+    return _version
 
 
 def _checked(name: str, value: Any) -> Any:

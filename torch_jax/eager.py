@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import _internals, config, dtypes, errors, random, traced, variants
+from torch_jax import _internals, config, dtypes, errors, random, tape, traced, variants
+from torch_jax.active import ACTIVE
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
 from torch_jax.ops.registry import Lowering
@@ -218,6 +219,8 @@ class Kernel:
             memories.append(random.draw(value))
             storages.append(None)
         else:
+            if isinstance(value, torch.SymFloat):  # static here: fixed, and guarded
+                value = tape.fixed(value)
             key += type(value), tuple(value) if isinstance(value, list) else value
 
     def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
@@ -231,6 +234,7 @@ class Kernel:
     def _compile(self, key, args, kwargs, slots) -> Entry:
         for listener in compile_listeners:
             listener(self.op)
+        args, kwargs = tape.plain(args), tape.plain(kwargs)
         self._refuse_host(args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
@@ -291,8 +295,11 @@ class Kernel:
             arrays, outputs = arrays
         if entry.check:  # no message: it was known at trace that nothing can be wrong
             *arrays, ok = arrays
-            if not traced.is_traced(ok) and not bool(ok):  # a trace cannot raise: see check_indices
-                message, kind = (*entry.check, IndexError)[:2]
+            message, kind = (*entry.check, IndexError)[:2]
+            if traced.is_traced(ok):  # a trace cannot raise, but torch_jax.jit does when it has run
+                if ACTIVE.capture is not None:
+                    ACTIVE.capture.checks.append((ok, message, kind))
+            elif not bool(ok):
                 raise kind(message)
         arrays = list(arrays)
         fresh = [wrap_output(spec, arrays) for spec in outputs]
@@ -388,6 +395,8 @@ def _number(value: Any) -> Any:
 
     Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
     """
+    if isinstance(value, torch.SymFloat):
+        return tape.traced_array(value)
     if not value or value != value:
         return value
     known = (type(value), value)

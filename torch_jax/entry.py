@@ -79,13 +79,16 @@ class _View(NamedTuple):
         memory = memories[self.slot]
         return geometry.read(jnp.asarray(memory), self.lens(memory))
 
-    def write(self, memories: list[Any], value: jax.Array) -> None:
+    def refuse_repetition(self) -> None:
+        """Raise where elements share memory, so that a write would be ambiguous."""
         strides = zip(self.size, self.stride, strict=True)
         if 0 not in self.size and any(n > 1 and step == 0 for n, step in strides):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a "
                 "single memory location. Please clone() the tensor before performing the operation."
             )
+
+    def write(self, memories: list[Any], value: jax.Array) -> None:
         memory = memories[self.slot]
         value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
         memories[self.slot] = geometry.write(memory, self.lens(memory), value)
@@ -173,7 +176,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
             for result, spec in zip(results[: sig.fresh], specs, strict=True)
         ]
         for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
-            _put(placed.get(name), value, memories)
+            _put(placed.get(name), value, memories, lowering.uniform)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, *error = ok
@@ -266,10 +269,12 @@ def _in_order(result: InOrder, spec: Output | None) -> Output:
     return Output(size, None if plain else tuple(stride), dtype)
 
 
-def _put(placed: Any, value: Any, memories: list[Any]) -> None:
+def _put(placed: Any, value: Any, memories: list[Any], uniform: bool) -> None:
     """Write a new value (None: unchanged) through the view it belongs to."""
     if isinstance(placed, list):
         for one, new in zip(placed, value, strict=True):
-            _put(one, new, memories)
+            _put(one, new, memories, uniform)
     elif placed is not None and value is not None:
+        if not uniform:
+            placed.refuse_repetition()
         placed.write(memories, value)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from torch_jax import _internals
+from torch_jax.active import ACTIVE
 
 _MASK = (1 << 64) - 1
 
@@ -56,6 +57,8 @@ class JaxGenerator(_internals.CpuGenerator):
         seed = int(seed)
         if not -(1 << 63) <= seed <= _MASK:
             raise RuntimeError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
+        if ACTIVE.capture is not None:
+            ACTIVE.capture.seeded(self)
         self._seed, self._offset = seed & _MASK, 0
         return self
 
@@ -71,15 +74,21 @@ class JaxGenerator(_internals.CpuGenerator):
 
     def draw(self) -> np.ndarray:
         """The key of the next operator: uint32 ``[seed high, seed low, offset high, low]``."""
+        if ACTIVE.capture is not None:
+            return ACTIVE.capture.draw(self)
+        return self.advance(1)
+
+    def advance(self, steps: int) -> np.ndarray:
+        """The key words of the next draw, after which the generator stands ``steps`` further."""
         with self._lock:
             offset = self._offset
-            self._offset += 1
-        return _words(self._seed, offset)
+            self._offset += steps
+        return words(self._seed, offset)
 
     def get_state(self) -> torch.Tensor:
         """The seed and the offset as 16 bytes, a CPU uint8 tensor."""
         return (
-            torch.from_numpy(_words(self._seed, self._offset).astype(np.int64))
+            torch.from_numpy(words(self._seed, self._offset).astype(np.int64))
             .to(torch.uint32)
             .view(torch.uint8)
         )
@@ -116,7 +125,8 @@ def _rebuild(state: torch.Tensor) -> JaxGenerator:
     return JaxGenerator().set_state(state)
 
 
-def _words(seed: int, offset: int) -> np.ndarray:
+def words(seed: int, offset: int) -> np.ndarray:
+    """The key of the draw at ``offset`` from ``seed``, as four uint32 words."""
     low = 0xFFFFFFFF
     return np.array([seed >> 32, seed & low, offset >> 32, offset & low], np.uint32)
 
@@ -128,8 +138,15 @@ def draw(generator: Any) -> np.ndarray:
     known = _known.get(generator._cdata)
     if known is not None:
         return known.draw()
+    if ACTIVE.capture is not None:
+        return ACTIVE.capture.host_words(generator)
+    return words_from(generator)
+
+
+def words_from(generator: torch.Generator) -> np.ndarray:
+    """Key words that a CPU generator seeds."""
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
-    return _words(int(seed), 0)
+    return words(int(seed), 0)
 
 
 def key(words: Any) -> Any:

@@ -54,13 +54,13 @@ def ones_like(self, *, dtype=None):
     return jnp.ones(self.shape, self.dtype if dtype is None else dtype)
 
 
-@op("zero")
+@op("zero", uniform=True)
 def zero(self):
     """``Tensor.zero_`` comes from this."""
     return jnp.zeros_like(self)
 
 
-@op("fill.Scalar", "fill.Tensor")
+@op("fill.Scalar", "fill.Tensor", uniform=True)
 def fill(self, value):
     """``Tensor.fill_`` comes from this."""
     return jnp.full(self.shape, value, self.dtype)

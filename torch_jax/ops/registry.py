@@ -59,6 +59,7 @@ class Lowering(NamedTuple):
         takes ``<name>_strides`` for each.
       channels_last: names of tensor arguments of which one in channels_last strides makes the
         outputs so too (PyTorch's meta functions do not say so for convolutions).
+      uniform: writes one value everywhere, so that elements it writes may share memory.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Lowering(NamedTuple):
     strided: tuple[str, ...] = ()
     channels_last: tuple[str, ...] = ()
     meta_error: type[Exception] = RuntimeError
+    uniform: bool = False
 
 
 TABLE: dict[str, Lowering] = {}
@@ -110,6 +112,7 @@ def op(
     strided: tuple[str, ...] = (),
     channels_last: tuple[str, ...] = (),
     meta_error: type[Exception] = RuntimeError,
+    uniform: bool = False,
     refuses: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``.
@@ -139,6 +142,7 @@ def op(
                 strided,
                 channels_last,
                 meta_error,
+                uniform,
             )
         return function
 

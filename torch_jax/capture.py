@@ -1,0 +1,304 @@
+"""One trace of a whole Python function: what it read, what it wrote, what it left behind.
+
+While the function runs, a dispatch mode sees every operator. A storage that is met for the first
+time becomes an input of the program: its array is replaced by a tracer until the trace is over.
+What is written is found afterwards by comparing. PyTorch's autograd runs as always, on this thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax import program, random, traced
+from torch_jax.active import ACTIVE
+from torch_jax.host import Host, is_host
+from torch_jax.storage import is_jax_storage
+from torch_jax.tape import Tape
+from torch_jax.traced import is_traced
+from torch_jax.x64 import x64
+
+_LIFT_FRESH = torch.ops.aten.lift_fresh.default
+
+
+class Input:
+    """An input of the program.
+
+    ``kind`` says where a call finds it: ``storage`` (``source`` is the storage), ``number`` or
+    ``host`` (a slot of the tape), ``words`` (a generator).
+    """
+
+    def __init__(self, kind: str, source: Any, aval: Any, array: Any = None, line: str = ""):
+        self.kind, self.source, self.aval = kind, source, aval
+        self.array, self.line = array, line  # what a storage held before, and who read it first
+        self.tracer: Any = None
+
+
+class _Draws:
+    """The draws of one generator: relative to where it stood when the trace began."""
+
+    def __init__(self, generator: Any, tracer: Any):
+        self.generator, self.tracer = generator, tracer
+        self.seed, self.offset = generator._seed, generator._offset
+        self.relative = True  # until it is seeded anew
+        self.left: tuple[int, int] = (0, 0)  # how the trace leaves it
+
+    @property
+    def steps(self) -> int:
+        """How far the trace has moved the generator on."""
+        return self.generator._offset - self.offset
+
+    def end(self) -> None:
+        """The trace is over."""
+        self.left = self.generator._seed, self.generator._offset
+
+    def words(self) -> np.ndarray:
+        """The key words that a call begins with; the generator moves on as the trace moved it."""
+        seed, offset = self.left
+        if self.relative:
+            return self.generator.advance(offset - self.offset)
+        now = self.generator.advance(0)
+        self.generator._seed, self.generator._offset = seed, offset
+        return now
+
+
+class Capture:
+    """The state of one trace."""
+
+    def __init__(self) -> None:
+        self.trace: Any = None
+        self.inputs: list[Input] = []
+        self.literals: dict[tuple, int] = {}
+        self.tape = Tape()
+        self.host = Host(self, self.tape)
+        self.optimizers: Any = None  # set by its owner
+        self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
+        self.draws: dict[int, _Draws] = {}
+        self.checks: list[tuple[Any, str, type[Exception]]] = []
+        self.restore: list[Callable[[], None]] = []  # called when the trace is over
+        self.undo: list[Callable[[], None]] = []  # called where it fails
+        self._storages: dict[int, Input] = {}
+        self._numbers: dict[int, Any] = {}
+        self._constants: list[Any] = []
+        self._made: dict[int, weakref.ref] = {}
+        self._mode = _Mode(self)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def new_input(self, kind: str, source: Any, shape, dtype, weak: bool = False, **more) -> Any:
+        """A new input of the program, as a tracer."""
+        with x64():
+            aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
+        entry = Input(kind, source, aval, **more)
+        entry.tracer = program.new_input(self.trace, len(self.inputs), aval)
+        self.inputs.append(entry)
+        return entry.tracer
+
+    def lift(self, storage: Any) -> None:
+        """Make what a storage holds an input, if it is not one and was not made here."""
+        array = storage.array
+        if is_traced(array) or any(storage is constant for constant in self._constants):
+            return
+        storage.array = self.new_input(
+            "storage", storage, array.shape, array.dtype, array=array, line=traced.user_line()
+        )
+        self._storages[id(storage)] = self.inputs[-1]
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Note a device tensor that an operator takes."""
+        storage = tensor.untyped_storage()
+        if is_jax_storage(storage):
+            self.lift(storage)
+            if tensor.requires_grad and tensor.is_leaf and id(storage) in self._storages:
+                self.leaves.setdefault(id(tensor), tensor)
+                self.optimizers.note_gradient(tensor)
+
+    def number(self, slot: int) -> Any:
+        """The number in a slot of the tape, as a traced scalar."""
+        if slot not in self._numbers:
+            self._numbers[slot] = self.new_input("number", slot, (), np.float64, weak=True)
+        return self._numbers[slot]
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run an operator that the traced function called."""
+        tensors = list(_tensors((*args, *kwargs.values())))
+        if any(map(is_host, tensors)) or (not tensors and _is_host_factory(kwargs)):
+            return self.host.operator(func, args, kwargs)
+        return self.on_device(func, args, kwargs)
+
+    def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run an operator on device tensors, whose storages become inputs."""
+        if func is _LIFT_FRESH:  # torch.tensor(..., device="jax"): the data come from Python
+            self._constants.append(args[0].untyped_storage())
+        for tensor in _tensors((*args, *kwargs.values())):
+            self.see(tensor)
+        result = func(*args, **kwargs)
+        for tensor in _tensors((result,)):
+            storage = tensor.untyped_storage()
+            if is_jax_storage(storage):
+                self._made[id(storage)] = weakref.ref(storage)
+        return result
+
+    def takes_host(self, func: Any) -> bool:
+        """Whether an operator takes CPU tensors, as indices are taken."""
+        from torch_jax.dispatch import KERNELS_BY_OP
+
+        kernel = KERNELS_BY_OP.get(func)
+        return kernel is not None and bool(kernel.lowering.host)
+
+    # --- randomness -------------------------------------------------------------------------------
+
+    def draw(self, generator: Any) -> Any:
+        """The key words of a random operator: those of the call's own generator state."""
+        draws = self.draws.get(id(generator))
+        if draws is None:
+            tracer = self.new_input("words", generator, (4,), np.uint32)
+            draws = self.draws[id(generator)] = _Draws(generator, tracer)
+        steps = draws.steps
+        generator._offset += 1
+        if not draws.relative:
+            return random.words(generator._seed, generator._offset - 1)
+        with x64():
+            return _moved_on(draws.tracer, steps)
+
+    def seeded(self, generator: Any) -> None:
+        """The function seeds a generator: its draws are the same at each call from here on."""
+        if id(generator) not in self.draws:
+            self.draw(generator)
+        self.draws[id(generator)].relative = False
+
+    def host_words(self, generator: torch.Generator) -> Any:
+        """Key words seeded by a CPU generator, drawn anew at each call."""
+        slot = self.tape.constant(generator)
+        words = random.words_from(generator)
+        slot = self.tape.record(random.words_from, (slot,), words, needed=True)
+        return self.new_input("host", slot, words.shape, words.dtype)
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def written(self) -> list[Input]:
+        """The inputs whose storages hold something else now."""
+        return [i for i in self.inputs if i.kind == "storage" and i.source.array is not i.tracer]
+
+    def made(self) -> list[Any]:
+        """The storages that were made in the trace and are still there."""
+        known = self._storages
+        alive = (ref() for ref in self._made.values())
+        return [s for s in alive if s is not None and is_traced(s.array) and id(s) not in known]
+
+    def input_of(self, storage: Any) -> Input | None:
+        """The input that a storage became."""
+        return self._storages.get(id(storage))
+
+    def put_back(self) -> None:
+        """Give every storage that became an input its array again."""
+        for entry in self.inputs:
+            if entry.kind == "storage":
+                entry.source.array = entry.array
+        for restore in reversed(self.restore):
+            restore()
+        self.restore.clear()
+
+    def roll_back(self) -> None:
+        """Undo what the trace did on the host."""
+        for undo in reversed(self.undo):
+            undo()
+        for draws in self.draws.values():
+            draws.generator._seed, draws.generator._offset = draws.seed, draws.offset
+
+    def needs_value(self, array: Any) -> Exception:
+        """The error for Python asking for a value that only the device knows."""
+        return traced.needs_value_on_host(array)
+
+    # --- being in force ---------------------------------------------------------------------------
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Trace on this thread."""
+        self.trace = program.current_trace()
+        ACTIVE.capture = self
+        try:
+            with torch.autograd.set_multithreading_enabled(False), self._mode:
+                yield
+        finally:
+            ACTIVE.capture = None
+
+    @contextmanager
+    def watching_inside(self) -> Iterator[None]:
+        """See operators again, within an operator that calls Python functions."""
+        with self._mode:
+            yield
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Run outside of the trace that is under way: eagerly, unseen, with real values."""
+    capture, ACTIVE.capture = ACTIVE.capture, None
+    profiler = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        with program.outside_of_traces(), _no_modes():
+            yield
+    finally:
+        ACTIVE.capture = capture
+        sys.setprofile(profiler)
+
+
+class _Mode(TorchDispatchMode):
+    """Shows every operator to the capture."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, capture: Capture):
+        super().__init__()
+        self.capture = capture
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        profiler = sys.getprofile()
+        sys.setprofile(None)  # operators are none of the user's Python
+        try:
+            return self.capture.operator(func, args, kwargs or {})
+        finally:
+            sys.setprofile(profiler)
+
+
+def _moved_on(words: Any, steps: int) -> Any:
+    """Key words ``[seed high, seed low, offset high, offset low]`` so many draws later."""
+    if steps == 0:
+        return words
+    wide = words.astype(jnp.uint64)
+    offset = (wide[2] << 32 | wide[3]) + np.uint64(steps % (1 << 64))
+    parts = [offset >> 32, offset & np.uint64(0xFFFFFFFF)]
+    return jnp.concatenate([words[:2], jnp.stack(parts).astype(jnp.uint32)])
+
+
+def _is_host_factory(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is None or device.type == "cpu"
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())
+
+
+def _no_modes() -> Any:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()

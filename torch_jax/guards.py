@@ -1,0 +1,165 @@
+"""Guards: what must be as it was for a compiled program to be run again.
+
+Everything is compared by identity first, in a few passes of C, since nearly always nothing changed.
+Only where something is another object is it looked at more closely: an equal number passes, and so
+does another tensor of the same form, which then takes the place of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from torch_jax import _internals, errors
+from torch_jax.tape import Changed
+from torch_jax.watch import MISSING, Item, same
+
+_storage_of = torch.Tensor.untyped_storage
+_cell_contents = attrgetter("cell_contents")
+_gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
+
+
+class Guards:
+    """The Python state and the tensors that one trace relied on."""
+
+    def __init__(
+        self, items: Iterable[Item], gradients: dict[int, tuple[torch.Tensor, Any]], tensors: list
+    ):
+        """``items`` were read; of ``gradients``, each tensor's ``.grad`` was as given."""
+        self.items = list(items)
+        self.gradients = list(gradients.values())
+        self.others = tensors  # held by the guard alone
+        self._arrange()
+        self._expected = list(map(_form, self.tensors))
+
+    def _arrange(self) -> None:
+        """Lay everything out in parallel lists, for :meth:`hold`."""
+        by_kind: dict[str, list[Item]] = {"dict": [], "attr": [], "cell": [], "contents": []}
+        by_kind["array"] = []
+        for item in self.items:
+            by_kind[item.kind].append(item)
+        present = [i for i in by_kind["dict"] if i.value is not MISSING]
+        self._owners, self._keys, self._values = _columns(present)
+        self._absent = [i for i in by_kind["dict"] if i.value is MISSING]
+        self._objects, self._names, self._attributes = _columns(by_kind["attr"])
+        self._cells = [i.owner for i in by_kind["cell"]]
+        self._cell_values = [i.value for i in by_kind["cell"]]
+        self._containers = [_views(i.owner) for i in by_kind["contents"]]
+        self._lengths = [len(part) for parts in self._containers for part in parts]
+        self._containers = [part for parts in self._containers for part in parts]
+        self._contents = [v for i in by_kind["contents"] for v in i.value]
+        self._arrays = by_kind["array"]
+        self._leaves = [tensor for tensor, _ in self.gradients]
+        self._leaf_gradients = [gradient for _, gradient in self.gradients]
+        held = chain(self._values, self._attributes, self._cell_values, self._contents)
+        found = {id(v): v for v in (*held, *self._leaf_gradients, *self.others)}
+        self.tensors = [v for v in found.values() if isinstance(v, torch.Tensor)]
+        self.storages = list(map(_storage_of, self.tensors))
+        self._forms = _internals.tensor_guards(self.tensors)
+
+    def hold(self) -> bool:
+        """Whether everything is the very same object as before."""
+        return (
+            all(map(is_, map(dict.get, self._owners, self._keys), self._values))
+            and all(map(is_, map(_gradient, self._leaves), self._leaf_gradients))
+            and all(map(is_, map(_storage_of, self.tensors), self.storages))
+            and self._forms(*self.tensors)
+            and list(map(len, self._containers)) == self._lengths
+            and all(map(is_, chain.from_iterable(self._containers), self._contents))
+            and all(map(is_, map(_cell_contents, self._cells), self._cell_values))
+            and all(map(is_, map(getattr, self._objects, self._names), self._attributes))
+            and not any(i.key in i.owner for i in self._absent)
+            and all(i.now() == i.value for i in self._arrays)
+        )
+
+    def settle(self) -> bool:
+        """Look closely; take over what may stand for the old.
+
+        Returns whether any tensor or storage is another one. Raises :class:`Changed` where
+        something may not.
+        """
+        aliases = _aliases(self.storages)
+        replaced: dict[int, torch.Tensor] = {}
+        for item in self.items:
+            now = item.now()
+            replaced |= _compare(item.label, item.value, now)
+            item.value = now
+        for index, (leaf, gradient) in enumerate(self.gradients):
+            now = leaf.grad
+            replaced |= _compare(f"the .grad of a {errors.describe(leaf)}", gradient, now)
+            self.gradients[index] = leaf, now
+        for tensor, form in zip(self.tensors, self._expected, strict=True):
+            current = replaced.get(id(tensor), tensor)
+            if _form(current) != form:
+                raise Changed(f"a tensor was {_show(form)}, now it is {_show(_form(current))}")
+        now_held = [replaced.get(id(tensor), tensor) for tensor in self.tensors]
+        if _aliases(list(map(_storage_of, now_held))) != aliases:
+            raise Changed("tensors that shared memory no longer do, or others do now")
+        old = self.storages
+        self._arrange()
+        self.tensors, self.storages = now_held, list(map(_storage_of, now_held))
+        self._forms = _internals.tensor_guards(self.tensors)
+        return not all(map(is_, old, self.storages))
+
+
+def _columns(items: list[Item]) -> tuple[list, list, list]:
+    return [i.owner for i in items], [i.key for i in items], [i.value for i in items]
+
+
+def _views(owner: Any) -> tuple:
+    return (owner.keys(), owner.values()) if isinstance(owner, dict) else (owner,)
+
+
+def _compare(label: str, old: Any, new: Any) -> dict[int, torch.Tensor]:
+    """Tensors that stand for others, by the id of the old; raises where values differ."""
+    if old is new:
+        return {}
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        return {id(old): new}
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        found: dict[int, torch.Tensor] = {}
+        for one, other in zip(old, new, strict=True):
+            found |= _compare(label, one, other)
+        return found
+    if same(old, new):
+        return {}
+    raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
+
+
+def show(value: Any) -> str:
+    """A value as a reason names it, short."""
+    if isinstance(value, torch.Tensor):
+        return errors.describe(value)
+    if isinstance(value, tuple) and len(value) > 6:
+        return f"{len(value)} elements"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(show, value))})"
+    if isinstance(value, dict | list | set):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _form(tensor: torch.Tensor) -> tuple:
+    return (
+        tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device,
+        tensor.requires_grad, type(tensor), tensor.is_conj(), tensor.is_neg(),
+    )  # fmt: skip
+
+
+def _show(form: tuple) -> str:
+    size, stride, offset, dtype, device, requires_grad, *_ = form
+    return (
+        f"{dtype}{list(size)} (strides {list(stride)}, offset {offset}) on {device}, "
+        f"requires_grad={requires_grad}"
+    )
+
+
+def _aliases(storages: list[Any]) -> list[int]:
+    """For each storage, where it stands first."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(s), index) for index, s in enumerate(storages)]

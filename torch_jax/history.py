@@ -1,0 +1,133 @@
+"""What happened under ``torch_jax.jit``, and why: traces, compiles, captures, fallbacks."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any, NamedTuple
+
+_MANY = 4  # retraces of one function after which a warning names the cause
+
+
+class Retrace(NamedTuple):
+    """Why a function was traced again."""
+
+    reason: str
+    seconds: float
+
+
+class Explanation(NamedTuple):
+    """What happened to one function; prints as a few lines."""
+
+    name: str
+    traces: int
+    compiles: int
+    trace_seconds: float
+    compile_seconds: float
+    retraces: tuple[Retrace, ...]
+    captured: int
+    donated: int
+    lifted: int
+    eager: int
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.traces} traces ({self.trace_seconds:.2f} s), {self.compiles} "
+            f"compiles ({self.compile_seconds:.2f} s)",
+            f"  the last one captured {self.captured} tensors, donates {self.donated}, and reads "
+            f"{self.lifted} numbers at each call",
+        ]
+        lines += [f"  traced again: {r.reason} ({r.seconds:.2f} s)" for r in self.retraces]
+        if self.eager:
+            lines.append(f"  {self.eager} calls ran eagerly")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Record:
+    """The history of one function."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.traces = self.compiles = self.eager = 0
+        self.trace_seconds = self.compile_seconds = 0.0
+        self.retraces: list[Retrace] = []
+        self.last: tuple[int, int, int] = (0, 0, 0)
+        self.notes: list[str] = []
+        _records.add(self)
+
+    def traced(self, reason: str | None, entry: Any, seconds: float) -> None:
+        """A trace was made and compiled."""
+        program = entry.program
+        self.traces += 1
+        self.trace_seconds += seconds - program.seconds
+        self.compiles += not program.reused
+        self.compile_seconds += program.seconds
+        self.last = len(entry._captured), len(program.donated), len(program.numbers)
+        if reason is not None:
+            self.retraces.append(Retrace(reason, seconds))
+            if len(self.retraces) == _MANY:
+                self._warn()
+
+    def _warn(self) -> None:
+        reasons = "; ".join(dict.fromkeys(r.reason for r in self.retraces))
+        warnings.warn(
+            f"{self.name} was traced {self.traces} times, which takes seconds each: {reasons}. "
+            "Call its .explain() for more.",
+            stacklevel=6,
+        )
+
+    def not_kept(self, why: str) -> None:
+        """A trace cannot stand for later calls."""
+        note = f"not kept: {why}"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def fell_back(self, why: str) -> None:
+        """A call ran eagerly."""
+        self.eager += 1
+        self.notes.append(f"runs eagerly: {why}")
+
+    def explanation(self) -> Explanation:
+        """The history so far."""
+        return Explanation(
+            self.name, self.traces, self.compiles, self.trace_seconds, self.compile_seconds,
+            tuple(self.retraces), *self.last, self.eager, tuple(self.notes),
+        )  # fmt: skip
+
+
+_records: weakref.WeakSet[Record] = weakref.WeakSet()
+
+
+def explain() -> str:
+    """What happened to every function under :func:`torch_jax.jit` in this process.
+
+    >>> isinstance(explain(), str)
+    True
+    """
+    told = [str(record.explanation()) for record in sorted(_records, key=lambda r: r.name)]
+    return "\n".join(told) or "no function has been compiled with torch_jax.jit"
+
+
+def difference(old: tuple, new: tuple, world: tuple[str, ...] = ()) -> str:
+    """What differs between the keys of two calls, in words."""
+    if old[0] != new[0]:
+        return f"the arguments' structure was {old[0]}, now it is {new[0]}"
+    for name, was, now in zip(world, old[1], new[1], strict=False):
+        if was != now:
+            return f"{name} was {was}, now it is {now}"
+    if old[2] != new[2]:
+        return "other arguments share memory with one another"
+    for index, (was, now) in enumerate(zip(old[4:], new[4:], strict=False)):
+        if was != now:
+            return f"argument {index} was {_show(was)}, now it is {_show(now)}"
+    return "other arguments"
+
+
+def _show(part: Any) -> str:
+    if isinstance(part, tuple) and len(part) > 2:
+        return f"{part[1]}{list(part[5] if len(part) > 5 else part[0])}".removeprefix("torch.")
+    return str(part[-1]) if isinstance(part, tuple) else str(part)

@@ -1,0 +1,375 @@
+"""``torch_jax.jit``: a Python function of tensors, unmodified, as one XLA executable.
+
+The first call runs the function once, under a trace (:mod:`torch_jax.capture`): forward, backward,
+optimizer and all. Later calls check the guards, play the host's tape, and run the executable.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from torch_jax import _internals, config, history, optimizers
+from torch_jax.active import ACTIVE
+from torch_jax.replay import Traced, trace
+from torch_jax.storage import is_jax
+from torch_jax.tape import Changed
+from torch_jax.traced import DataDependentError
+
+_LOCK = threading.RLock()
+_installed = False
+
+
+def jit(function: Any = None, **options: Any) -> Any:
+    """Compile a function of tensors, or a module, with XLA; without rewriting it.
+
+    The function may do what a training step does: run modules, call ``backward()`` and
+    ``optimizer.step()``, move a scheduler on, write into tensors it finds. Its first call traces
+    it, which takes seconds for a large model; later calls run one executable. What the trace
+    relied on – shapes and dtypes, Python values that were read, modes – is checked at each call,
+    and the function is traced anew where something changed; numbers of optimizers may change.
+    :meth:`Jitted.explain` tells what happened.
+
+    Args:
+      function: what to compile. An ``nn.Module`` is compiled in place, and stays what it is.
+      traced: names of float arguments that become inputs instead of being fixed by value.
+      fallback: ``"error"`` (default) or ``"eager"``: what to do where the function needs a value
+        that only the device knows (``.item()``, ``if tensor:``). Eager calls are counted.
+      dynamic: ``{"x": {0: (16, 32, 64)}}``: pad dim 0 of argument ``x`` up to the next of these
+        sizes. An argument named ``x_mask`` that is not given gets a bool tensor of that size,
+        true where ``x`` was not padded.
+      donate: whether tensors that are written give their memory to the result (default True).
+      verify: how many later calls are run eagerly too, and compared; for finding what is stale.
+
+    Raises:
+      DataDependentError: the function looks at a value of a tensor; with the line, and what to do.
+
+    >>> weight = torch.ones(2, device="jax")
+    >>> @jit
+    ... def step(x):
+    ...     weight.mul_(x)
+    ...     return weight.sum()
+    >>> step(torch.tensor([2., 3.], device="jax")).item()
+    5.0
+    >>> step(torch.tensor([2., 3.], device="jax")).item(), weight.cpu()
+    (13.0, tensor([4., 9.]))
+    """
+    if function is None:
+        return functools.partial(jit, **options)
+    if isinstance(function, torch.nn.Module):
+        return _jit_module(function, options)
+    return Jitted(function, **options)
+
+
+def _jit_module(module: Any, options: dict[str, Any]) -> Any:
+    """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
+    module._compiled_call_impl = Jitted(module._call_impl, **options)
+    return module
+
+
+class Jitted:
+    """A compiled function; made by :func:`jit`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        traced: tuple[str, ...] | str = (),
+        fallback: str = "error",
+        dynamic: dict[str, dict[int, Any]] | None = None,
+        donate: bool = True,
+        verify: int | bool = 0,
+    ):
+        """See :func:`jit`."""
+        if fallback not in ("error", "eager"):
+            raise ValueError(f"fallback must be 'error' or 'eager', not {fallback!r}")
+        functools.update_wrapper(self, function)
+        self.function, self.fallback, self.donate = function, fallback, donate
+        self.verify = 2 if verify is True else int(verify)
+        self.record = history.Record(getattr(function, "__qualname__", repr(function)))
+        self._traced_names = {traced} if isinstance(traced, str) else set(traced)
+        self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
+        self._eager: set[tuple] = set()
+        self._arguments = _Arguments(function, self._traced_names, dynamic or {})
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """A method compiled for each object that it is called on."""
+        if owner is None:
+            return self
+        name = f"_torch_jax_{id(self)}"
+        bound = vars(owner).get(name)
+        if bound is None:
+            bound = vars(owner)[name] = self._like(self.function.__get__(owner, kind))
+        return bound
+
+    def _like(self, function: Callable[..., Any]) -> Jitted:
+        names, dynamic = tuple(self._traced_names), self._arguments.dynamic
+        return Jitted(function, names, self.fallback, dynamic, self.donate, self.verify)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, compiled."""
+        if ACTIVE.capture is not None or not _internals.is_outside_traces():
+            return self.function(*args, **kwargs)  # part of a larger program
+        leaves, form, key = self._arguments.sort(args, kwargs)
+        with _LOCK:
+            return self._call(leaves, form, key)
+
+    def _call(self, leaves: list[Any], form: Any, key: tuple) -> Any:
+        if key in self._eager:
+            self.record.eager += 1
+            return self._run_eagerly(leaves, form)
+        reason = None
+        for entry in self._entries.get(key, ()):
+            try:
+                if self.verify > entry.verified:
+                    return self._verified(entry, leaves, form)
+                return entry(leaves)
+            except Changed as changed:
+                reason = reason or str(changed)
+        return self._trace(leaves, form, key, reason or self._new_key(key))
+
+    def _new_key(self, key: tuple) -> str | None:
+        """Why no trace fits these arguments, None for the first call of all."""
+        if not self._entries:
+            return None
+        last = next(reversed(self._entries))
+        return history.difference(last, key, WORLD_NAMES)
+
+    def _trace(self, leaves: list[Any], form: Any, key: tuple, reason: str | None) -> Any:
+        _install()
+        start = time.perf_counter()
+        try:
+            entry, result = trace(self.function, leaves, form, key[3], self.donate)
+        except DataDependentError as error:
+            if self.fallback != "eager":
+                raise
+            self._eager.add(key)
+            self.record.fell_back(str(error))
+            return self._run_eagerly(leaves, form)
+        self.record.traced(reason, entry, time.perf_counter() - start)
+        if entry.repeatable is None:
+            self._keep(key, entry)
+        else:
+            self.record.not_kept(entry.repeatable)
+        return result
+
+    def _keep(self, key: tuple, entry: Traced) -> None:
+        self._entries[key] = [entry, *self._entries.pop(key, ())]
+        kept = sum(map(len, self._entries.values()))
+        while kept > config.get("jit_cache_size"):
+            oldest = next(iter(self._entries))
+            self._entries[oldest].pop()
+            if not self._entries[oldest]:
+                del self._entries[oldest]
+            kept -= 1
+
+    def _run_eagerly(self, leaves: list[Any], form: Any) -> Any:
+        args, kwargs = jax.tree_util.tree_unflatten(form, leaves)
+        return self.function(*args, **kwargs)
+
+    def _verified(self, entry: Traced, leaves: list[Any], form: Any) -> Any:
+        """Run a call both ways, keep what the eager one did, raise where they differ."""
+        from torch_jax.verify import verified
+
+        return verified(entry, leaves, functools.partial(self._run_eagerly, leaves, form))
+
+    # --- looking inside ---------------------------------------------------------------------------
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The program for these arguments, traced and compiled but not run: see :class:`Lowered`.
+
+        The trace is not kept, and nothing it changed stays changed.
+        """
+        _install()
+        leaves, form, key = self._arguments.sort(args, kwargs)
+        with _LOCK:
+            entry, _ = trace(self.function, leaves, form, key[3], self.donate, run=False)
+        return Lowered(entry.program)
+
+    def explain(self) -> history.Explanation:
+        """What was traced, compiled, captured, and why; an object that prints as a few lines."""
+        return self.record.explanation()
+
+    def clear_cache(self) -> None:
+        """Forget every trace of this function."""
+        self._entries.clear()
+        self._eager.clear()
+
+
+class Lowered:
+    """A program that was compiled but not run."""
+
+    def __init__(self, program: Any):
+        self._program = program
+
+    def as_text(self, dialect: str = "stablehlo") -> str:
+        """The program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
+        if dialect == "stablehlo":
+            return self._program.lowered.as_text()
+        if dialect == "hlo":
+            return self._program.call.as_text()
+        raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
+
+    def cost_analysis(self) -> Any:
+        """XLA's estimates: ``flops``, ``bytes accessed`` …"""
+        return self._program.call.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """The executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
+        return self._program.call.memory_analysis()
+
+
+class _Arguments:
+    """How the arguments of one function are sorted into leaves and a key."""
+
+    def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
+        self.dynamic, self.traced = dynamic, traced
+        self._named = traced or dynamic
+        self._signature: Any = None
+        if self._named:
+            import inspect
+
+            self._signature = inspect.signature(function)
+            unknown = (traced | dynamic.keys()) - self._signature.parameters.keys()
+            if unknown:
+                raise TypeError(f"{function} has no arguments {sorted(unknown)}")
+
+    def sort(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any, tuple]:
+        """The leaves of the arguments, their tree, and what a trace fixes of both."""
+        numbers: frozenset[int] = frozenset()
+        if self._named:
+            args, kwargs = self._padded(args, kwargs)
+        leaves, form = jax.tree_util.tree_flatten((args, kwargs))
+        if self.traced:
+            numbers = self._number_leaves(args, kwargs)
+        parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
+        return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts)
+
+    def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        bound = self._signature.bind(*args, **kwargs)
+        for name, sizes in self.dynamic.items():
+            if name in bound.arguments:
+                self._pad(bound.arguments, name, sizes)
+        return bound.args, bound.kwargs
+
+    def _pad(self, given: dict[str, Any], name: str, sizes: dict[int, Any]) -> None:
+        tensor = given[name]
+        for dim, buckets in sizes.items():
+            length = tensor.shape[dim]
+            fitting = [size for size in buckets if size >= length]
+            if not fitting:
+                raise ValueError(
+                    f"argument {name!r} has size {length} in dim {dim}, more than the largest "
+                    f"bucket, {max(buckets)}"
+                )
+            size = min(fitting)
+            mask = f"{name}_mask"
+            if mask in self._signature.parameters and given.get(mask) is None:
+                given[mask] = torch.arange(size, device=tensor.device) < length
+            extra = list(tensor.shape)
+            extra[dim] = size - length
+            if extra[dim]:
+                tensor = torch.cat([tensor, tensor.new_zeros(extra)], dim)
+        given[name] = tensor
+
+    def _number_leaves(self, args: tuple, kwargs: dict[str, Any]) -> frozenset[int]:
+        bound = self._signature.bind(*args, **kwargs)
+        marked = {id(v) for n, v in bound.arguments.items() if n in self.traced}
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        return frozenset(
+            i for i, leaf in enumerate(leaves) if type(leaf) is float and id(leaf) in marked
+        )
+
+
+def _leaf_key(leaf: Any) -> Any:
+    """What a trace fixes of one leaf of the arguments."""
+    if isinstance(leaf, torch.Tensor):
+        if not is_jax(leaf):
+            return leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad
+        memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
+        if leaf.shape == memory.shape and leaf.is_contiguous():
+            return memory.shape, leaf.dtype, memory.dtype, leaf.requires_grad, leaf.is_conj()
+        return (
+            memory.shape, leaf.dtype, memory.dtype, leaf.requires_grad, leaf.is_conj(), leaf.shape,
+            leaf.stride(), leaf.storage_offset(), leaf.is_neg(),
+        )  # fmt: skip
+    if isinstance(leaf, float):
+        return float, repr(leaf)
+    if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
+        raise TypeError(
+            "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
+            "fix its values: pass torch.from_numpy(x)"
+        )
+    return type(leaf), leaf if _is_hashable(leaf) else _ById(leaf)
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+class _ById:
+    """Stands in a key for an object that cannot."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.value is other.value
+
+
+def _aliases(leaves: list[Any]) -> tuple[int, ...] | None:
+    """Which tensors among the leaves share a storage, None where none do."""
+    ids = [id(leaf.untyped_storage()) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(set(ids)) == len(ids):
+        return None
+    return tuple(map(ids.index, ids))
+
+
+def _world() -> tuple:
+    """Modes and settings that change what the same code does."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        bool(torch.is_autocast_enabled("jax")) and torch.get_autocast_dtype("jax"),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        _internals.default_device(),
+        config.version(),
+    )
+
+
+WORLD_NAMES = (
+    "grad mode",
+    "inference mode",
+    "the default dtype",
+    "autocast on jax",
+    "autocast on cpu",
+    "deterministic algorithms",
+    "the float32 matmul precision",
+    "the default device",
+    "a setting of torch_jax",
+)
+
+
+def _install() -> None:
+    """Hear of optimizers and schedulers; once, and of new scheduler classes at each trace."""
+    global _installed
+    if not _installed:
+        optimizers.install()
+        _installed = True
+    optimizers.patch_schedulers()

@@ -1,0 +1,382 @@
+"""Optimizers and schedulers inside a traced function.
+
+What a user changes between steps – learning rate, betas, weight decay – becomes an input of the
+program, read anew at each call. Schedulers run on the host at each call. State that an optimizer
+makes on its first step is made before it is looked at, so that the first step is like all others.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax import storage, tape
+from torch_jax.active import ACTIVE
+from torch_jax.capture import paused
+from torch_jax.host import is_host
+from torch_jax.storage import is_jax
+from torch_jax.tape import Changed, Number
+from torch_jax.watch import MISSING, Item, read_place
+
+_LIKE = frozenset(
+    getattr(torch.ops.aten, f"{name}_like") for name in ("zeros", "ones", "full", "empty")
+)
+_NUMBERS_OF_MODULES = ("torch.optim._adafactor",)  # these take max and min of numbers
+
+
+def install() -> None:
+    """Hear of every optimizer's steps; called once."""
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
+
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        _patch_zero_grad(kind)
+    for name in _NUMBERS_OF_MODULES:
+        module: Any = importlib.import_module(name)
+        module.max, module.min = tape.maximum, tape.minimum
+
+
+def _patch_zero_grad(kind: Any) -> None:
+    original = kind.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        if ACTIVE.capture is not None and set_to_none:
+            for parameter in parameters_of(self):
+                ACTIVE.capture.optimizers.reset_gradient(parameter)
+        else:
+            original(self, set_to_none)
+
+    kind.zero_grad = zero_grad
+
+
+def parameters_of(value: Any) -> Iterator[torch.Tensor]:
+    """The parameters of a module or an optimizer."""
+    if isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, torch.optim.Optimizer):
+        for group in value.param_groups:
+            yield from group["params"]
+
+
+def patch_schedulers() -> None:
+    """Make every scheduler class that there is by now run on the host where traced."""
+    kinds = [LRScheduler, ReduceLROnPlateau]
+    while kinds:
+        kind: Any = kinds.pop()
+        kinds += kind.__subclasses__()
+        step = vars(kind).get("step")
+        if step is not None and not hasattr(step, "_torch_jax_original"):
+            kind.step = _on_host(step)
+
+
+def _on_host(original: Any) -> Any:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.capture is None:
+            return original(self, *args, **kwargs)
+        action = functools.partial(original, self, *args, **kwargs)
+        save = functools.partial(_save_schedule, self)
+        return ACTIVE.capture.optimizers.on_host(action, save)
+
+    step._torch_jax_original = original  # type: ignore[attr-defined]
+    return step
+
+
+def _save_schedule(scheduler: Any) -> Any:
+    state = dict(vars(scheduler))
+    groups = [dict(group) for group in scheduler.optimizer.param_groups]
+
+    def undo() -> None:
+        vars(scheduler).update(state)
+        for group, values in zip(scheduler.optimizer.param_groups, groups, strict=True):
+            group.update(values)
+
+    return undo
+
+
+class Gradient:
+    """The ``.grad`` of a tensor: as it was at first, and whether the trace reset it unread."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor, self.before, self.reset = tensor, tensor.grad, False
+
+
+class Optimizers:
+    """The optimizers, schedulers and gradients of one trace."""
+
+    def __init__(self, capture: Any):
+        self.capture = capture
+        self.gradients: dict[int, Gradient] = {}
+        self.items: dict[tuple, Item] = {}
+        self.lifted: dict[int, tuple[Any, int]] = {}  # optimizers, and how many numbers were lifted
+        self.stepped: list[Any] = []
+        self._running: list[tuple[Any, list, Any]] = []
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def note_gradient(self, tensor: torch.Tensor) -> Gradient:
+        """Remember the ``.grad`` of a tensor as it is before the trace touches it."""
+        found = self.gradients.get(id(tensor))
+        if found is None:
+            found = self.gradients[id(tensor)] = Gradient(tensor)
+        return found
+
+    def restore_gradients(self) -> None:
+        """Give every tensor the gradient it had before the trace."""
+        for gradient in self.gradients.values():
+            gradient.tensor.grad = gradient.before
+
+    def reset_gradient(self, tensor: torch.Tensor) -> None:
+        """``tensor.grad = None``, and what it was does not matter."""
+        gradient = self.note_gradient(tensor)
+        gradient.reset |= tensor.grad is gradient.before
+        tensor.grad = None
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step: numbers become inputs, and lazy state is made."""
+        for tensor in parameters_of(optimizer):
+            self.note_gradient(tensor)
+        with paused():
+            _keep_steps_on_device(optimizer)
+        if not any(optimizer is known for known in self.stepped):
+            self.stepped.append(optimizer)
+        saved = [dict(group) for group in optimizer.param_groups]
+        for index, group in enumerate(optimizer.param_groups):
+            for key, value in saved[index].items():
+                group[key] = self._lift(optimizer, index, key, value)
+        mode = _Items(self.capture)
+        mode.__enter__()
+        original = getattr(optimizer, "_init_group", None)
+        if original is not None:
+            optimizer._init_group = functools.partial(self._init_group, optimizer, original)
+        self._running.append((optimizer, saved, mode))
+        self.capture.restore.append(functools.partial(self._restore, optimizer))
+
+    def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
+        if type(value) is float:
+            return self._number(optimizer, index, key, None)
+        if isinstance(value, tuple) and any(type(v) is float for v in value):
+            each = enumerate(value)
+            return tuple(
+                self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
+            )
+        return value
+
+    def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
+        read = self.capture.literals.setdefault(
+            ("read", id(optimizer), index, key, part), _Read(optimizer, index, key, part)
+        )
+        slot, _ = self.capture.tape.once(read, ())
+        _, count = self.lifted.get(id(optimizer), (optimizer, 0))
+        self.lifted[id(optimizer)] = optimizer, count + 1
+        return Number(self.capture, slot)
+
+    def after_step(self, optimizer: Any) -> None:
+        """The step is done: the numbers are Python's again."""
+        self._restore(optimizer)
+        self._note(optimizer)
+
+    def _restore(self, optimizer: Any) -> None:
+        for entry in [e for e in self._running if e[0] is optimizer]:
+            _, saved, mode = entry
+            self._running.remove(entry)
+            optimizer.__dict__.pop("_init_group", None)
+            mode.__exit__(None, None, None)
+            for group, values in zip(optimizer.param_groups, saved, strict=True):
+                group.update(values)
+
+    def _note(self, optimizer: Any) -> None:
+        """What the step relied on, besides numbers: the groups, their parameters, the state."""
+        name = type(optimizer).__name__
+        self._item("dict", vars(optimizer), "state", f"{name}.state")
+        self._item("contents", optimizer.param_groups, "", f"{name}.param_groups")
+        for group in optimizer.param_groups:
+            self._item("contents", group["params"], "", f"{name}'s parameters")
+            for key, value in group.items():
+                lifted = type(value) is float or (
+                    isinstance(value, tuple) and any(type(v) is float for v in value)
+                )
+                if key != "params" and not lifted:
+                    self._item("dict", group, key, f"{name}'s {key}")
+            for parameter in group["params"]:
+                if ("dict", id(optimizer.state), parameter) not in self.items:
+                    self._note_new_state(optimizer.state.get(parameter, {}), name)
+
+    def _note_new_state(self, state: dict, name: str) -> None:
+        """State that the step itself made: the next step will find it, and be another one."""
+        for key in state:
+            place = ("dict", id(state), key)
+            if place not in self.items:
+                self.items[place] = Item("dict", state, key, MISSING, f"{name}'s {key}")
+
+    def _item(self, kind: str, owner: Any, key: Any, label: str) -> None:
+        place = (kind, id(owner), key)
+        if place not in self.items:
+            item = Item(kind, owner, key, read_place(kind, owner, key), label)
+            item.read = True
+            self.items[place] = item
+
+    def _init_group(self, optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any):
+        """The optimizer's own ``_init_group``, the state it makes being made outside the trace."""
+        missing = [p for p in group["params"] if p.grad is not None and not optimizer.state.get(p)]
+        lengths = [len(values) if isinstance(values, list) else 0 for values in lists]
+        try:
+            with self._as_before(missing), paused(), _Forms():
+                result = original(group, *lists, **named)
+                _make_momentum(optimizer, group, lists)
+        except Exception:  # the first state hangs on gradients: two programs then, not one
+            for values, length in zip(lists, lengths, strict=True):
+                if isinstance(values, list):
+                    del values[length:]
+            for parameter in missing:
+                optimizer.state.pop(parameter, None)
+                self._item("dict", optimizer.state, parameter, "an optimizer's state")
+            return original(group, *lists, **named)
+        for parameter in group["params"]:
+            for key in optimizer.state.get(parameter, ()):
+                label = f"{type(optimizer).__name__}'s {key}"
+                self._item("dict", optimizer.state[parameter], key, label)
+        return result
+
+    def effects(self) -> Iterator[tuple[Item, Any]]:
+        """State that the steps made, with what stands there now."""
+        for item in self.items.values():
+            if item.value is MISSING:
+                yield item, item.now()
+
+    @contextmanager
+    def _as_before(self, tensors: list[torch.Tensor]) -> Iterator[None]:
+        """Tensors hold what they held before the trace."""
+        changed = []
+        for tensor in tensors:
+            entry = self.capture.input_of(tensor.untyped_storage())
+            if entry is not None:
+                changed.append((entry.source, entry.source.array))
+                entry.source.array = entry.array
+        try:
+            yield
+        finally:
+            for place, array in changed:
+                place.array = array
+
+    def on_host(self, action: Any, save: Any) -> Any:
+        """Run something on the host, now and at every call, at this point among its numbers."""
+        self.capture.undo.append(save())
+        with paused():
+            result = action()
+        self.capture.tape.record(action, (), result, needed=True, save=save)
+        self.capture.tape.forget()
+        return result
+
+
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if ACTIVE.capture is not None:
+        ACTIVE.capture.optimizers.before_step(optimizer)
+
+
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if ACTIVE.capture is not None:
+        ACTIVE.capture.optimizers.after_step(optimizer)
+
+
+class _Read:
+    """Reads a number of an optimizer's group."""
+
+    def __init__(self, optimizer: Any, index: int, key: str, part: int | None):
+        self.optimizer, self.index, self.key, self.part = optimizer, index, key, part
+        self.__name__ = key
+
+    def __call__(self) -> float:
+        value = self.optimizer.param_groups[self.index][self.key]
+        value = value if self.part is None else value[self.part]
+        if isinstance(value, Number):  # while the optimizer steps in a trace
+            return value.value
+        if type(value) is int:
+            return float(value)
+        if type(value) is not float:
+            raise Changed(f"{self.key} was a float, now it is {value!r}")
+        return value
+
+
+class _Items(TorchFunctionMode):
+    """In an optimizer's step ``item`` gives traced numbers, of CPU and of device tensors."""
+
+    def __init__(self, capture: Any):
+        super().__init__()
+        self.capture = capture
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.item:
+            (tensor,) = args
+            if is_host(tensor):
+                return self.capture.host.number(tensor)
+            if is_jax(tensor) and tensor.is_floating_point():
+                return Number(self.capture, array=_wide(self.capture, tensor))
+        return func(*args, **(kwargs or {}))
+
+
+class _Forms(TorchDispatchMode):
+    """Makes tensors like others by their form alone, since their values may be traced."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in _LIKE:
+            old, *rest = args
+            form = old.shape, old.stride()
+            args = torch.empty_strided(*form, dtype=old.dtype, device=old.device), *rest
+        return func(*args, **(kwargs or {}))
+
+
+def _wide(capture: Any, tensor: torch.Tensor) -> Any:
+    """A one-element tensor as a traced float64 scalar."""
+    wide = tensor.detach().reshape(()).to(torch.float64)
+    return storage.memory_of(wide)
+
+
+def _keep_steps_on_device(optimizer: Any) -> None:
+    """Count steps on the device where the optimizer can: then nothing of them is read on the host.
+
+    See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
+    """
+    for group in optimizer.param_groups:
+        on_device = all(map(is_jax, group["params"]))
+        if group.get("capturable") is False and on_device:
+            group["capturable"] = True
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                for key in ("step", "mu_product", "eta", "mu"):
+                    if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
+                        state[key] = state[key].to(parameter.device)
+
+
+def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
+    """SGD's momentum buffers, of zeros: its first step is then like all others.
+
+    Only without dampening, which SGD leaves out on the first step.
+    """
+    if type(optimizer) is not torch.optim.SGD or not lists:
+        return
+    buffers = lists[-1]
+    dampening = group["dampening"]
+    plain = dampening.value if isinstance(dampening, Number) else dampening
+    if plain != 0:
+        return
+    with_gradient = [p for p in group["params"] if p.grad is not None]
+    for index, parameter in enumerate(with_gradient[: len(buffers)]):
+        if buffers[index] is None:
+            buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            optimizer.state[parameter]["momentum_buffer"] = buffers[index]

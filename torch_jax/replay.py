@@ -1,0 +1,377 @@
+"""Tracing a function once, and running what came of it again."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax import errors, program, transfer
+from torch_jax.capture import Capture, Input
+from torch_jax.guards import Guards
+from torch_jax.optimizers import Optimizers, parameters_of
+from torch_jax.program import Program
+from torch_jax.results import Call, Template, Templates
+from torch_jax.storage import is_jax
+from torch_jax.tape import Changed, Number
+from torch_jax.watch import Watch, put
+from torch_jax.x64 import x64
+
+_ALONE = 3  # references to an array that only its storage holds, while a call counts them
+_NO_NUMBERS = np.zeros(0)
+
+
+def trace(
+    function: Callable[..., Any],
+    leaves: list,
+    form: Any,
+    numbers: frozenset,
+    donate: bool,
+    run=True,
+) -> tuple[Traced, Any]:
+    """Trace, compile and (unless ``run`` is false) run a function once.
+
+    Whatever goes wrong, tensors and Python's state are as before.
+    """
+    session = _Session(function, leaves, form, numbers)
+    try:
+        entry = session.trace(donate)
+    except BaseException:
+        session.roll_back()
+        raise
+    if not run:
+        session.roll_back()
+        return entry, None
+    return entry, entry.first(session)
+
+
+class _Session:
+    """One trace under way."""
+
+    def __init__(self, function: Any, leaves: list, form: Any, numbers: frozenset[int]):
+        self.function, self.form, self.leaves = function, form, leaves
+        self.capture = Capture()
+        self.optimizers = self.capture.optimizers = Optimizers(self.capture)
+        self.watch = Watch(self._met)
+        self.fills: dict[int, int] = {}  # slots of the tape, by the leaf that fills them
+        self.given = [self._argument(i, leaf, i in numbers) for i, leaf in enumerate(leaves)]
+
+    def _argument(self, index: int, leaf: Any, is_number: bool) -> Any:
+        """A leaf as the function gets it."""
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+            self.fills[self.capture.host.argument(leaf)] = index
+        elif is_number:
+            slot = self.capture.tape.constant(leaf)
+            self.fills[slot] = index
+            return Number(self.capture, slot)
+        return leaf
+
+    def _met(self, value: Any) -> None:
+        for tensor in parameters_of(value):
+            self.optimizers.note_gradient(tensor)
+
+    # --- tracing ----------------------------------------------------------------------------------
+
+    def trace(self, donate: bool) -> Traced:
+        """Run the function under a trace and compile what it did."""
+        with x64():
+            closed = jax.make_jaxpr(self._run)()
+        self.capture.put_back()
+        closed = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
+        return Traced(self, closed, donate)
+
+    def _run(self) -> list[jax.Array]:
+        with self.capture.active():
+            args, kwargs = jax.tree_util.tree_unflatten(self.form, self.given)
+            self.watch.start(self.function, self.leaves)
+            try:
+                result = [self.function(*args, **kwargs)]
+            finally:
+                self.watch.stop()
+            del args, kwargs
+            return self._finish(result)
+
+    def _finish(self, result: list[Any]) -> list[jax.Array]:
+        """Describe what came of the run; the arrays that the program gives."""
+        self.watch.finish()
+        self.watch.release()
+        templates = Templates(self.capture, self.leaves, self._known())
+        self.result = templates.of(result.pop())
+        changed = [*self.watch.effects(), *self.optimizers.effects()]
+        self.effects = [(item, templates.of(now)) for item, now in changed]
+        self.gradients = [
+            (g, None if g.tensor.grad is None else templates.of(g.tensor.grad))
+            for g in self.optimizers.gradients.values()
+            if g.tensor.grad is not g.before
+        ]
+        self.strays = self._strays(templates.storages)
+        self.made = [*templates.storages, *self.strays]
+        self.written = self.capture.written()
+        arrays = [entry.source.array for entry in self.written]
+        arrays += [memory.array for memory in self.made]
+        if self.capture.checks:
+            arrays.append(jnp.stack([ok for ok, _, _ in self.capture.checks]))
+        return arrays
+
+    def _known(self) -> dict[int, torch.Tensor]:
+        known = self.watch.tensors | self.capture.leaves
+        return known | {id(g.tensor): g.tensor for g in self.optimizers.gradients.values()}
+
+    def _strays(self, accounted: list[Any]) -> list[Any]:
+        """Storages made in the trace that live on in a place nobody watches."""
+
+        def strays() -> list[Any]:
+            known = set(map(id, accounted))
+            return [memory for memory in self.capture.made() if id(memory) not in known]
+
+        if strays():
+            gc.collect()  # they may be held by cycles only
+        return strays()
+
+    def roll_back(self) -> None:
+        """Undo everything."""
+        self.capture.put_back()
+        self.watch.stop()
+        self.watch.undo()
+        self.optimizers.restore_gradients()
+        self.capture.roll_back()
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def guards(self) -> Guards:
+        """What the trace relied on."""
+        items = [item for item in self.watch.items.values() if item.read]
+        items += self.optimizers.items.values()
+        stepped = {id(t) for o in self.optimizers.stepped for t in parameters_of(o)}
+        gradients: dict[int, tuple[torch.Tensor, Any]] = {}
+        for key, g in self.optimizers.gradients.items():
+            if g.reset:
+                continue
+            if g.before is None:
+                if g.tensor.grad is not None or key in stepped:
+                    gradients[key] = g.tensor, None
+            elif self.capture.input_of(g.before.untyped_storage()) is not None:
+                gradients[key] = g.tensor, g.before
+        stepped_on = [t for o in self.optimizers.stepped for t in parameters_of(o)]
+        return Guards(items, gradients, stepped_on)
+
+
+class Traced:
+    """A compiled trace: what it takes from where, and what becomes of its results."""
+
+    def __init__(self, session: _Session, closed: Any, donate: bool):
+        """Arrange the inputs by kind, and compile."""
+        capture = session.capture
+        self.tape, self.fills = capture.tape, session.fills
+        self.guards = session.guards()
+        self.result, self.effects = session.result, session.effects
+        self.gradients = [(g.tensor, leaf, g.reset) for g, leaf in session.gradients]
+        self.checks = [(message, kind) for _, message, kind in capture.checks]
+        self.verified = 0
+        self._arrange(session)
+        order = [*self._captured, *self._given, *self._hosts, *self._words]
+        inputs = capture.inputs
+        written = {inputs.index(entry) for entry in session.written}
+        numbers = [i for i, entry in enumerate(inputs) if entry.kind == "number"]
+        self.number_slots = [inputs[i].source for i in numbers]
+        self.program = Program(closed, numbers, order, written if donate else set())
+        self._donated = [at - 1 for at in self.program.donated]
+        place = {index: at for at, index in enumerate(order)}
+        self._written = [place[inputs.index(entry)] for entry in session.written]
+        self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
+        self._needed()
+        self.repeatable = self._why_not(session)
+
+    def _arrange(self, session: _Session) -> None:
+        """Sort the inputs: captured storages, arguments' storages, host arrays, key words."""
+        inputs, leaves = session.capture.inputs, session.leaves
+        self.inputs = inputs
+        owners = {
+            id(leaf.untyped_storage()): i
+            for i, leaf in enumerate(leaves)
+            if isinstance(leaf, torch.Tensor) and is_jax(leaf)
+        }
+        held = {id(memory): k for k, memory in enumerate(self.guards.storages)}
+        self._captured: list[int] = []
+        self._given: list[int] = []
+        self._holders: list[int] = []  # which of the guards' tensors holds each captured storage
+        self._leaf_of: list[int] = []
+        for index, entry in enumerate(inputs):
+            if entry.kind != "storage":
+                continue
+            if id(entry.source) in owners:
+                self._given.append(index)
+                self._leaf_of.append(owners[id(entry.source)])
+            elif id(entry.source) in held:
+                self._captured.append(index)
+                self._holders.append(held[id(entry.source)])
+            else:
+                raise _unknown(entry)
+        self._hosts = [i for i, entry in enumerate(inputs) if entry.kind == "host"]
+        self._words = [i for i, entry in enumerate(inputs) if entry.kind == "words"]
+        self._host_slots = [inputs[i].source for i in self._hosts]
+        self._draws = list(session.capture.draws.values())
+        for draws in self._draws:
+            draws.end()
+        self._pinned = {i: held[key] for key, i in owners.items() if key in held}
+        _refuse_unknown_roots(session)
+        self._rebind()
+
+    def _rebind(self) -> None:
+        """Take the storages from the tensors that the guards hold now."""
+        self._storages = [self.guards.storages[k] for k in self._holders]
+        self._held = {id(memory): k for k, memory in enumerate(self.guards.storages)}
+
+    def _needed(self) -> None:
+        """Keep of the tape what a call needs."""
+        templates: list[Template] = [self.result, *(leaf for _, leaf in self.effects)]
+        slots = {leaf.slot for t in templates for leaf in t.leaves if hasattr(leaf, "slot")}
+        self.tape.prune(slots | set(self.number_slots) | set(self._host_slots))
+
+    def _why_not(self, session: _Session) -> str | None:
+        """Why the trace cannot stand for later calls, None where it can."""
+        if session.strays:
+            shown = ", ".join(f"{s.array.dtype}{list(s.array.shape)}" for s in session.strays[:3])
+            return (
+                f"{len(session.strays)} new tensors ({shown}) are kept in a place that is not "
+                "watched; return them instead"
+            )
+        return None
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def first(self, session: _Session) -> Any:
+        """Run for the call that was traced: Python's part of it has been done."""
+        for entry in self.inputs:
+            entry.array = None
+        words = [_words_before(draws) for draws in self._draws]
+        outputs = self._launch(session.leaves, self.tape.env, words)
+        call = self._call(session.leaves, self.tape.env, outputs)
+        for index, memory in enumerate(session.made):
+            memory.array = call.outputs[index]
+            call._made[index] = memory
+        result = self.result.build(call)
+        for entry in self.inputs:
+            entry.source, entry.tracer = None, None
+        self._check(outputs)
+        return result
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        """Run again; raises :class:`Changed` where the trace does not fit any more."""
+        self.settle(leaves)
+        env = self.tape.env
+        if self.tape.steps:
+            env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
+        for tensor, _, reset in self.gradients:
+            if reset:
+                tensor.grad = None  # its memory is free for the new one
+        words = [draws.words() for draws in self._draws]
+        outputs = self._launch(leaves, env, words)
+        call = self._call(leaves, env, outputs)
+        for item, template in self.effects:
+            put(item, template.build(call))
+        for tensor, gradient, _ in self.gradients:
+            tensor.grad = None if gradient is None else call.leaf(gradient.leaves[0])
+        result = self.result.build(call)
+        self._check(outputs)
+        return result
+
+    def settle(self, leaves: list[Any]) -> None:
+        """Check the guards."""
+        if not self.guards.hold() and self.guards.settle():
+            self._rebind()
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                if self._held.get(id(leaf.untyped_storage())) != self._pinned.get(index):
+                    raise Changed("an argument shares memory with a tensor the function holds")
+
+    def _launch(self, leaves: list[Any], env: list[Any], words: list[Any]) -> list[Any]:
+        """Run the executable, and put back what it wrote."""
+        storages = self._storages + [leaves[i].untyped_storage() for i in self._leaf_of]
+        arrays = [memory.array for memory in storages]
+        shared = [at for at in self._donated if sys.getrefcount(arrays[at]) > _ALONE]
+        arrays += [env[slot] for slot in self._host_slots]
+        arrays += words
+        numbers = _NO_NUMBERS
+        if self.number_slots:
+            numbers = np.array([env[slot] for slot in self.number_slots], np.float64)
+        with x64():
+            for at in shared:  # another storage, or the user, holds the array too
+                arrays[at] = jnp.array(arrays[at], copy=True)
+            try:
+                outputs = self.program.call(numbers, *arrays)
+            except (TypeError, ValueError) as error:
+                raise Changed(
+                    f"the memory behind a tensor has another form now: {error}"
+                ) from error
+            except RuntimeError as error:
+                raise errors.translate(error, "in a function under torch_jax.jit") from error
+        for at, array in zip(self._written, outputs, strict=False):
+            storages[at].array = array
+        self._count_writes(storages)
+        return outputs
+
+    def _count_writes(self, storages: list[Any]) -> None:
+        """Let autograd know that tensors were written."""
+
+    def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
+        def storage_of(index: int) -> Any:
+            at = self._view_of[index]
+            if at < len(self._storages):
+                return self._storages[at]
+            return leaves[self._leaf_of[at - len(self._storages)]].untyped_storage()
+
+        return Call(leaves, env, storage_of, outputs[len(self._written) :])
+
+    def _check(self, outputs: list[Any]) -> None:
+        """Raise what an operator would have raised, had it been able to look."""
+        if self.checks and transfer.checks_indices():
+            for ok, (message, kind) in zip(np.asarray(outputs[-1]), self.checks, strict=True):
+                if not ok:
+                    raise kind(f"{message} (in a function under torch_jax.jit)")
+
+
+def _words_before(draws: Any) -> Any:
+    from torch_jax import random
+
+    return random.words(draws.seed, draws.offset)
+
+
+def _unknown(entry: Input) -> RuntimeError:
+    shape = ",".join(map(str, entry.aval.shape))
+    return RuntimeError(
+        f"a {entry.aval.dtype}[{shape}] tensor was read ({entry.line}) that is neither an argument "
+        "nor found in the globals, closures and attributes that the function names, so that "
+        "torch_jax.jit could not tell when it is another one. Pass it as an argument."
+    )
+
+
+def _refuse_unknown_roots(session: _Session) -> None:
+    """Raise for CPU tensors whose origin is not known."""
+    known = {id(t.untyped_storage()) for t in session.watch.tensors.values()}
+    known |= {id(t.untyped_storage()) for t in session.leaves if isinstance(t, torch.Tensor)}
+    known |= {id(t.untyped_storage()) for t in _state_tensors(session.optimizers.stepped)}
+    for tensor, line in session.capture.host.roots:
+        if id(tensor.untyped_storage()) not in known:
+            raise RuntimeError(
+                f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is neither "
+                "an argument nor found in the globals, closures and attributes that the function "
+                "names (the next batch of an iterator, an array of NumPy's?), so that "
+                "torch_jax.jit could not tell when it is another one. Pass it as an argument."
+            )
+
+
+def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:
+    found: list[Any] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            found += group.values()
+        for state in optimizer.state.values():
+            found += state.values()
+    return [value for value in found if isinstance(value, torch.Tensor)]

@@ -1,0 +1,160 @@
+"""What a traced function returned or left behind, and how each call makes it anew.
+
+A template is a pytree whose leaves say where a value comes from: out of the program, from the
+host's tape, a view of something that was there before, or just the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax import kernels, storage, traced
+from torch_jax.host import is_host
+from torch_jax.storage import is_jax
+from torch_jax.tape import Number
+
+
+class Geometry(NamedTuple):
+    """How a tensor sees its storage."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool
+    neg: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Geometry:
+        """The geometry of a tensor."""
+        return Geometry(
+            tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
+            tensor.is_conj(), tensor.is_neg(),
+        )  # fmt: skip
+
+    def over(self, memory: Any) -> torch.Tensor:
+        """A new tensor that sees a storage so."""
+        tensor = torch.empty(0, dtype=self.dtype, device="jax")
+        kernels.set_storage(tensor, memory, self.offset, self.size, self.stride)
+        tensor = torch._conj(tensor) if self.conj else tensor
+        return torch._neg_view(tensor) if self.neg else tensor
+
+
+class Made(NamedTuple):
+    """A tensor over a storage that the program makes: its ``output``."""
+
+    output: int
+    geometry: Geometry
+    whole: bool  # contiguous, and all of its memory
+
+
+class View(NamedTuple):
+    """A new tensor over the storage of an input."""
+
+    input: int
+    geometry: Geometry
+
+
+class Argument(NamedTuple):
+    """The argument itself, by its place among the leaves."""
+
+    place: int
+
+
+class OnHost(NamedTuple):
+    """A value on the host's tape."""
+
+    slot: int
+
+
+class Same(NamedTuple):
+    """The same object at every call."""
+
+    value: Any
+
+
+class Template(NamedTuple):
+    """A value by its form and its leaves."""
+
+    form: Any
+    leaves: list[Any]
+
+    def build(self, call: Call) -> Any:
+        """The value in one call."""
+        return pytree.tree_unflatten([call.leaf(leaf) for leaf in self.leaves], self.form)
+
+
+class Call:
+    """The values of one call, out of which templates are built."""
+
+    def __init__(self, arguments: list, env: list, storages: Callable[[int], Any], outputs: list):
+        self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
+        self._made: dict[int, Any] = {}
+
+    def leaf(self, leaf: Any) -> Any:
+        """One leaf of a template."""
+        kind = type(leaf)
+        if kind is Same:
+            return leaf.value
+        if kind is Made:
+            return self._tensor(leaf)
+        if kind is Argument:
+            return self.arguments[leaf.place]
+        if kind is OnHost:
+            return self.env[leaf.slot]
+        return leaf.geometry.over(self.storages(leaf.input))
+
+    def _tensor(self, leaf: Made) -> torch.Tensor:
+        memory = self._made.get(leaf.output)
+        if memory is not None:
+            return leaf.geometry.over(memory)
+        tensor = storage.wrap(self.outputs[leaf.output], leaf.geometry.dtype)
+        self._made[leaf.output] = memory = tensor.untyped_storage()
+        return tensor if leaf.whole else leaf.geometry.over(memory)
+
+
+class Templates:
+    """Makes templates at the end of a trace, and gathers the storages they need as outputs."""
+
+    def __init__(self, capture: Any, arguments: list[Any], known: dict[int, torch.Tensor]):
+        self.capture = capture
+        self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
+        self.known = known  # tensors that were there before
+        self.storages: list[Any] = []  # new ones, each an output
+
+    def of(self, value: Any) -> Template:
+        """The template of a value of the trace."""
+        leaves, form = pytree.tree_flatten(value)
+        return Template(form, [self._leaf(leaf) for leaf in leaves])
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, Number):
+            return OnHost(value.slot)
+        if not isinstance(value, torch.Tensor):
+            return Same(value)
+        if id(value) in self.arguments:
+            return Argument(self.arguments[id(value)])
+        if is_host(value):
+            return OnHost(self.capture.host.slot_of(value))
+        if not is_jax(value) or not traced.is_traced(storage.memory_of(value)):
+            return Same(value)
+        return self._device_leaf(value)
+
+    def _device_leaf(self, value: torch.Tensor) -> Any:
+        memory = value.untyped_storage()
+        entry = self.capture.input_of(memory)
+        geometry = Geometry.of(value)
+        if entry is not None:
+            if id(value) in self.known:
+                return Same(value)
+            return View(self.capture.inputs.index(entry), geometry)
+        if not any(memory is known for known in self.storages):
+            self.storages.append(memory)
+        index = next(i for i, known in enumerate(self.storages) if known is memory)
+        array = storage.memory_of(value)
+        lazy = geometry.conj or geometry.neg
+        return Made(index, geometry, storage.is_whole(value, array) and not lazy)
