@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from torch_jax import errors, program, transfer
 from torch_jax.capture import Capture, Input
+from torch_jax.gradients import Gradients
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
 from torch_jax.program import Program
@@ -171,7 +173,7 @@ class Traced:
         self.tape, self.fills = capture.tape, session.fills
         self.guards = session.guards()
         self.result, self.effects = session.result, session.effects
-        self.gradients = [(g.tensor, leaf, g.reset) for g, leaf in session.gradients]
+        self.gradients = Gradients(session.gradients)
         self.checks = [(message, kind) for _, message, kind in capture.checks]
         self.verified = 0
         self._arrange(session)
@@ -184,6 +186,7 @@ class Traced:
         self._donated = [at - 1 for at in self.program.donated]
         place = {index: at for at, index in enumerate(order)}
         self._written = [place[inputs.index(entry)] for entry in session.written]
+        self._rebind()
         self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
         self._needed()
         self.repeatable = self._why_not(session)
@@ -221,11 +224,16 @@ class Traced:
             draws.end()
         self._pinned = {i: held[key] for key, i in owners.items() if key in held}
         _refuse_unknown_roots(session)
-        self._rebind()
 
     def _rebind(self) -> None:
         """Take the storages from the tensors that the guards hold now."""
         self._storages = [self.guards.storages[k] for k in self._holders]
+        captured = len(self._captured)
+        written = {self._holders[at] for at in self._written if at < captured}
+        tensors = [self.guards.tensors[k] for k in sorted(written)]
+        self._counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        given = {self._leaf_of[at - captured] for at in self._written if at >= captured}
+        self._counted_leaves = sorted(given) if not torch.is_inference_mode_enabled() else []
         self._held = {id(memory): k for k, memory in enumerate(self.guards.storages)}
 
     def _needed(self) -> None:
@@ -268,16 +276,17 @@ class Traced:
         env = self.tape.env
         if self.tape.steps:
             env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
-        for tensor, _, reset in self.gradients:
-            if reset:
-                tensor.grad = None  # its memory is free for the new one
+        self.gradients.clear()
         words = [draws.words() for draws in self._draws]
-        outputs = self._launch(leaves, env, words)
+        try:
+            outputs = self._launch(leaves, env, words)
+        except BaseException:
+            self.gradients.drop()
+            raise
         call = self._call(leaves, env, outputs)
         for item, template in self.effects:
             put(item, template.build(call))
-        for tensor, gradient, _ in self.gradients:
-            tensor.grad = None if gradient is None else call.leaf(gradient.leaves[0])
+        self.gradients.fill(call)
         result = self.result.build(call)
         self._check(outputs)
         return result
@@ -314,11 +323,11 @@ class Traced:
                 raise errors.translate(error, "in a function under torch_jax.jit") from error
         for at, array in zip(self._written, outputs, strict=False):
             storages[at].array = array
-        self._count_writes(storages)
+        # autograd then knows that what it saved of these is not what it was
+        increment_version(self._counted)
+        if self._counted_leaves:
+            increment_version([leaves[i] for i in self._counted_leaves])
         return outputs
-
-    def _count_writes(self, storages: list[Any]) -> None:
-        """Let autograd know that tensors were written."""
 
     def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
         def storage_of(index: int) -> Any:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import kernels, storage, traced
+from torch_jax import _internals, storage, traced
 from torch_jax.host import is_host
 from torch_jax.storage import is_jax
 from torch_jax.tape import Number
+
+_set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 
 class Geometry(NamedTuple):
@@ -38,8 +40,8 @@ class Geometry(NamedTuple):
 
     def over(self, memory: Any) -> torch.Tensor:
         """A new tensor that sees a storage so."""
-        tensor = torch.empty(0, dtype=self.dtype, device="jax")
-        kernels.set_storage(tensor, memory, self.offset, self.size, self.stride)
+        tensor = _internals.create_empty_tensor((0,), self.dtype)
+        _set_storage(_internals.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
         tensor = torch._conj(tensor) if self.conj else tensor
         return torch._neg_view(tensor) if self.neg else tensor
 
@@ -114,7 +116,12 @@ class Call:
             return leaf.geometry.over(memory)
         tensor = storage.wrap(self.outputs[leaf.output], leaf.geometry.dtype)
         self._made[leaf.output] = memory = tensor.untyped_storage()
-        return tensor if leaf.whole else leaf.geometry.over(memory)
+        if leaf.whole:
+            return tensor
+        geometry = leaf.geometry
+        if geometry.conj or geometry.neg:
+            return geometry.over(memory)
+        return storage.restride(tensor, geometry.size, geometry.stride, geometry.offset)
 
 
 class Templates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 
 _UNROLL_LIMIT = 64  # the largest window that is written out element by element
+_TAPS_LIMIT = 16  # the largest window whose gradient is, and how much each element may copy:
+_TAP_BYTES = 2**21
 
 
 def _full(values: Sequence[int], n: int) -> tuple[int, ...]:
@@ -52,19 +54,33 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
 def _depthwise(input, weight, geometry, spread) -> jax.Array:
     """A kernel per channel, as a sum of shifted inputs: on CPUs 20 times faster than XLA's."""
     stride, edges, dilation, groups = geometry
-    window, lead = weight.shape[2:], ((0, 0, 0), (0, 0, 0))
+    window = weight.shape[2:]
     x, weight = (v.astype(opmath(v.dtype)) for v in (input, weight))
-    between = [s - 1 for s in spread or (1,) * len(window)]
-    edges = [(low, high, gap) for (low, high), gap in zip(edges, between, strict=True)]
-    x = lax.pad(x, jnp.zeros((), x.dtype), [*lead, *edges])
-    x = jnp.repeat(x, weight.shape[0] // groups, axis=1)
+    x = jnp.repeat(_padded(x, edges, spread), weight.shape[0] // groups, axis=1)
     total = jnp.zeros((), x.dtype)
-    for taps in itertools.product(*map(range, window)):
-        each = zip(x.shape[2:], window, taps, stride, dilation, strict=True)
-        slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
+    for taps, part in _parts(x, 2, window, stride, dilation):
         factor = weight[:, 0, *taps].reshape(-1, *[1] * len(window))
-        total = total + x[:, :, *slices] * factor
+        total = total + part * factor
     return total
+
+
+def _padded(x: jax.Array, edges, spread=None) -> jax.Array:
+    """Zeros around the spatial dimensions, and between their elements where these are spread."""
+    between = [s - 1 for s in spread or (1,) * len(edges)]
+    edges = [(low, high, gap) for (low, high), gap in zip(edges, between, strict=True)]
+    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *edges])
+
+
+def _parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]:
+    """Each element of a window and the part of a padded input that it meets.
+
+    ``first`` is the first spatial dimension of ``x``.
+    """
+    size = x.shape[first : first + len(window)]
+    for taps in itertools.product(*map(range, window)):
+        each = zip(size, window, taps, stride, dilation, strict=True)
+        slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
+        yield taps, x[*[slice(None)] * first, *slices]
 
 
 def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
@@ -89,8 +105,17 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
     """What ``_correlate`` does to its kernel, transposed."""
     stride, edges, dilation, groups = geometry
     if groups in (1, input.shape[1]):
-        kernel = jax.ShapeDtypeStruct(shape, output.dtype)
-        return jax.linear_transpose(lambda w: _correlate(input, w, geometry), kernel)(output)[0]
+
+        def transpose(output, input):
+            kernel = jax.ShapeDtypeStruct(shape, output.dtype)
+            return jax.linear_transpose(lambda w: _correlate(input, w, geometry), kernel)(output)[0]
+
+        def multiply(output, input):
+            return _by_element(output, input, shape, geometry)
+
+        if _is_small(output, shape, groups):
+            return lax.platform_dependent(output, input, cpu=multiply, default=transpose)
+        return transpose(output, input)
     # Where JAX groups the batch, group the features, the batch now among them: XLA's CPU
     # backend is several times faster so.
     batch, channels, *size = input.shape
@@ -100,6 +125,28 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
     edges = [(low, (k - 1) * d + (o - 1) * s + 1 - n - low) for k, s, (low, _), d, n, o in window]
     weight = _correlate(input, output.swapaxes(0, 1), (dilation, edges, stride, groups))
     return weight.swapaxes(0, 1)
+
+
+def _is_small(output, shape, groups) -> bool:
+    """Whether copies of the input for each element of the kernel cost little."""
+    elements = output.size // max(output.shape[1], 1) * shape[1]
+    small = elements * output.dtype.itemsize <= _TAP_BYTES and math.prod(shape[2:]) <= _TAPS_LIMIT
+    return groups == 1 and small and output.dtype == opmath(output.dtype)
+
+
+def _by_element(output, input, shape, geometry) -> jax.Array:
+    """``_to_weight`` as a matrix product for each element: on CPUs up to 5 times faster than XLA's.
+
+    XLA moves the batch to where it looks for channels, and transposes everything for that.
+    """
+    stride, edges, dilation, _ = geometry
+    x, grad = (jnp.moveaxis(v, 1, -1) for v in (_padded(input, edges), output))
+    inner = tuple(range(grad.ndim - 1))
+    products = [
+        lax.dot_general(grad, part, ((inner, inner), ((), ())), precision=precision())
+        for _, part in _parts(x, 1, shape[2:], stride, dilation)
+    ]
+    return jnp.stack(products, -1).reshape(shape)
 
 
 def _geometry(n, stride, padding, dilation, transposed, output_padding, groups):

@@ -116,6 +116,18 @@ def _all_but_channel(ndim: int) -> tuple[int, ...]:
     return (0, *range(2, ndim))
 
 
+def _channels_last(x: jax.Array) -> jax.Array:
+    """Channels moved to the end: XLA's CPU backend sums over all other dimensions faster there.
+
+    Its convolutions want them there too, and between two of these all transposes cancel.
+    """
+    return jnp.moveaxis(x, 1, -1)
+
+
+def _channels_first(x: jax.Array) -> jax.Array:
+    return jnp.moveaxis(x, -1, 1)
+
+
 def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
     """``out`` in channels_last strides where the input has these."""
     order = (0, *range(2, out.ndim), 1)
@@ -143,7 +155,10 @@ def _batch_norm(
     else:
         mean, var = _channels(old_mean, n), _channels(old_var, n)
     rstd = lax.rsqrt(var + eps)
-    out = _affine((x - mean) * rstd, _channels(weight, n), _channels(bias, n)).astype(input.dtype)
+    # one factor and one term a channel, as on the CPU: compilers repeat this where it is used
+    factor = rstd if weight is None else rstd * _channels(weight, n)
+    out = x * factor + (_affine(-mean * factor, None, _channels(bias, n)))
+    out = out.astype(input.dtype)
     moments = [m.reshape(-1)[: None if training else 0].astype(saved) for m in (mean, rstd)]
     return _as_input(out, input_strides), *moments, new_mean, new_var
 
@@ -231,25 +246,27 @@ def native_batch_norm_backward(
     output_mask,
 ):
     """Gradients of input, weight and bias."""
-    n, axes = input.ndim, _all_but_channel(input.ndim)
+    n = input.ndim
     x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
     if not train:
         mean, var = _wide(input, running_mean, running_var)[1:]
         rstd = lax.rsqrt(var + eps)
     elif save_mean.dtype in HALVES:  # rounded: better ones are at hand
-        mean, var = _moments(x, axes)
+        mean, var = (m.reshape(-1) for m in _moments(x, _all_but_channel(n)))
         rstd = lax.rsqrt(var + eps)
-    mean, rstd, weight = (_channels(v, n) for v in (mean, rstd, weight))
-    x_hat = (x - mean) * rstd
-    grad_input = grad_weight = grad_bias = None
+    x, grad = _channels_last(x) - mean, _channels_last(grad)
+    outer = tuple(range(n - 1))
+    grad_weight, grad_bias = (grad * x).sum(outer) * rstd, grad.sum(outer)
+    grad_input = None
     if output_mask[0]:
-        scaled = _affine(grad, weight, None)
-        grad_input = _standardized_grad(scaled, x_hat, rstd, axes) if train else scaled * rstd
-    if output_mask[1]:
-        grad_weight = (grad * x_hat).sum(axes)
-    if output_mask[2]:
-        grad_bias = grad.sum(axes)
-    return grad_input, grad_weight, grad_bias
+        factor = rstd if weight is None else rstd * weight
+        grad = grad * factor
+        if train:
+            share = factor / math.prod(grad.shape[:-1])
+            grad = grad - x * (grad_weight * rstd * share) - grad_bias * share
+        grad_input = _channels_first(grad)
+    results = grad_input, grad_weight, grad_bias
+    return tuple(r if asked else None for r, asked in zip(results, output_mask, strict=True))
 
 
 @op("batch_norm_backward")

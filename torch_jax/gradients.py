@@ -1,0 +1,97 @@
+"""The gradients that a program gives: each call's own, in fresh tensors where anybody would notice.
+
+A step that begins with ``zero_grad`` leaves a new ``.grad`` on each parameter. Where nobody but the
+parameter holds the last call's, its tensor is used again, since making new ones costs microseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from torch_jax import _internals
+from torch_jax.results import Call, Made, Template
+
+_grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
+
+
+class Gradients:
+    """The ``.grad`` of every tensor that gets a new one in a trace."""
+
+    def __init__(self, changed: list[tuple[Any, Template | None]]):
+        """``changed``: the trace's gradients that it replaced, and what by."""
+        self._tensors = [gradient.tensor for gradient, _ in changed]
+        self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
+        self._reset = [gradient.reset for gradient, _ in changed]
+        self._reusable = all(self._reset) and all(type(leaf) is Made for leaf in self._leaves)
+        self._indices = [leaf.output for leaf in self._leaves if type(leaf) is Made]
+        self._reusable &= len(set(self._indices)) == len(self._indices)
+        self._given: list[Any] = []
+        self._reused = False
+
+    def clear(self) -> None:
+        """Before a call: let go of gradients that it replaces, so that their memory is free."""
+        self._reused = self._reusable and self._alone()
+        if self._reused:
+            for memory in self._storages:
+                memory.array = None
+            return
+        self._given = []
+        for tensor, reset in zip(self._tensors, self._reset, strict=True):
+            if reset:
+                tensor.grad = None
+
+    def drop(self) -> None:
+        """The call failed: there are no gradients."""
+        for tensor, reset in zip(self._tensors, self._reset, strict=True):
+            if reset:
+                tensor.grad = None
+
+    def fill(self, call: Call) -> None:
+        """After a call: give every tensor its gradient."""
+        if self._reused:
+            outputs = call.outputs
+            for memory, index in zip(self._storages, self._indices, strict=True):
+                memory.array = outputs[index]
+            return
+        given = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
+        for tensor, gradient in zip(self._tensors, given, strict=True):
+            tensor.grad = gradient
+        if self._reusable:
+            self._remember(given)
+
+    def _remember(self, given: list[Any]) -> None:
+        self._given = given
+        self._storages = [gradient.untyped_storage() for gradient in given]
+        self._addresses = [memory._cdata for memory in self._storages]
+
+    def _alone(self) -> bool:
+        """Whether the tensors still have the gradients of the last call, and nobody else does."""
+        if not self._given:
+            return False
+        if not all(map(is_, map(_grad, self._tensors), self._given)):
+            return False
+        references, uses = _least()
+        return (
+            max(map(sys.getrefcount, self._given)) <= references
+            and max(map(_internals.storage_use_count, self._addresses)) <= uses
+        )
+
+
+@functools.cache
+def _least() -> tuple[int, int]:
+    """The references to a gradient, and uses of its storage, where nobody else has it.
+
+    By its parameter, a list and the argument of ``getrefcount``; how the first counts is up to the
+    release of PyTorch.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(1, device="jax"))
+    given = [torch.zeros(1, device="jax")]
+    parameter.grad = given[0]
+    address = given[0].untyped_storage()._cdata
+    return max(map(sys.getrefcount, given)), _internals.storage_use_count(address)
