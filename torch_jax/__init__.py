@@ -32,6 +32,7 @@ def _autoload() -> None:
 _failure: Exception | None = None
 _LAZY = {
     "DataDependentError": "traced",
+    "NotTraceableError": "traced",
     "OperatorNotFound": "errors",
     "register_op": "dispatch",
     "config": "config",

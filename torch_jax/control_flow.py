@@ -11,6 +11,7 @@ https://docs.jax.dev/en/latest/control-flow.html.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from jax import lax
 from torch.utils import _pytree as pytree
 
 from torch_jax import storage, transfer
+from torch_jax.active import ACTIVE
 from torch_jax.storage import is_jax
 from torch_jax.traced import is_traced
 from torch_jax.x64 import x64
@@ -101,7 +103,9 @@ class _Branch:
             array if dtype is None else storage.wrap(array, dtype)
             for array, dtype in zip(arrays, self.dtypes, strict=True)
         ]
-        flat, self.form = pytree.tree_flatten(self.function(*operands))
+        with ACTIVE.capture.watching_inside() if ACTIVE.capture is not None else nullcontext():
+            result = self.function(*operands)
+        flat, self.form = pytree.tree_flatten(result)
         self.results = [x.dtype if isinstance(x, torch.Tensor) else None for x in flat]
         return tuple(_array(x) for x in flat)
 

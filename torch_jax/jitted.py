@@ -21,7 +21,7 @@ from torch_jax.active import ACTIVE
 from torch_jax.replay import Traced, trace
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
-from torch_jax.traced import DataDependentError
+from torch_jax.traced import DataDependentError, NotTraceableError
 
 _LOCK = threading.RLock()
 _installed = False
@@ -50,6 +50,7 @@ def jit(function: Any = None, **options: Any) -> Any:
 
     Raises:
       DataDependentError: the function looks at a value of a tensor; with the line, and what to do.
+      NotTraceableError: it does what a compiled call could not repeat, such as printing.
 
     >>> weight = torch.ones(2, device="jax")
     >>> @jit
@@ -70,7 +71,9 @@ def jit(function: Any = None, **options: Any) -> Any:
 
 def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
-    module._compiled_call_impl = Jitted(module._call_impl, **options)
+    compiled = Jitted(module._call_impl, **options)
+    compiled.record.name = type(module).__name__
+    module._compiled_call_impl = compiled
     return module
 
 
@@ -146,7 +149,7 @@ class Jitted:
         start = time.perf_counter()
         try:
             entry, result = trace(self.function, leaves, form, key[3], self.donate)
-        except DataDependentError as error:
+        except (DataDependentError, NotTraceableError) as error:
             if self.fallback != "eager":
                 raise
             self._eager.add(key)

@@ -83,7 +83,14 @@ _OTHERS = (_folder(jax), _folder(numpy), _folder(sys.modules["torch_jax"]))
 # The parts of PyTorch whose objects are a user's: their attributes count as the user's do.
 _WATCHED_IN_TORCH = tuple(
     _TORCH + part
-    for part in ("nn/modules/", "nn/utils/", "distributions/", "amp/", "optim/lr_scheduler")
+    for part in (
+        "nn/modules/",
+        "nn/utils/",
+        "distributions/",
+        "amp/",
+        "optim/lr_scheduler",
+        "optim/swa_utils",
+    )
 )
 _UNWATCHED_IN_TORCH = tuple(_TORCH + part for part in ("nn/modules/module.py", "amp/autocast_mode"))
 

@@ -41,11 +41,26 @@ def install() -> None:
 
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
+    _patch_backward()
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         _patch_zero_grad(kind)
     for name in _NUMBERS_OF_MODULES:
         module: Any = importlib.import_module(name)
         module.max, module.min = tape.maximum, tape.minimum
+
+
+def _patch_backward() -> None:
+    """Hear of backward passes, after which results are not differentiated once more."""
+    for name in ("backward", "grad"):
+        original = getattr(torch.autograd, name)
+
+        @functools.wraps(original)
+        def run(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            if ACTIVE.capture is not None:
+                ACTIVE.capture.went_back = True
+            return _original(*args, **kwargs)
+
+        setattr(torch.autograd, name, run)
 
 
 def _patch_zero_grad(kind: Any) -> None:

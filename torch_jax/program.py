@@ -53,12 +53,23 @@ def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
     invars = [found.get(i) or unused(aval) for i, aval in enumerate(avals)]
     eqns = [e for e in inner.eqns if e.primitive is not _input]
     jaxpr = core.Jaxpr(
-        inner.constvars, invars, inner.outvars, eqns, inner.effects, _without_names(inner)
+        inner.constvars, invars, inner.outvars, eqns, inner.effects, without_names(inner)
     )
     return core.ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _without_names(jaxpr: Jaxpr) -> Any:
+def position(closed: Any, index: int) -> int:
+    """How many equations stand before the one of input ``index``, other inputs not counted."""
+    count = 0
+    for eqn in closed.jaxpr.eqns:
+        if eqn.primitive is not _input:
+            count += 1
+        elif eqn.params["index"] == index:
+            break
+    return count
+
+
+def without_names(jaxpr: Jaxpr) -> Any:
     """Debug information that claims no names for arguments and results."""
     info = jaxpr.debug_info
     replace = getattr(info, "_replace", None)

@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
+from torch.utils import _pytree as pytree
 
 from torch_jax import errors, program, transfer
 from torch_jax.capture import Capture, Input
+from torch_jax.differentiable import Backward, Connected, Cut, Pullback
 from torch_jax.gradients import Gradients
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
@@ -22,6 +24,7 @@ from torch_jax.program import Program
 from torch_jax.results import Call, Template, Templates
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
+from torch_jax.traced import NotTraceableError
 from torch_jax.watch import Watch, put
 from torch_jax.x64 import x64
 
@@ -85,8 +88,15 @@ class _Session:
         with x64():
             closed = jax.make_jaxpr(self._run)()
         self.capture.put_back()
-        closed = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
-        return Traced(self, closed, donate)
+        whole = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
+        if self.pullback is None:
+            return Traced(self, whole, donate)
+        first, count = self.pullback.first_input, self.pullback.count
+        at = program.position(closed, first)
+        outputs = len(whole.out_avals) - len(self.pullback.arrays)
+        cut = Cut(whole, at, outputs, first, count)
+        del self.capture.inputs[first : first + count]
+        return Traced(self, cut.forward, donate, Backward(self.pullback, cut))
 
     def _run(self) -> list[jax.Array]:
         with self.capture.active():
@@ -101,6 +111,10 @@ class _Session:
 
     def _finish(self, result: list[Any]) -> list[jax.Array]:
         """Describe what came of the run; the arrays that the program gives."""
+        self.checks = list(self.capture.checks)
+        flags = [jnp.stack([ok for ok, _, _ in self.checks])] if self.checks else []
+        self.pullback = self._differentiate(result[0])
+        gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.finish()
         self.watch.release()
         templates = Templates(self.capture, self.leaves, self._known())
@@ -117,9 +131,17 @@ class _Session:
         self.written = self.capture.written()
         arrays = [entry.source.array for entry in self.written]
         arrays += [memory.array for memory in self.made]
-        if self.capture.checks:
-            arrays.append(jnp.stack([ok for ok, _, _ in self.capture.checks]))
-        return arrays
+        return [*arrays, *flags, *gradients]
+
+    def _differentiate(self, result: Any) -> Pullback | None:
+        """The backward pass from what the function returned, if it left that to its caller."""
+        leaves = pytree.tree_leaves(result)
+        wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
+        if self.capture.went_back or not wanted:
+            return None
+        known = list(self.watch.tensors.values())
+        pullback = Pullback(self.capture, leaves, self.leaves, known)
+        return pullback if pullback.positions and pullback.inputs else None
 
     def _known(self) -> dict[int, torch.Tensor]:
         known = self.watch.tensors | self.capture.leaves
@@ -167,25 +189,35 @@ class _Session:
 class Traced:
     """A compiled trace: what it takes from where, and what becomes of its results."""
 
-    def __init__(self, session: _Session, closed: Any, donate: bool):
+    def __init__(
+        self, session: _Session, closed: Any, donate: bool, backward: Backward | None = None
+    ):
         """Arrange the inputs by kind, and compile."""
         capture = session.capture
+        self.backward = backward
         self.tape, self.fills = capture.tape, session.fills
         self.guards = session.guards()
         self.result, self.effects = session.result, session.effects
         self.gradients = Gradients(session.gradients)
-        self.checks = [(message, kind) for _, message, kind in capture.checks]
+        self.checks = [(message, kind) for _, message, kind in session.checks]
         self.verified = 0
         self._arrange(session)
         order = [*self._captured, *self._given, *self._hosts, *self._words]
         inputs = capture.inputs
         written = {inputs.index(entry) for entry in session.written}
+        if backward is not None:
+            written -= set(backward.cut.kept)  # the backward pass needs them as they were
         numbers = [i for i, entry in enumerate(inputs) if entry.kind == "number"]
         self.number_slots = [inputs[i].source for i in numbers]
         self.program = Program(closed, numbers, order, written if donate else set())
         self._donated = [at - 1 for at in self.program.donated]
         place = {index: at for at, index in enumerate(order)}
         self._written = [place[inputs.index(entry)] for entry in session.written]
+        self._flags = len(self._written) + len(session.made)
+        if backward is not None:
+            spot = place | {index: ~at for at, index in enumerate(numbers)}
+            self._kept = [spot[index] for index in backward.cut.kept]
+            self._sources = self._sources_of(backward.pullback, session.leaves)
         self._rebind()
         self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
         self._needed()
@@ -225,6 +257,21 @@ class Traced:
         self._pinned = {i: held[key] for key, i in owners.items() if key in held}
         _refuse_unknown_roots(session)
 
+    def _sources_of(self, pullback: Pullback, leaves: list[Any]) -> list[tuple[str, int]]:
+        """Where each call finds the tensors that gradients flow to."""
+        given = {id(leaf): i for i, leaf in enumerate(leaves)}
+        held = {id(tensor): k for k, tensor in enumerate(self.guards.tensors)}
+        sources = []
+        for tensor in pullback.inputs:
+            if id(tensor) in given:
+                sources.append(("argument", given[id(tensor)]))
+            elif id(tensor) in held:
+                sources.append(("held", held[id(tensor)]))
+            else:
+                raise _unknown(self.inputs[0])
+        pullback.inputs = []  # those of this call, which nobody needs any more
+        return sources
+
     def _rebind(self) -> None:
         """Take the storages from the tensors that the guards hold now."""
         self._storages = [self.guards.storages[k] for k in self._holders]
@@ -259,12 +306,12 @@ class Traced:
         for entry in self.inputs:
             entry.array = None
         words = [_words_before(draws) for draws in self._draws]
-        outputs = self._launch(session.leaves, self.tape.env, words)
+        outputs, saved = self._launch(session.leaves, self.tape.env, words)
         call = self._call(session.leaves, self.tape.env, outputs)
         for index, memory in enumerate(session.made):
             memory.array = call.outputs[index]
             call._made[index] = memory
-        result = self.result.build(call)
+        result = self._result(call, saved)
         for entry in self.inputs:
             entry.source, entry.tracer = None, None
         self._check(outputs)
@@ -279,7 +326,7 @@ class Traced:
         self.gradients.clear()
         words = [draws.words() for draws in self._draws]
         try:
-            outputs = self._launch(leaves, env, words)
+            outputs, saved = self._launch(leaves, env, words)
         except BaseException:
             self.gradients.drop()
             raise
@@ -287,9 +334,25 @@ class Traced:
         for item, template in self.effects:
             put(item, template.build(call))
         self.gradients.fill(call)
-        result = self.result.build(call)
+        result = self._result(call, saved)
         self._check(outputs)
         return result
+
+    def _result(self, call: Call, saved: list[Any]) -> Any:
+        """What the function returns, connected with what gradients flow to."""
+        if self.backward is None:
+            return self.result.build(call)
+        leaves = self.result.build_leaves(call)
+        positions = self.backward.pullback.positions
+        inputs = [
+            call.arguments[at] if kind == "argument" else self.guards.tensors[at]
+            for kind, at in self._sources
+        ]
+        outputs = [leaves[i] for i in positions]
+        connected = Connected.apply(self.backward, saved, outputs, *inputs)
+        for i, tensor in zip(positions, connected, strict=True):
+            leaves[i] = tensor
+        return pytree.tree_unflatten(leaves, self.result.form)
 
     def settle(self, leaves: list[Any]) -> None:
         """Check the guards."""
@@ -300,8 +363,11 @@ class Traced:
                 if self._held.get(id(leaf.untyped_storage())) != self._pinned.get(index):
                     raise Changed("an argument shares memory with a tensor the function holds")
 
-    def _launch(self, leaves: list[Any], env: list[Any], words: list[Any]) -> list[Any]:
-        """Run the executable, and put back what it wrote."""
+    def _launch(self, leaves: list[Any], env: list[Any], words: list[Any]) -> tuple[list, list]:
+        """Run the executable, and put back what it wrote.
+
+        Returns its outputs, and what the backward pass needs.
+        """
         storages = self._storages + [leaves[i].untyped_storage() for i in self._leaf_of]
         arrays = [memory.array for memory in storages]
         shared = [at for at in self._donated if sys.getrefcount(arrays[at]) > _ALONE]
@@ -327,7 +393,10 @@ class Traced:
         increment_version(self._counted)
         if self._counted_leaves:
             increment_version([leaves[i] for i in self._counted_leaves])
-        return outputs
+        if self.backward is None:
+            return outputs, []
+        kept = [arrays[at] if at >= 0 else numbers[~at] for at in self._kept]
+        return outputs, kept + outputs[len(outputs) - self.backward.cut.residuals :]
 
     def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
         def storage_of(index: int) -> Any:
@@ -341,7 +410,9 @@ class Traced:
     def _check(self, outputs: list[Any]) -> None:
         """Raise what an operator would have raised, had it been able to look."""
         if self.checks and transfer.checks_indices():
-            for ok, (message, kind) in zip(np.asarray(outputs[-1]), self.checks, strict=True):
+            for ok, (message, kind) in zip(
+                np.asarray(outputs[self._flags]), self.checks, strict=True
+            ):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
 
@@ -352,9 +423,9 @@ def _words_before(draws: Any) -> Any:
     return random.words(draws.seed, draws.offset)
 
 
-def _unknown(entry: Input) -> RuntimeError:
+def _unknown(entry: Input) -> NotTraceableError:
     shape = ",".join(map(str, entry.aval.shape))
-    return RuntimeError(
+    return NotTraceableError(
         f"a {entry.aval.dtype}[{shape}] tensor was read ({entry.line}) that is neither an argument "
         "nor found in the globals, closures and attributes that the function names, so that "
         "torch_jax.jit could not tell when it is another one. Pass it as an argument."
@@ -368,7 +439,7 @@ def _refuse_unknown_roots(session: _Session) -> None:
     known |= {id(t.untyped_storage()) for t in _state_tensors(session.optimizers.stepped)}
     for tensor, line in session.capture.host.roots:
         if id(tensor.untyped_storage()) not in known:
-            raise RuntimeError(
+            raise NotTraceableError(
                 f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is neither "
                 "an argument nor found in the globals, closures and attributes that the function "
                 "names (the next batch of an iterator, an array of NumPy's?), so that "

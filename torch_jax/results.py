@@ -87,7 +87,11 @@ class Template(NamedTuple):
 
     def build(self, call: Call) -> Any:
         """The value in one call."""
-        return pytree.tree_unflatten([call.leaf(leaf) for leaf in self.leaves], self.form)
+        return pytree.tree_unflatten(self.build_leaves(call), self.form)
+
+    def build_leaves(self, call: Call) -> list[Any]:
+        """The leaves of the value in one call."""
+        return [call.leaf(leaf) for leaf in self.leaves]
 
 
 class Call:

@@ -31,6 +31,10 @@ class DataDependentError(RuntimeError):
     """
 
 
+class NotTraceableError(RuntimeError):
+    """A function under :func:`torch_jax.jit` does what a compiled call could not repeat."""
+
+
 # What to write instead, by the operator's name.
 STATIC_ALTERNATIVES = {
     "_local_scalar_dense": "keep the value a tensor (torch.where, torch.cond for control flow), "

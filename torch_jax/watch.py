@@ -129,7 +129,7 @@ class Watch:
             name = arg.__name__
             if name in _REFUSED and watched_names(frame.f_code) is not None:
                 if getattr(arg, "__module__", "") in ("builtins", "time"):
-                    raise RuntimeError(
+                    raise traced.NotTraceableError(
                         f"{name}() inside torch_jax.jit {_REFUSED[name]} ({_line()})"
                     )
 
@@ -153,7 +153,7 @@ class Watch:
             return
         resumed = frame.f_code.co_code[frame.f_lasti + 1] != 0  # RESUME's argument
         if resumed and id(frame) not in self._started:
-            raise RuntimeError(
+            raise traced.NotTraceableError(
                 f"{frame.f_code.co_name}() was started before this function under torch_jax.jit "
                 f"and goes on inside it, which a compiled call cannot repeat ({_line()}). Take its "
                 "next value outside and pass it as an argument."
@@ -308,7 +308,7 @@ class Watch:
             if item.kind == "dict" and isinstance(item.key, str):
                 item.read |= item.key in self._attributes
         if self._random != (random.getstate(), _numpy_state()):
-            raise RuntimeError(
+            raise traced.NotTraceableError(
                 "random numbers of Python or NumPy were drawn inside a function under "
                 "torch_jax.jit: a compiled call would see the same ones for ever. Use "
                 "torch.rand(..., device='jax'), or draw them outside and pass them in."

@@ -1,0 +1,164 @@
+"""Functions whose results are differentiated outside of them: a compiled model in a training loop.
+
+Where a traced function returns tensors that require gradients, PyTorch's backward pass is traced
+right behind the forward pass, from gradients that are inputs. The jaxpr is then cut in two: the
+first part gives the results and what the second part needs of it, the second the gradients. The
+second is compiled when ``backward()`` first comes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+from jax.extend import core
+from torch.autograd.function import once_differentiable
+
+from torch_jax import storage, transfer
+from torch_jax.results import Geometry
+from torch_jax.storage import is_jax, memory_of
+from torch_jax.traced import is_traced
+from torch_jax.x64 import x64
+
+
+class Pullback:
+    """The backward pass of one trace, as it is found while tracing.
+
+    Attributes:
+      inputs: the tensors that gradients flow to.
+      positions: which leaves of the result they flow from.
+      arrays: traced arrays of the gradients, for the inputs that have one.
+    """
+
+    def __init__(self, capture: Any, leaves: list[Any], arguments: list[Any], known: Sequence[Any]):
+        """Differentiate the ``leaves`` of a result, by what was there before."""
+        self.positions = [i for i, leaf in enumerate(leaves) if _is_differentiable(capture, leaf)]
+        outputs = [leaves[i] for i in self.positions]
+        candidates = {
+            id(t): t
+            for t in (*arguments, *capture.leaves.values(), *known)
+            if isinstance(t, torch.Tensor) and t.requires_grad and is_jax(t)
+        }
+        self.inputs = [
+            t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
+        ]
+        self.first_input = len(capture.inputs)
+        given = [
+            storage.wrap(
+                capture.new_input("gradient", i, o.shape, transfer.value_of(o).dtype), o.dtype
+            )
+            for i, o in enumerate(outputs)
+        ]
+        self.count = len(given)
+        found = torch.autograd.grad(outputs, self.inputs, given, allow_unused=True)
+        self.geometries = [None if g is None else _geometry(capture, g) for g in found]
+        self.arrays = [_array(capture, g) for g in found if g is not None]
+
+    def wrap(self, arrays: list[jax.Array]) -> list[torch.Tensor | None]:
+        """Gradients as tensors."""
+        rest = iter(arrays)
+        return [None if g is None else _wrapped(next(rest), g) for g in self.geometries]
+
+
+def _is_differentiable(capture: Any, leaf: Any) -> bool:
+    if not isinstance(leaf, torch.Tensor) or leaf.grad_fn is None or not is_jax(leaf):
+        return False
+    return is_traced(memory_of(leaf)) and capture.input_of(leaf.untyped_storage()) is None
+
+
+def _is_own(capture: Any, gradient: torch.Tensor) -> bool:
+    memory = memory_of(gradient)
+    plain = not gradient.is_conj() and not gradient.is_neg()
+    return plain and is_traced(memory) and capture.input_of(gradient.untyped_storage()) is None
+
+
+def _geometry(capture: Any, gradient: torch.Tensor) -> Geometry:
+    if _is_own(capture, gradient):
+        return Geometry.of(gradient)
+    return Geometry.of(torch.empty(gradient.shape, dtype=gradient.dtype, device="meta"))
+
+
+def _array(capture: Any, gradient: torch.Tensor) -> jax.Array:
+    return memory_of(gradient) if _is_own(capture, gradient) else transfer.value_of(gradient)
+
+
+def _wrapped(array: jax.Array, geometry: Geometry) -> torch.Tensor:
+    tensor = storage.wrap(array, geometry.dtype)
+    return storage.restride(tensor, geometry.size, geometry.stride, geometry.offset)
+
+
+class Cut:
+    """A jaxpr of forward and backward pass, cut in two.
+
+    Attributes:
+      forward: gives the forward outputs, then what the backward pass needs that is no input.
+      backward: takes the inputs that it needs, the former, and the gradients.
+      kept: the indices of the inputs that it needs.
+    """
+
+    def __init__(self, closed: Any, at: int, outputs: int, first: int, count: int):
+        """Cut at an equation; ``outputs`` are the forward pass's, inputs from ``first`` on are
+        gradients."""
+        jaxpr = closed.jaxpr
+        given = jaxpr.invars[first : first + count]
+        ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
+        front, back = jaxpr.eqns[:at], jaxpr.eqns[at:]
+        wanted = jaxpr.outvars[outputs:]
+        made = {v for eqn in front for v in eqn.outvars}
+        needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
+        inputs = set(ours)
+        taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
+        self.kept = [ours.index(v) for v in taken]
+        residuals = list(needed)
+        self.residuals = len(residuals)
+        self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
+        self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
+
+
+def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
+    used = [v for eqn in eqns for v in eqn.invars] + list(outvars)
+    return [v for v in used if not isinstance(v, core.Literal)]
+
+
+def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
+    from torch_jax.program import without_names
+
+    jaxpr = closed.jaxpr
+    return core.ClosedJaxpr(
+        core.Jaxpr(jaxpr.constvars, invars, outvars, eqns, jaxpr.effects, without_names(jaxpr)),
+        closed.consts,
+    )
+
+
+class Backward:
+    """The backward pass of one trace, compiled when it is first needed."""
+
+    def __init__(self, pullback: Pullback, cut: Cut):
+        self.pullback, self.cut = pullback, cut
+        self._run: Any = None
+
+    def __call__(self, saved: list[jax.Array], gradients: Sequence[torch.Tensor]) -> list[Any]:
+        """The gradients of the inputs."""
+        if self._run is None:
+            self._run = jax.jit(core.jaxpr_as_fun(self.cut.backward))
+        with x64():
+            arrays = self._run(*saved, *map(transfer.value_of, gradients))
+        return self.pullback.wrap(arrays)
+
+
+class Connected(torch.autograd.Function):
+    """Connects a call's results with what they were computed from."""
+
+    @staticmethod
+    def forward(ctx: Any, backward: Backward, saved: list, results: list, *inputs: Any) -> Any:
+        """The results, unchanged."""
+        ctx.backward_pass, ctx.saved = backward, saved
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """The gradients of the inputs, by the compiled backward pass."""
+        return None, None, None, *ctx.backward_pass(ctx.saved, gradients)
