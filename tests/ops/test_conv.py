@@ -90,6 +90,13 @@ def test_depthwise():
     check(lambda x, w: F.conv2d(x, w, **options), *half)
 
 
+def test_large_windows():
+    """Their gradients take another way on the CPU than those of small ones."""
+    x, w = leaf(2, 3, 12, 11), leaf(4, 3, 5, 5)
+    check(lambda x, w: F.conv2d(x, w, None, 2, 2), x, w, scale=4)
+    check(lambda x, w: F.conv2d(x, w, None, (1, 2), 1, (1, 2)), x, w, scale=4)
+
+
 def test_unbatched_and_empty():
     check(F.conv2d, leaf(3, 6, 6), leaf(2, 3, 3, 3))
     check(F.conv2d, leaf(0, 3, 6, 6), leaf(2, 3, 3, 3), leaf(2))

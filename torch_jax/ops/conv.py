@@ -16,8 +16,9 @@ from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 
 _UNROLL_LIMIT = 64  # the largest window that is written out element by element
-_TAPS_LIMIT = 16  # the largest window whose gradient is, and how much each element may copy:
-_TAP_BYTES = 2**21
+# The largest window whose gradient is a product for each element, and what each of them may copy:
+# more and the copies cost more time than they save.
+_PRODUCTS_LIMIT, _COPY_LIMIT = 16, 2**20
 
 
 def _full(values: Sequence[int], n: int) -> tuple[int, ...]:
@@ -130,8 +131,9 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
 def _is_small(output, shape, groups) -> bool:
     """Whether copies of the input for each element of the kernel cost little."""
     elements = output.size // max(output.shape[1], 1) * shape[1]
-    small = elements * output.dtype.itemsize <= _TAP_BYTES and math.prod(shape[2:]) <= _TAPS_LIMIT
-    return groups == 1 and small and output.dtype == opmath(output.dtype)
+    cheap = elements * output.dtype.itemsize <= _COPY_LIMIT
+    few = math.prod(shape[2:]) <= _PRODUCTS_LIMIT
+    return groups == 1 and cheap and few and output.dtype == opmath(output.dtype)
 
 
 def _by_element(output, input, shape, geometry) -> jax.Array:
