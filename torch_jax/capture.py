@@ -236,6 +236,17 @@ class Capture:
             ACTIVE.capture = None
 
     @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Run Python that is none of the user's, such as PyTorch's own compiler."""
+        profiler = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            with _no_modes():
+                yield
+        finally:
+            sys.setprofile(profiler)
+
+    @contextmanager
     def watching_inside(self) -> Iterator[None]:
         """See operators again, within an operator that calls Python functions."""
         with self._mode:

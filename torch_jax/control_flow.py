@@ -88,6 +88,20 @@ def map_(dense: Dense, f, xs, pos_args) -> Any:
     return body.wrapped(results)
 
 
+def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Let Dynamo make graphs of the branches, and run them where operators are seen."""
+
+    def backend(graph: Any, _examples: Any) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            with ACTIVE.capture.watching_inside():
+                return graph(*inputs)
+
+        return run
+
+    with ACTIVE.capture.unseen():
+        return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
+
+
 class _Branch:
     """A function of tensors as a function of arrays, which remembers the form of its result."""
 

@@ -7,7 +7,7 @@ does another tensor of the same form, which then takes the place of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from torch_jax import _internals, errors
+from torch_jax.places import MISSING, Item, on_class, same
 from torch_jax.tape import Changed
-from torch_jax.watch import MISSING, Item, same
 
 _storage_of = torch.Tensor.untyped_storage
 _cell_contents = attrgetter("cell_contents")
@@ -27,24 +27,34 @@ class Guards:
     """The Python state and the tensors that one trace relied on."""
 
     def __init__(
-        self, items: Iterable[Item], gradients: dict[int, tuple[torch.Tensor, Any]], tensors: list
+        self,
+        items: Iterable[Item],
+        gradients: dict[int, tuple[torch.Tensor, Any]],
+        irreplaceable: Iterable[torch.Tensor],
     ):
-        """``items`` were read; of ``gradients``, each tensor's ``.grad`` was as given."""
+        """``items`` were read; of ``gradients``, each tensor's ``.grad`` was as given.
+
+        No other tensor may stand for those that are irreplaceable, such as an optimizer's.
+        """
         self.items = list(items)
         self.gradients = list(gradients.values())
-        self.others = tensors  # held by the guard alone
+        self.irreplaceable = {id(tensor): tensor for tensor in irreplaceable}
         self._arrange()
         self._expected = list(map(_form, self.tensors))
 
     def _arrange(self) -> None:
         """Lay everything out in parallel lists, for :meth:`hold`."""
-        by_kind: dict[str, list[Item]] = {"dict": [], "attr": [], "cell": [], "contents": []}
-        by_kind["array"] = []
+        kinds = ("dict", "attr", "class", "type", "cell", "contents", "bytes", "cache")
+        kinds += ("weak", "context")
+        by_kind: dict[str, list[Item]] = {kind: [] for kind in kinds}
         for item in self.items:
             by_kind[item.kind].append(item)
         present = [i for i in by_kind["dict"] if i.value is not MISSING]
         self._owners, self._keys, self._values = _columns(present)
-        self._absent = [i for i in by_kind["dict"] if i.value is MISSING]
+        absent = [i for i in by_kind["dict"] if i.value is MISSING]
+        self._absent, self._absent_keys, _ = _columns(absent)
+        self._classes, self._class_names, self._class_values = _columns(by_kind["class"])
+        self._instances, _, self._types = _columns(by_kind["type"])
         self._objects, self._names, self._attributes = _columns(by_kind["attr"])
         self._cells = [i.owner for i in by_kind["cell"]]
         self._cell_values = [i.value for i in by_kind["cell"]]
@@ -52,11 +62,12 @@ class Guards:
         self._lengths = [len(part) for parts in self._containers for part in parts]
         self._containers = [part for parts in self._containers for part in parts]
         self._contents = [v for i in by_kind["contents"] for v in i.value]
-        self._arrays = by_kind["array"]
+        self._others = [*by_kind["bytes"], *by_kind["cache"]]
+        self._referents = [*by_kind["weak"], *by_kind["context"]]
         self._leaves = [tensor for tensor, _ in self.gradients]
         self._leaf_gradients = [gradient for _, gradient in self.gradients]
         held = chain(self._values, self._attributes, self._cell_values, self._contents)
-        found = {id(v): v for v in (*held, *self._leaf_gradients, *self.others)}
+        found = {id(v): v for v in (*held, *self._leaf_gradients, *self.irreplaceable.values())}
         self.tensors = [v for v in found.values() if isinstance(v, torch.Tensor)]
         self.storages = list(map(_storage_of, self.tensors))
         self._forms = _internals.tensor_guards(self.tensors)
@@ -72,8 +83,11 @@ class Guards:
             and all(map(is_, chain.from_iterable(self._containers), self._contents))
             and all(map(is_, map(_cell_contents, self._cells), self._cell_values))
             and all(map(is_, map(getattr, self._objects, self._names), self._attributes))
-            and not any(i.key in i.owner for i in self._absent)
-            and all(i.now() == i.value for i in self._arrays)
+            and not any(map(dict.__contains__, self._absent, self._absent_keys))
+            and all(map(is_, map(type, self._instances), self._types))
+            and all(map(is_, map(on_class, self._classes, self._class_names), self._class_values))
+            and all(i.now() == i.value for i in self._others)
+            and all(i.now() is i.value for i in self._referents)
         )
 
     def settle(self) -> bool:
@@ -86,7 +100,13 @@ class Guards:
         replaced: dict[int, torch.Tensor] = {}
         for item in self.items:
             now = item.now()
-            replaced |= _compare(item.label, item.value, now)
+            found = _compare(item.label, item.value, now)
+            if not self.irreplaceable.keys().isdisjoint(found):
+                raise Changed(
+                    f"{item.label} is another tensor, and an optimizer or its gradient "
+                    "belongs to the old one"
+                )
+            replaced |= found
             item.value = now
         for index, (leaf, gradient) in enumerate(self.gradients):
             now = leaf.grad
@@ -111,7 +131,7 @@ def _columns(items: list[Item]) -> tuple[list, list, list]:
 
 
 def _views(owner: Any) -> tuple:
-    return (owner.keys(), owner.values()) if isinstance(owner, dict) else (owner,)
+    return (owner.keys(), owner.values()) if isinstance(owner, Mapping) else (owner,)
 
 
 def _compare(label: str, old: Any, new: Any) -> dict[int, torch.Tensor]:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from torch_jax import _internals
+from torch_jax.active import ACTIVE
 
 
 def install() -> None:
@@ -118,11 +119,28 @@ def _patch_flex_attention(module: ModuleType) -> None:
     module._validate_device = validate  # type: ignore[attr-defined]
 
 
+def _patch_compiled_control_flow(module: ModuleType) -> None:
+    """In a function under torch_jax.jit, Dynamo must not see that operators are watched."""
+    original = getattr(module, "_hop_compile_and_call", None)
+    if original is None:
+        return
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        if ACTIVE.capture is None:
+            return original(fn, args, kwargs)
+        from torch_jax import control_flow
+
+        return control_flow.compile_and_call(fn, args, kwargs or {})
+
+    module._hop_compile_and_call = call  # type: ignore[attr-defined]
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "safetensors.torch": _patch_safetensors,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
     "torch._higher_order_ops.map": _control_flow("map_impl", "map_"),
     "torch._higher_order_ops.scan": _control_flow("scan_op", "scan"),
     "torch._higher_order_ops.while_loop": _control_flow("while_loop_op", "while_loop"),
+    "torch._higher_order_ops.utils": _patch_compiled_control_flow,
     "torch.nn.attention.flex_attention": _patch_flex_attention,
 }

@@ -17,50 +17,64 @@ import torch
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _STORE = {"STORE_ATTR", "DELETE_ATTR"}
-_BY_TEXT = {"getattr", "hasattr", "setattr", "attrgetter"}  # attributes named by strings
-_ALL = {"__dict__", "vars"}  # every attribute, whatever its name
+_BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
+_ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
 
 
 class Names(NamedTuple):
-    """What code mentions, the functions inside it included."""
+    """What code mentions, the functions inside it included.
+
+    Attributes:
+      probes: attributes that are asked for by a text, and may be missing.
+      everything: it may look at attributes of any name.
+    """
 
     globals: frozenset[str]
     attributes: frozenset[str]
+    probes: frozenset[str]
     stores: frozenset[str]
     global_stores: frozenset[str]
-    free: tuple[str, ...]
-    everything: bool  # it looks at all attributes of an object
+    everything: bool
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """Attributes to note: those it reads, and those it writes."""
+        return self.attributes | self.stores
 
 
 @functools.cache
 def names_of(code: CodeType) -> Names:
     """The names that ``code`` mentions.
 
-    >>> def f(x): return scale * x.weight
+    >>> def f(x): return scale * x.weight + getattr(x, "bias", 0)
     >>> names = names_of(f.__code__)
-    >>> sorted(names.globals), sorted(names.attributes)
-    (['scale'], ['weight'])
+    >>> sorted(names.globals - {"getattr"}), sorted(names.attributes), names.everything
+    (['scale'], ['bias', 'weight'], False)
     """
-    found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "stores": set()}
-    found["global_stores"] = set()
-    texts: set[str] = set()
-    for instruction in dis.get_instructions(code):
-        _sort(instruction, found, texts)
+    kinds = ("globals", "attributes", "probes", "stores", "global_stores")
+    found: dict[str, set[str]] = {kind: set() for kind in kinds}
+    instructions = list(dis.get_instructions(code))
+    everything = False
+    for at, instruction in enumerate(instructions):
+        _sort(instruction, found)
+        if instruction.opname in _GLOBAL and instruction.argval in _BY_TEXT:
+            text = _second_argument(instructions, at)
+            everything |= text is None
+            if text is not None:
+                found["probes"].add(text)
+                found["stores" if instruction.argval == "setattr" else "attributes"].add(text)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             names = names_of(inner)
+            everything |= names.everything
             for kind, values in found.items():
                 values |= getattr(names, kind)
-    mentioned = found["globals"] | found["attributes"]
-    if mentioned & _BY_TEXT:
-        found["attributes"] |= texts
-        found["stores"] |= texts if "setattr" in mentioned else set()
-    everything = bool(mentioned & _ALL)
+    everything |= bool((found["globals"] | found["attributes"]) & _ALL)
     sets = {kind: frozenset(values) for kind, values in found.items()}
-    return Names(**sets, free=code.co_freevars, everything=everything)
+    return Names(**sets, everything=everything)
 
 
-def _sort(instruction: dis.Instruction, found: dict[str, set[str]], texts: set[str]) -> None:
+def _sort(instruction: dis.Instruction, found: dict[str, set[str]]) -> None:
     name, value = instruction.opname, instruction.argval
     if name in _GLOBAL:
         found["globals"].add(value)
@@ -70,8 +84,25 @@ def _sort(instruction: dis.Instruction, found: dict[str, set[str]], texts: set[s
         found["stores"].add(value)
     elif name == "STORE_GLOBAL":
         found["global_stores"].add(value)
-    elif isinstance(value, str) and name in ("LOAD_CONST", "RETURN_CONST"):
-        texts.add(value)
+
+
+def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:
+    """The second argument of the call of the function loaded at ``at``, if it is a literal text."""
+    depth, text = 0, None
+    for index in range(at + 1, len(instructions)):
+        instruction = instructions[index]
+        if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+            return None
+        before = depth
+        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        if instruction.opname.startswith("CALL") and depth < 0:
+            return text
+        if before == 1 and depth == 2:
+            literal = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
+            text = instruction.argval if literal else None
+        elif depth <= 2 and instruction.opname not in ("PRECALL", "NOP", "CACHE"):
+            text = None  # something was done to it
+    return None
 
 
 def _folder(module: object) -> str:
@@ -81,17 +112,8 @@ def _folder(module: object) -> str:
 _TORCH, _STDLIB = _folder(torch), sysconfig.get_paths()["stdlib"] + "/"
 _OTHERS = (_folder(jax), _folder(numpy), _folder(sys.modules["torch_jax"]))
 # The parts of PyTorch whose objects are a user's: their attributes count as the user's do.
-_WATCHED_IN_TORCH = tuple(
-    _TORCH + part
-    for part in (
-        "nn/modules/",
-        "nn/utils/",
-        "distributions/",
-        "amp/",
-        "optim/lr_scheduler",
-        "optim/swa_utils",
-    )
-)
+_PARTS = ("nn/modules/", "nn/utils/", "distributions/", "amp/", "optim/lr_sch", "optim/swa_utils")
+_WATCHED_IN_TORCH = tuple(_TORCH + part for part in _PARTS)
 _UNWATCHED_IN_TORCH = tuple(_TORCH + part for part in ("nn/modules/module.py", "amp/autocast_mode"))
 
 
@@ -104,7 +126,7 @@ def is_watched_file(filename: str) -> bool:
     if filename.startswith(_TORCH):
         watched = filename.startswith(_WATCHED_IN_TORCH)
         return watched and not filename.startswith(_UNWATCHED_IN_TORCH)
-    if filename.startswith(_OTHERS):
+    if filename.startswith((*_OTHERS, "<frozen ")):
         return False
     return not filename.startswith(_STDLIB) or "site-packages" in filename
 

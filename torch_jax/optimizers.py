@@ -22,9 +22,9 @@ from torch_jax import storage, tape
 from torch_jax.active import ACTIVE
 from torch_jax.capture import paused
 from torch_jax.host import is_host
+from torch_jax.places import MISSING, Item, read_place
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
-from torch_jax.watch import MISSING, Item, read_place
 
 _LIKE = frozenset(
     getattr(torch.ops.aten, f"{name}_like") for name in ("zeros", "ones", "full", "empty")
@@ -139,6 +139,11 @@ class Optimizers:
         self.lifted: dict[int, tuple[Any, int]] = {}  # optimizers, and how many numbers were lifted
         self.stepped: list[Any] = []
         self._running: list[tuple[Any, list, Any]] = []
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether an optimizer is in its step."""
+        return bool(self._running)
 
     # --- gradients --------------------------------------------------------------------------------
 

@@ -20,12 +20,13 @@ from torch_jax.differentiable import Backward, Connected, Cut, Pullback
 from torch_jax.gradients import Gradients
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
+from torch_jax.places import put
 from torch_jax.program import Program
 from torch_jax.results import Call, Template, Templates
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 from torch_jax.traced import NotTraceableError
-from torch_jax.watch import Watch, put
+from torch_jax.watch import Watch
 from torch_jax.x64 import x64
 
 _ALONE = 3  # references to an array that only its storage holds, while a call counts them
@@ -182,8 +183,9 @@ class _Session:
                     gradients[key] = g.tensor, None
             elif self.capture.input_of(g.before.untyped_storage()) is not None:
                 gradients[key] = g.tensor, g.before
-        stepped_on = [t for o in self.optimizers.stepped for t in parameters_of(o)]
-        return Guards(items, gradients, stepped_on)
+        irreplaceable = [t for o in self.optimizers.stepped for t in parameters_of(o)]
+        irreplaceable += [g.tensor for g, _ in self.gradients]
+        return Guards(items, gradients, irreplaceable)
 
 
 class Traced:

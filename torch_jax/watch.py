@@ -5,7 +5,7 @@ global, an attribute of an object, an element of a list. Python has no hook for 
 tells which code runs (``sys.setprofile``), and code tells which names it mentions. So for each
 function that runs, what it can reach – its arguments, globals and closures, and from there whatever
 attributes are named in the code that ran – is noted with its value. That is more than was read,
-never less, but for attributes whose names are computed.
+not less; where names of attributes are computed, all attributes are noted.
 
 Afterwards everything noted is compared: what stayed the same is guarded, what changed is an effect
 that a later call has to repeat.
@@ -13,11 +13,17 @@ that a later call has to repeat.
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import gc
 import inspect
+import operator
+import os
 import random
 import sys
 import types
+import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,15 +33,12 @@ import torch
 
 from torch_jax import traced
 from torch_jax.active import ACTIVE
-from torch_jax.names import Names, is_watched_file, watched_names
+from torch_jax.names import Names, is_watched_file, names_of, watched_names
+from torch_jax.places import PLAIN, Item, on_class, put, read_place, same
+from torch_jax.storage import is_jax_storage
+from torch_jax.tape import Number
 from torch_jax.traced import is_traced
 
-MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "nothing"})()
-
-_PLAIN = (
-    int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size,
-    types.BuiltinFunctionType, types.MethodDescriptorType, type(Ellipsis), range, slice,
-)  # fmt: skip
 # Builtins that give another value at each call, or whose effect a compiled call would not have.
 _REFUSED = {
     "print": "prints once, while the function is traced; print outside of it",
@@ -44,50 +47,39 @@ _REFUSED = {
     "perf_counter": "is read once, while the function is traced; read the clock outside of it",
     "monotonic": "is read once, while the function is traced; read the clock outside of it",
 }
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+_GROUPS = ("_parameters", "_buffers", "_modules")
+_ENVIRONMENT = getattr(os.environ, "_data", os.environ)
+# Modules of the standard library whose objects are containers of a user's values.
+_CONTAINERS = ("collections", "types", "argparse", "configparser")
 
 
-class Item:
-    """One place in Python's state: an owner, a key, and what stood there when it was first met.
+class Reach:
+    """How far a walk goes: attributes of these names, or of all names."""
 
-    ``kind``: ``dict`` (an attribute, a global or an element), ``attr`` (a slot, or a class's
-    attribute), ``cell`` (a closure's), ``contents`` (all of a list, set or dict), ``array`` (all
-    of a NumPy array).
-    """
+    def __init__(self, names: frozenset[str], probes: frozenset[str], everything: bool):
+        self.names, self.probes, self.everything = names, probes, everything
+        self.key = (names, everything)
+        self._on_class: dict[type, list[str]] = {}
 
-    __slots__ = ("kind", "owner", "key", "value", "label", "read", "written")
-
-    def __init__(self, kind: str, owner: Any, key: Any, value: Any, label: str):
-        self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
-        self.read = self.written = False
-
-    def now(self) -> Any:
-        """What stands there now."""
-        return _READERS[self.kind](self.owner, self.key)
-
-
-def _cell(cell: Any, _key: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty
-        return MISSING
+    def on_class(self, kind: type) -> list[str]:
+        """Those of the names that a user's class, or a base of one, knows."""
+        if kind not in self._on_class:
+            known = {
+                name
+                for base in kind.__mro__
+                if is_watched_file(_file_of(base))
+                for name in self.names & vars(base).keys()
+            }
+            if issubclass(kind, torch.nn.Module):
+                known.add("forward")  # PyTorch calls it, and users replace it
+            self._on_class[kind] = sorted(known)
+        return self._on_class[kind]
 
 
-def _contents(owner: Any, _key: Any) -> tuple:
-    return (*owner.keys(), *owner.values()) if isinstance(owner, dict) else tuple(owner)
-
-
-_READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "dict": lambda owner, key: owner.get(key, MISSING),
-    "attr": lambda owner, key: getattr(owner, key, MISSING),
-    "cell": _cell,
-    "contents": _contents,
-    "array": lambda owner, key: owner.tobytes(),
-}
-
-
-def read_place(kind: str, owner: Any, key: Any) -> Any:
-    """What stands at a place of Python's state."""
-    return _READERS[kind](owner, key)
+_NONE: frozenset[str] = frozenset()
+_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
+_NOTHING = Reach(frozenset(), frozenset(), False)
 
 
 class Watch:
@@ -99,11 +91,13 @@ class Watch:
         self.tensors: dict[int, torch.Tensor] = {}
         self._roots: list[tuple[Any, str]] = []
         self._seen: set[tuple] = set()
-        self._attributes: set[str] = set()
-        self._stores: set[str] = set()
+        self._names: set[Names] = set()
+        self._names_of_steps: set[Names] = set()
         self._codes: set[Any] = set()
+        self._walked_codes: set[Any] = set()
         self._kept: list[Any] = []  # so that no id is used twice
         self._started: set[int] = set()
+        self._old: Any = None
 
     # --- while it runs ----------------------------------------------------------------------------
 
@@ -111,9 +105,9 @@ class Watch:
         """Watch this thread; ``function`` is about to be called with ``args``."""
         self._random = random.getstate(), _numpy_state()
         self._old = sys.getprofile()
-        self._root(function, "", None)
+        self._root(function, "", _NOTHING)
         for arg in args:
-            self._root(arg, "an argument", None)
+            self._root(arg, "an argument", _NOTHING)
         sys.setprofile(self._event)
 
     def stop(self) -> None:
@@ -123,27 +117,27 @@ class Watch:
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         if event == "call":
             names = watched_names(frame.f_code)
-            if names is not None:
+            if names is not None and not _is_generated(frame):
                 self._enter(frame, names)
         elif event == "c_call":
             name = arg.__name__
             if name in _REFUSED and watched_names(frame.f_code) is not None:
                 if getattr(arg, "__module__", "") in ("builtins", "time"):
-                    raise traced.NotTraceableError(
-                        f"{name}() inside torch_jax.jit {_REFUSED[name]} ({_line()})"
-                    )
+                    why = f"{name}() inside torch_jax.jit {_REFUSED[name]}"
+                    raise traced.NotTraceableError(f"{why} ({traced.user_line()})")
 
     def _enter(self, frame: Any, names: Names) -> None:
         sys.setprofile(None)
         try:
             self._refuse_started_generator(frame)
             self._codes.add(frame.f_code)
-            self._attributes |= names.attributes
-            self._stores |= names.stores
-            where = frame.f_code.co_name
+            stepping = ACTIVE.capture is not None and ACTIVE.capture.optimizers.is_stepping
+            # an optimizer's numbers are inputs while it steps: what reads them then is no matter
+            (self._names_of_steps if stepping else self._names).add(names)
+            reach = _reach(names)
             for name, value in frame.f_locals.items():
-                self._root(value, name if name != ".0" else where, names)
-            self._globals(frame.f_globals, names, frame.f_globals.get("__name__", ""))
+                self._root(value, frame.f_code.co_name if name == ".0" else name, reach)
+            self._globals(frame.f_globals, names, reach)
         finally:
             sys.setprofile(self._event)
 
@@ -155,164 +149,218 @@ class Watch:
         if resumed and id(frame) not in self._started:
             raise traced.NotTraceableError(
                 f"{frame.f_code.co_name}() was started before this function under torch_jax.jit "
-                f"and goes on inside it, which a compiled call cannot repeat ({_line()}). Take its "
-                "next value outside and pass it as an argument."
+                f"and goes on inside it, which a compiled call cannot repeat "
+                f"({traced.user_line()}). Take its next value outside and pass it as an argument."
             )
         self._started.add(id(frame))
         self._kept.append(frame)
 
     # --- reaching ---------------------------------------------------------------------------------
 
-    def _root(self, value: Any, label: str, names: Names | None) -> None:
-        if isinstance(value, _PLAIN) or _is_made_here(value):
-            return
-        self._roots.append((value, label))
-        if names is None:
-            self._walk(value, label, frozenset(), False, "")
-        else:
-            everything = names.everything and not isinstance(value, torch.nn.Module)
-            attributes = names.attributes | names.stores
-            self._walk(value, label, attributes, everything, "")
+    def _root(self, value: Any, label: str, reach: Reach) -> None:
+        if not isinstance(value, PLAIN) and not _is_made_here(value):
+            self._roots.append((value, label))
+            self._walk(value, label, reach)
 
-    def _globals(self, owner: dict, names: Names, module: str) -> None:
-        attributes = names.attributes | names.stores
+    def _globals(self, owner: dict, names: Names, reach: Reach) -> None:
         key = (id(owner), names)
         if key in self._seen:
             return
         self._seen.add(key)
+        if not names.attributes.isdisjoint(("environ", "getenv")):
+            self._elements(_ENVIRONMENT, "os.environ", reach)
         for name in names.globals | names.global_stores:
             if name in owner or name in names.global_stores:
-                item = self._note("dict", owner, name, f"{module}.{name}")
+                item = self._note("dict", owner, name, name)
                 item.read |= name in names.globals
-                self._walk(item.value, name, attributes, False, "")
+                self._walk(item.value, name, reach)
 
-    def _note(self, kind: str, owner: Any, key: Any, label: str) -> Item:
+    def _note(self, kind: str, owner: Any, key: Any, label: str, read: bool = False) -> Item:
         place = (kind, id(owner), key)
         found = self.items.get(place)
         if found is None:
-            value = _READERS[kind](owner, key)
-            found = self.items[place] = Item(kind, owner, key, value, label)
+            found = Item(kind, owner, key, read_place(kind, owner, key), label)
+            self.items[place] = found
             self._kept.append(owner)
+        found.read |= read
         return found
 
-    def _walk(self, value: Any, label: str, names: frozenset[str], everything: bool, via: str):
-        """Note what can be reached from a value by attributes of these names."""
-        if isinstance(value, torch.Tensor):
-            if not _is_made_here(value):
-                self.tensors.setdefault(id(value), value)
+    def _walk(self, value: Any, label: str, reach: Reach) -> None:
+        """Note what can be reached from a value."""
+        if isinstance(value, PLAIN):
             return
-        if isinstance(value, _PLAIN):
-            return
-        key = (id(value), names, everything)
+        key = (id(value), reach.key)
         if key in self._seen:
             return
         self._seen.add(key)
         self._kept.append(value)
         walk = _walker(value)
         if walk is not None:
-            walk(self, value, label, names, everything)
+            walk(self, value, label, reach)
 
-    def _elements(self, value: Any, label: str, names: frozenset[str], _everything: bool) -> None:
-        item = self._note("contents", value, "", label)
-        item.read = True
+    def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
+        if _is_made_here(value):
+            return
+        self.tensors.setdefault(id(value), value)
+        if getattr(value, "__dict__", None):
+            self._object(value, label, reach)
+
+    def _elements(self, value: Any, label: str, reach: Reach) -> None:
+        if isinstance(value, dict) and any(isinstance(v, Number) for v in value.values()):
+            return  # a group of an optimizer that steps, which has guards of its own
+        item = self._note("contents", value, "", label, read=True)
         for index, element in enumerate(item.value):
-            self._walk(element, f"{label}[{index}]", names, False, "")
+            self._walk(element, f"{label}[{index}]", reach)
 
-    def _fixed(self, value: Any, label: str, names: frozenset[str], _everything: bool) -> None:
+    def _fixed(self, value: Any, label: str, reach: Reach) -> None:
         for index, element in enumerate(value):
-            self._walk(element, f"{label}[{index}]", names, False, "")
+            self._walk(element, f"{label}[{index}]", reach)
 
-    def _array(self, value: Any, label: str, _names: frozenset[str], _everything: bool) -> None:
-        self._note("array", value, "", label).read = True
+    def _bytes(self, value: Any, label: str, _reach: Reach) -> None:
+        self._note("bytes", value, "", label, read=True)
 
-    def _function(self, value: Any, label: str, names: frozenset[str], _everything: bool) -> None:
+    def _function(self, value: Any, label: str, reach: Reach) -> None:
+        self._walked_codes.add(value.__code__)
+        names = watched_names(value.__code__)
+        inner = reach if names is None else _union(reach, names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            item = self._note("cell", cell, name, name)
-            item.read = True
-            inner = watched_names(value.__code__)
-            reached = names | inner.attributes if inner else names
-            self._walk(item.value, name, reached, False, "")
+            item = self._note("cell", cell, name, name, read=True)
+            self._walk(item.value, name, inner)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._note("attr", value, name, f"{label}.{name}")  # read where the code has run
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        self._fixed(defaults, f"{label}'s default", names, False)
+        self._fixed(defaults, f"{label}'s default", inner)
+        if value.__dict__:
+            self._object(value, label, reach)
 
-    def _method(self, value: Any, label: str, names: frozenset[str], everything: bool) -> None:
-        self._walk(value.__func__, label, names, False, "")
-        self._walk(value.__self__, f"{label.rpartition('.')[0]}" or label, names, everything, "")
+    def _cached(self, value: Any, label: str, reach: Reach) -> None:
+        """A cached function: it may not run, but what it returned hangs on what it would read."""
+        self._note("cache", value, "", f"the cache of {label}", read=True)
+        inner = value.__wrapped__
+        if isinstance(inner, types.FunctionType):
+            names = names_of(inner.__code__)
+            self._codes.add(inner.__code__)
+            self._names.add(names)
+            self._globals(inner.__globals__, names, _union(reach, names))
+        self._walk(inner, label, reach)
 
-    def _partial(self, value: Any, label: str, names: frozenset[str], _everything: bool) -> None:
-        self._walk(value.func, label, names, False, "")
-        self._fixed((*value.args, *value.keywords.values()), label, names, False)
+    def _method(self, value: Any, label: str, reach: Reach) -> None:
+        self._walk(value.__func__, label, reach)
+        self._walk(value.__self__, label.rpartition(".")[0] or label, reach)
 
-    def _module_of_code(self, value: Any, label: str, names: frozenset[str], _all: bool) -> None:
-        file = getattr(value, "__file__", None)
-        if value.__name__ == "__main__" or (file is not None and is_watched_file(file)):
-            for name in names & vars(value).keys():
-                self._attribute(vars(value), name, f"{label}.{name}", names)
+    def _partial(self, value: Any, label: str, reach: Reach) -> None:
+        self._walk(value.func, label, reach)
+        self._fixed((*value.args, *value.keywords.values()), label, reach)
 
-    def _class(self, value: Any, label: str, names: frozenset[str], _everything: bool) -> None:
-        for kind in value.__mro__:
-            if is_watched_file(_file_of(kind)):
-                for name in names & vars(kind).keys():
-                    self._class_attribute(kind, name, f"{kind.__name__}.{name}", names)
+    def _getter(self, value: Any, _label: str, _reach: Reach) -> None:
+        """``operator.attrgetter``: the names that it reads."""
+        names = frozenset(part for text in value.__reduce__()[1] for part in text.split("."))
+        self._names.add(_NO_NAMES._replace(attributes=names))
 
-    def _class_attribute(self, kind: type, name: str, label: str, names: frozenset[str]) -> None:
-        value = vars(kind)[name]
-        if isinstance(value, staticmethod | classmethod):
-            value = value.__func__
-        if isinstance(value, property):
-            value = value.fget
-        if isinstance(value, types.FunctionType):
-            self._walk(value, label, names, False, "")
-        elif not inspect.isdatadescriptor(value):
-            self._note("attr", kind, name, label).read = True
-            self._walk(value, label, names, False, "")
+    def _referent(self, value: Any, label: str, reach: Reach) -> None:
+        """A weak reference, or a context variable."""
+        kind = "weak" if isinstance(value, weakref.ref) else "context"
+        item = self._note(kind, value, "", label, read=True)
+        self._walk(item.value, label, reach)
 
-    def _attribute(self, owner: dict, name: str, label: str, names: frozenset[str]) -> None:
+    def _jitted(self, value: Any, label: str, reach: Reach) -> None:
+        self._walk(value.function, label, reach)
+
+    def _module_of_code(self, value: Any, label: str, reach: Reach) -> None:
+        if _is_users_module(value):
+            names = vars(value).keys() if reach.everything else reach.names & vars(value).keys()
+            for name in names | (reach.probes & reach.names):
+                self._attribute(vars(value), name, f"{label}.{name}", reach)
+
+    def _class(self, value: Any, label: str, reach: Reach) -> None:
+        for name in reach.on_class(value):
+            known = on_class(value, name)
+            self._note("class", value, name, f"{value.__name__}.{name}", read=True)
+            if isinstance(known, staticmethod | classmethod):
+                known = known.__func__
+            self._walk(known.fget if isinstance(known, property) else known, name, reach)
+
+    def _attribute(self, owner: dict, name: str, label: str, reach: Reach) -> None:
         item = self._note("dict", owner, name, label)
-        item.read |= name in self._attributes
-        item.written |= name in self._stores
-        self._walk(item.value, label, names, False, "")
+        self._walk(item.value, label, reach)
 
-    def _instance(self, value: Any, label: str, names: frozenset[str], everything: bool) -> None:
+    def _object(self, value: Any, label: str, reach: Reach) -> None:
+        """The attributes that an object has or might have."""
+        owner = value.__dict__
+        names = reach.names & owner.keys()
+        if reach.everything or type(value).__module__ in _CONTAINERS:
+            self._elements(owner, label, reach)  # others may come
+            names = names | owner.keys()
+        missing = (reach.names & reach.probes) | (reach.names & self._stored())
+        for name in (*names, *missing.difference(names), *reach.on_class(type(value))):
+            self._attribute(owner, name, f"{label}.{name}", reach)
+
+    def _stored(self) -> frozenset[str]:
+        return frozenset().union(*(names.stores for names in self._names))
+
+    def _instance(self, value: Any, label: str, reach: Reach) -> None:
         self.on_object(value)
+        kind = type(value)
+        self._note("type", value, "", f"the class of {label}", read=True)
         owner = getattr(value, "__dict__", None)
         if isinstance(owner, dict):
-            stores = names & self._stores
-            for name in owner.keys() if everything else (names & owner.keys()) | stores:
-                self._attribute(owner, name, f"{label}.{name}", names)
+            self._object(value, label, reach)
             if isinstance(value, torch.nn.Module):
-                self._submodules(owner, label, names)
-        for kind in type(value).__mro__:
-            for name in names & set(vars(kind).get("__slots__", ())):
-                self._note("attr", value, name, f"{label}.{name}").read = True
-                self._walk(getattr(value, name, None), f"{label}.{name}", names, False, "")
-        self._class(type(value), label, names, False)
+                self._submodules(owner, label, reach)
+        for base in kind.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for name in {slots} if isinstance(slots, str) else set(slots):
+                if name in reach.names or reach.everything:
+                    item = self._note("attr", value, name, f"{label}.{name}", read=True)
+                    self._walk(item.value, label, reach)
+        self._class(kind, label, reach)
 
-    def _submodules(self, owner: dict, label: str, names: frozenset[str]) -> None:
-        for group in ("_parameters", "_buffers", "_modules"):
+    def _submodules(self, owner: dict, label: str, reach: Reach) -> None:
+        for group in _GROUPS:
             inner = owner.get(group, {})
-            for name in names & inner.keys():
-                self._attribute(inner, name, f"{label}.{name}", names)
+            for name in reach.names & inner.keys():
+                self._attribute(inner, name, f"{label}.{name}", reach)
         for hooks in _HOOKS & owner.keys():
             if owner[hooks] or hooks == "_forward_hooks":
-                self._elements(owner[hooks], f"{label}.{hooks}", names, False)
+                self._elements(owner[hooks], f"{label}.{hooks}", reach)
 
     # --- afterwards -------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Reach once more, now that all names are known; mark what was read."""
-        names = frozenset(self._attributes | self._stores)
-        for value, label in self._roots:
-            self._walk(value, label, names, False, "")
+        self._find_unreached_functions()
+        for _ in range(2):  # cached functions add names of their own
+            reach = functools.reduce(_union, self._names, _NOTHING)
+            for value, label in list(self._roots):
+                self._walk(value, label, reach)
         for item in self.items.values():
-            if item.kind == "dict" and isinstance(item.key, str):
-                item.read |= item.key in self._attributes
+            self._mark(item, reach)
         if self._random != (random.getstate(), _numpy_state()):
             raise traced.NotTraceableError(
                 "random numbers of Python or NumPy were drawn inside a function under "
                 "torch_jax.jit: a compiled call would see the same ones for ever. Use "
                 "torch.rand(..., device='jax'), or draw them outside and pass them in."
             )
+
+    def _mark(self, item: Item, reach: Reach) -> None:
+        if item.kind == "dict" and isinstance(item.key, str):
+            read = reach.everything or item.key in self._loads or item.key == "forward"
+            item.read |= read
+        elif item.kind == "attr" and isinstance(item.owner, types.FunctionType):
+            code = item.value if item.key == "__code__" else item.owner.__code__
+            item.read = code in self._codes
+
+    @property
+    def _loads(self) -> frozenset[str]:
+        return _loads(frozenset(self._names | self._names_of_steps))
+
+    def _find_unreached_functions(self) -> None:
+        """Closures that ran without having been reached, such as those out of a registry."""
+        inner = {c for code in self._codes for c in code.co_consts if isinstance(c, type(code))}
+        missing = [code for code in self._codes - self._walked_codes - inner if code.co_freevars]
+        for function in gc.get_referrers(*missing) if missing else ():
+            if isinstance(function, types.FunctionType):
+                self._walk(function, function.__qualname__, _NOTHING)
 
     def release(self) -> None:
         """Let go of everything that was only kept for as long as the function ran.
@@ -335,7 +383,7 @@ class Watch:
         """What the function changed, with what stands there now."""
         for item in self.items.values():
             now = item.now()
-            if now is not item.value and not same(now, item.value):
+            if now is not item.value and item.kind != "cache" and not same(now, item.value):
                 yield item, now
 
     def undo(self) -> None:
@@ -344,57 +392,56 @@ class Watch:
             put(item, item.value)
 
 
-def put(item: Item, value: Any) -> None:
-    """Make ``value`` stand at the item's place."""
-    owner, key = item.owner, item.key
-    if item.kind == "dict":
-        owner.pop(key, None) if value is MISSING else owner.__setitem__(key, value)
-    elif item.kind == "attr":
-        delattr(owner, key) if value is MISSING else setattr(owner, key, value)
-    elif item.kind == "cell":
-        owner.cell_contents = value
-    elif item.kind == "contents":
-        _put_contents(owner, value)
+@functools.cache
+def _reach(names: Names) -> Reach:
+    return Reach(names.followed, names.probes, names.everything)
 
 
-def _put_contents(owner: Any, value: tuple) -> None:
-    if isinstance(owner, dict):
-        half = len(value) // 2
-        pairs = dict(zip(value[:half], value[half:], strict=True))
-        owner.clear()
-        owner.update(pairs)
-    elif isinstance(owner, list):
-        owner[:] = value
-    else:
-        owner.clear()
-        (owner.extend if isinstance(owner, deque) else owner.update)(value)
+@functools.lru_cache(4096)
+def _union(reach: Reach, names: Names) -> Reach:
+    """A walk that goes as far as both."""
+    if names.followed <= reach.names and names.everything <= reach.everything:
+        return reach
+    return Reach(
+        reach.names | names.followed,
+        reach.probes | names.probes,
+        reach.everything or names.everything,
+    )
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two values are interchangeable: one object, or plain, of one type and equal."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
+@functools.lru_cache(64)
+def _loads(names: frozenset[Names]) -> frozenset[str]:
+    return frozenset().union(*(n.attributes | n.globals for n in names))
+
+
+def _is_generated(frame: Any) -> bool:
+    """Whether the code is that of a named tuple or of a library's dataclass."""
+    if frame.f_code.co_filename != "<string>":
         return False
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float | complex):
-        return repr(a) == repr(b)  # nan, and the sign of zero
-    if isinstance(a, types.MethodType):
-        return a.__func__ is b.__func__ and a.__self__ is b.__self__
-    return isinstance(a, _PLAIN) and bool(a == b)
-
-
-_HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+    module = frame.f_globals.get("__name__", "")
+    library = ("namedtuple_", "torch.", "jax.", "torch_jax.")
+    return module.startswith(library) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _is_made_here(value: Any) -> bool:
     """Whether a value is a device tensor that the trace made."""
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return False
-    memory: Any = value.untyped_storage()
+    try:
+        memory: Any = value.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # a wrapper, as under vmap
+        return True
     capture = ACTIVE.capture
-    return capture is not None and is_traced(memory.array) and capture.input_of(memory) is None
+    if capture is None or not is_jax_storage(memory):
+        return capture is not None
+    return is_traced(memory.array) and capture.input_of(memory) is None
+
+
+def _is_users_module(module: types.ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__.partition(".")[0] not in sys.stdlib_module_names
+    return is_watched_file(file)
 
 
 def _walker(value: Any) -> Any:
@@ -402,11 +449,13 @@ def _walker(value: Any) -> Any:
     for kinds, walk in _WALKS:
         if isinstance(value, kinds):
             return walk
+    if type(value).__module__ == "torch_jax.jitted" and hasattr(value, "function"):
+        return Watch._jitted
     return None if _is_opaque(value) else Watch._instance
 
 
 def _is_opaque(value: Any) -> bool:
-    """Whether a value is of a library's own: optimizers and schedulers have their own watch."""
+    """Whether a value is of a library's own."""
     return isinstance(value, torch.Generator | torch.autograd.graph.Node) or (
         type(value).__module__.startswith(("torch_jax", "jax", "torch.autograd"))
     )
@@ -414,7 +463,10 @@ def _is_opaque(value: Any) -> bool:
 
 def _file_of(kind: type) -> str:
     module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or f"<{kind.__module__}>"
+    file = getattr(module, "__file__", None)
+    if file is None and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+        return str(types.__file__)  # written in C: as the rest of the standard library
+    return file or f"<{kind.__module__}>"
 
 
 def _numpy_state() -> bytes:
@@ -422,17 +474,17 @@ def _numpy_state() -> bytes:
     return state[1].tobytes() + repr(state[2:]).encode()
 
 
-def _line() -> str:
-    return traced.user_line()
-
-
 _WALKS: tuple[tuple[Any, Any], ...] = (
-    ((list, set, dict, deque), Watch._elements),
+    (torch.Tensor, Watch._tensor),
+    ((list, set, dict, deque, types.MappingProxyType), Watch._elements),
     ((tuple, frozenset), Watch._fixed),
-    (np.ndarray, Watch._array),
+    ((np.ndarray, bytearray, array, memoryview), Watch._bytes),
     (types.FunctionType, Watch._function),
     (functools.partial, Watch._partial),
+    (functools._lru_cache_wrapper, Watch._cached),
     (types.MethodType, Watch._method),
+    (operator.attrgetter, Watch._getter),
+    ((weakref.ref, contextvars.ContextVar), Watch._referent),
     (types.ModuleType, Watch._module_of_code),
     (type, Watch._class),
 )
