@@ -23,14 +23,16 @@ _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
 class Gradients:
     """The ``.grad`` of every tensor that gets a new one in a trace."""
 
-    def __init__(self, changed: list[tuple[Any, Template | None]]):
-        """``changed``: the trace's gradients that it replaced, and what by."""
+    def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
+        """``changed``: gradients that the trace replaced, and what by; ``others``: its results."""
         self._tensors = [gradient.tensor for gradient, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
         self._reset = [gradient.reset for gradient, _ in changed]
         self._reusable = all(self._reset) and all(type(leaf) is Made for leaf in self._leaves)
         self._indices = [leaf.output for leaf in self._leaves if type(leaf) is Made]
-        self._reusable &= len(set(self._indices)) == len(self._indices)
+        elsewhere = [leaf.output for t in others for leaf in t.leaves if type(leaf) is Made]
+        used = [*self._indices, *set(elsewhere)]
+        self._reusable &= len(set(used)) == len(used)
         self._given: list[Any] = []
         self._reused = False
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax import _internals, errors
-from torch_jax.places import MISSING, Item, on_class, same
+from torch_jax.places import KINDS, MISSING, Item, on_class, same, slot
 from torch_jax.tape import Changed
 
 _storage_of = torch.Tensor.untyped_storage
@@ -44,9 +44,7 @@ class Guards:
 
     def _arrange(self) -> None:
         """Lay everything out in parallel lists, for :meth:`hold`."""
-        kinds = ("dict", "attr", "class", "type", "cell", "contents", "bytes", "cache")
-        kinds += ("weak", "context")
-        by_kind: dict[str, list[Item]] = {kind: [] for kind in kinds}
+        by_kind: dict[str, list[Item]] = {kind: [] for kind in KINDS}
         for item in self.items:
             by_kind[item.kind].append(item)
         present = [i for i in by_kind["dict"] if i.value is not MISSING]
@@ -58,9 +56,12 @@ class Guards:
         self._objects, self._names, self._attributes = _columns(by_kind["attr"])
         self._cells = [i.owner for i in by_kind["cell"]]
         self._cell_values = [i.value for i in by_kind["cell"]]
-        self._containers = [_views(i.owner) for i in by_kind["contents"]]
-        self._lengths = [len(part) for parts in self._containers for part in parts]
-        self._containers = [part for parts in self._containers for part in parts]
+        self._containers: list[Any] = []
+        self._lengths: list[int] = []
+        for item in by_kind["contents"]:
+            views = _views(item.owner)
+            self._containers += views
+            self._lengths += [len(item.value) // len(views)] * len(views)
         self._contents = [v for i in by_kind["contents"] for v in i.value]
         self._others = [*by_kind["bytes"], *by_kind["cache"]]
         self._referents = [*by_kind["weak"], *by_kind["context"]]
@@ -82,7 +83,7 @@ class Guards:
             and list(map(len, self._containers)) == self._lengths
             and all(map(is_, chain.from_iterable(self._containers), self._contents))
             and all(map(is_, map(_cell_contents, self._cells), self._cell_values))
-            and all(map(is_, map(getattr, self._objects, self._names), self._attributes))
+            and all(map(is_, map(slot, self._objects, self._names), self._attributes))
             and not any(map(dict.__contains__, self._absent, self._absent_keys))
             and all(map(is_, map(type, self._instances), self._types))
             and all(map(is_, map(on_class, self._classes, self._class_names), self._class_values))

@@ -33,7 +33,7 @@ class Item:
     - ``weak`` and ``context``: what a weak reference or a context variable refers to.
     """
 
-    __slots__ = ("kind", "owner", "key", "value", "label", "read", "written")
+    _slots__ = ("kind", "owner", "key", "value", "label", "read", "written")
 
     def __init__(self, kind: str, owner: Any, key: Any, value: Any, label: str):
         self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
@@ -51,6 +51,14 @@ def _cell(cell: Any, _key: Any) -> Any:
         return MISSING
 
 
+def slot(owner: Any, key: str) -> Any:
+    """A slot's value, or a function's defaults; an object's own ``__getattr__`` is not asked."""
+    try:
+        return object.__getattribute__(owner, key)
+    except AttributeError:
+        return MISSING
+
+
 def _contents(owner: Any, _key: Any) -> tuple:
     return (*owner.keys(), *owner.values()) if isinstance(owner, Mapping) else tuple(owner)
 
@@ -65,7 +73,7 @@ def on_class(kind: type, name: str) -> Any:
 
 _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "dict": lambda owner, key: owner.get(key, MISSING),
-    "attr": lambda owner, key: getattr(owner, key, MISSING),
+    "attr": slot,
     "class": on_class,
     "type": lambda owner, key: type(owner),
     "cell": _cell,
@@ -75,6 +83,9 @@ _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "weak": lambda owner, key: owner(),
     "context": lambda owner, key: owner.get(MISSING),
 }
+
+
+KINDS = tuple(_READERS)
 
 
 def read_place(kind: str, owner: Any, key: Any) -> Any:

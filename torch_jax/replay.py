@@ -118,7 +118,8 @@ class _Session:
         gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.finish()
         self.watch.release()
-        templates = Templates(self.capture, self.leaves, self._known())
+        containers = {id(i.owner) for i in self.watch.items.values() if i.kind == "contents"}
+        templates = Templates(self.capture, self.leaves, self._known(), containers)
         self.result = templates.of(result.pop())
         changed = [*self.watch.effects(), *self.optimizers.effects()]
         self.effects = [(item, templates.of(now)) for item, now in changed]
@@ -127,6 +128,7 @@ class _Session:
             for g in self.optimizers.gradients.values()
             if g.tensor.grad is not g.before
         ]
+        self.originals = templates.originals
         self.strays = self._strays(templates.storages)
         self.made = [*templates.storages, *self.strays]
         self.written = self.capture.written()
@@ -200,7 +202,8 @@ class Traced:
         self.tape, self.fills = capture.tape, session.fills
         self.guards = session.guards()
         self.result, self.effects = session.result, session.effects
-        self.gradients = Gradients(session.gradients)
+        templates = [self.result, *(template for _, template in self.effects)]
+        self.gradients = Gradients(session.gradients, templates)
         self.checks = [(message, kind) for _, message, kind in session.checks]
         self.verified = 0
         self._arrange(session)
@@ -312,7 +315,8 @@ class Traced:
         call = self._call(session.leaves, self.tape.env, outputs)
         for index, memory in enumerate(session.made):
             memory.array = call.outputs[index]
-            call._made[index] = memory
+            call.made[index] = memory
+        call.tensors.update(session.originals)
         result = self._result(call, saved)
         for entry in self.inputs:
             entry.source, entry.tracer = None, None

@@ -50,6 +50,7 @@ class Made(NamedTuple):
     """A tensor over a storage that the program makes: its ``output``."""
 
     output: int
+    tensor: int  # which tensor object it is, among those of the trace
     geometry: Geometry
     whole: bool  # contiguous, and all of its memory
 
@@ -99,7 +100,8 @@ class Call:
 
     def __init__(self, arguments: list, env: list, storages: Callable[[int], Any], outputs: list):
         self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
-        self._made: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}  # storages, by output
+        self.tensors: dict[int, torch.Tensor] = {}
 
     def leaf(self, leaf: Any) -> Any:
         """One leaf of a template."""
@@ -107,7 +109,9 @@ class Call:
         if kind is Same:
             return leaf.value
         if kind is Made:
-            return self._tensor(leaf)
+            if leaf.tensor not in self.tensors:
+                self.tensors[leaf.tensor] = self._tensor(leaf)
+            return self.tensors[leaf.tensor]
         if kind is Argument:
             return self.arguments[leaf.place]
         if kind is OnHost:
@@ -115,11 +119,11 @@ class Call:
         return leaf.geometry.over(self.storages(leaf.input))
 
     def _tensor(self, leaf: Made) -> torch.Tensor:
-        memory = self._made.get(leaf.output)
+        memory = self.made.get(leaf.output)
         if memory is not None:
             return leaf.geometry.over(memory)
         tensor = storage.wrap(self.outputs[leaf.output], leaf.geometry.dtype)
-        self._made[leaf.output] = memory = tensor.untyped_storage()
+        self.made[leaf.output] = memory = tensor.untyped_storage()
         if leaf.whole:
             return tensor
         geometry = leaf.geometry
@@ -131,15 +135,25 @@ class Call:
 class Templates:
     """Makes templates at the end of a trace, and gathers the storages they need as outputs."""
 
-    def __init__(self, capture: Any, arguments: list[Any], known: dict[int, torch.Tensor]):
+    def __init__(
+        self,
+        capture: Any,
+        arguments: list[Any],
+        known: dict[int, torch.Tensor],
+        containers: set[int],
+    ):
+        """``known`` tensors and ``containers`` (by id) were there before the trace."""
+        self.containers = containers
         self.capture = capture
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
         self.known = known  # tensors that were there before
         self.storages: list[Any] = []  # new ones, each an output
+        self.originals: dict[int, torch.Tensor] = {}
+        self._tensors: dict[int, int] = {}
 
     def of(self, value: Any) -> Template:
         """The template of a value of the trace."""
-        leaves, form = pytree.tree_flatten(value)
+        leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: id(v) in self.containers)
         return Template(form, [self._leaf(leaf) for leaf in leaves])
 
     def _leaf(self, value: Any) -> Any:
@@ -168,4 +182,7 @@ class Templates:
         index = next(i for i, known in enumerate(self.storages) if known is memory)
         array = storage.memory_of(value)
         lazy = geometry.conj or geometry.neg
-        return Made(index, geometry, storage.is_whole(value, array) and not lazy)
+        number = self._tensors.setdefault(id(value), len(self._tensors))
+        if not value.requires_grad:  # else it would keep the graph
+            self.originals[number] = value
+        return Made(index, number, geometry, storage.is_whole(value, array) and not lazy)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import importlib
 import inspect
 import operator
 import os
@@ -49,6 +50,7 @@ _REFUSED = {
 }
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 _GROUPS = ("_parameters", "_buffers", "_modules")
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
 # Modules of the standard library whose objects are containers of a user's values.
 _CONTAINERS = ("collections", "types", "argparse", "configparser")
@@ -98,6 +100,7 @@ class Watch:
         self._kept: list[Any] = []  # so that no id is used twice
         self._started: set[int] = set()
         self._old: Any = None
+        self._importing = 0
 
     # --- while it runs ----------------------------------------------------------------------------
 
@@ -115,7 +118,11 @@ class Watch:
         sys.setprofile(self._old)
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
-        if event == "call":
+        if frame.f_code is _IMPORT:
+            self._importing += {"call": 1, "return": -1}.get(event, 0)
+        elif self._importing:
+            return  # what modules do when they are imported is done once
+        elif event == "call":
             names = watched_names(frame.f_code)
             if names is not None and not _is_generated(frame):
                 self._enter(frame, names)
