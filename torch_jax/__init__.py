@@ -35,6 +35,7 @@ _LAZY = {
     "NotTraceableError": "traced",
     "OperatorNotFound": "errors",
     "register_op": "dispatch",
+    "scan_layers": "scan_layers",
     "config": "config",
     "explain": "history",
     "jit": "jitted",

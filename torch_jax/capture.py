@@ -71,6 +71,40 @@ class _Draws:
         return now
 
 
+class BodyDraws:
+    """The draws in a loop's body: each round goes on where the last one stopped."""
+
+    def __init__(self, capture: Capture, generator: Any):
+        self._capture, self._generator = capture, generator
+
+    def begin(self, tracer: Any) -> None:
+        """Trace the body, whose key words are an input."""
+        capture, generator = self._capture, self._generator
+        self._outer = capture.draws.get(id(generator))
+        self._before = generator._offset
+        capture.draws[id(generator)] = _Draws(generator, tracer)
+
+    def end(self) -> BodyDraws:
+        """The body is traced."""
+        capture, generator = self._capture, self._generator
+        self.steps = generator._offset - self._before
+        generator._offset = self._before
+        del capture.draws[id(generator)]
+        if self._outer is not None:
+            capture.draws[id(generator)] = self._outer
+        return self
+
+    def words(self, rounds: int) -> Any:
+        """Key words of every round, ``[rounds, 4]``; the generator moves on by all of them."""
+        if not self.steps:
+            return jnp.zeros((rounds, 4), np.uint32)
+        words = []
+        for _ in range(rounds):
+            words.append(self._capture.draw(self._generator))
+            self._generator._offset += self.steps - 1
+        return jnp.stack([jnp.asarray(w) for w in words])
+
+
 class Capture:
     """The state of one trace."""
 
@@ -80,7 +114,8 @@ class Capture:
         self.literals: dict[tuple, int] = {}
         self.tape = Tape()
         self.host = Host(self, self.tape)
-        self.optimizers: Any = None  # set by its owner
+        self.optimizers: Any = None  # set by its owner, as is
+        self.watch: Any = None
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
         self.draws: dict[int, _Draws] = {}
         self.checks: list[tuple[Any, str, type[Exception]]] = []
@@ -171,7 +206,11 @@ class Capture:
         if not draws.relative:
             return random.words(generator._seed, generator._offset - 1)
         with x64():
-            return _moved_on(draws.tracer, steps)
+            return moved_on(draws.tracer, steps)
+
+    def body_draws(self) -> BodyDraws:
+        """The default generator's draws in a loop's body."""
+        return BodyDraws(self, random.default_generator)
 
     def seeded(self, generator: Any) -> None:
         """The function seeds a generator: its draws are the same at each call from here on."""
@@ -285,7 +324,7 @@ class _Mode(TorchDispatchMode):
             sys.setprofile(profiler)
 
 
-def _moved_on(words: Any, steps: int) -> Any:
+def moved_on(words: Any, steps: int) -> Any:
     """Key words ``[seed high, seed low, offset high, offset low]`` so many draws later."""
     if steps == 0:
         return words

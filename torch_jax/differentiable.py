@@ -98,15 +98,18 @@ class Cut:
       kept: the indices of the inputs that it needs.
     """
 
-    def __init__(self, closed: Any, at: int, outputs: int, first: int, count: int):
-        """Cut at an equation; ``outputs`` are the forward pass's, inputs from ``first`` on are
-        gradients."""
+    def __init__(
+        self, closed: Any, at: int, outputs: int, first: int, count: int, again: bool = False
+    ):
+        """Cut at an equation; ``outputs`` are the forward pass's, ``count`` inputs from ``first``
+        on are gradients. With ``again`` the backward pass computes the forward pass once more.
+        """
         jaxpr = closed.jaxpr
         given = jaxpr.invars[first : first + count]
         ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
-        front, back = jaxpr.eqns[:at], jaxpr.eqns[at:]
+        front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
         wanted = jaxpr.outvars[outputs:]
-        made = {v for eqn in front for v in eqn.outvars}
+        made = set() if again else {v for eqn in front for v in eqn.outvars}
         needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
         inputs = set(ours)
         taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)

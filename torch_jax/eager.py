@@ -399,6 +399,8 @@ def _number(value: Any) -> Any:
         return tape.traced_array(value)
     if not value or value != value:
         return value
+    if ACTIVE.capture is not None:  # a literal of the program, not a constant given to it
+        return value
     known = (type(value), value)
     array = _numbers.get(known)
     if array is not None:

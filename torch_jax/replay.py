@@ -26,7 +26,7 @@ from torch_jax.results import Call, Template, Templates
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 from torch_jax.traced import NotTraceableError
-from torch_jax.watch import Watch
+from torch_jax.watch import Watch, is_made_here
 from torch_jax.x64 import x64
 
 _ALONE = 3  # references to an array that only its storage holds, while a call counts them
@@ -64,7 +64,7 @@ class _Session:
         self.function, self.form, self.leaves = function, form, leaves
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
-        self.watch = Watch(self._met)
+        self.watch = self.capture.watch = Watch(self._met)
         self.fills: dict[int, int] = {}  # slots of the tape, by the leaf that fills them
         self.given = [self._argument(i, leaf, i in numbers) for i, leaf in enumerate(leaves)]
 
@@ -80,7 +80,8 @@ class _Session:
 
     def _met(self, value: Any) -> None:
         for tensor in parameters_of(value):
-            self.optimizers.note_gradient(tensor)
+            if not is_made_here(tensor):  # ``functional_call`` puts others in their place
+                self.optimizers.note_gradient(tensor)
 
     # --- tracing ----------------------------------------------------------------------------------
 

@@ -165,9 +165,13 @@ class Watch:
     # --- reaching ---------------------------------------------------------------------------------
 
     def _root(self, value: Any, label: str, reach: Reach) -> None:
-        if not isinstance(value, PLAIN) and not _is_made_here(value):
+        if not isinstance(value, PLAIN) and not is_made_here(value):
             self._roots.append((value, label))
             self._walk(value, label, reach)
+
+    def add_root(self, value: Any, label: str) -> None:
+        """Watch an object although none of its code runs."""
+        self._roots.append((value, label))
 
     def _globals(self, owner: dict, names: Names, reach: Reach) -> None:
         key = (id(owner), names)
@@ -187,6 +191,8 @@ class Watch:
         found = self.items.get(place)
         if found is None:
             found = Item(kind, owner, key, read_place(kind, owner, key), label)
+            if is_made_here(found.value):  # set in this trace, and perhaps for a while only
+                return found
             self.items[place] = found
             self._kept.append(owner)
         found.read |= read
@@ -206,7 +212,7 @@ class Watch:
             walk(self, value, label, reach)
 
     def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
-        if _is_made_here(value):
+        if is_made_here(value):
             return
         self.tensors.setdefault(id(value), value)
         if getattr(value, "__dict__", None):
@@ -376,6 +382,11 @@ class Watch:
         """
         self._roots.clear()
         self._kept.clear()
+        while self._drop_garbage():
+            pass
+
+    def _drop_garbage(self) -> bool:
+        before = len(self.items)
         owned: dict[int, list[Item]] = {}
         for item in self.items.values():
             owned.setdefault(id(item.owner), []).append(item)
@@ -385,6 +396,7 @@ class Watch:
             if sys.getrefcount(owner) <= len(items) + 2:
                 for item in items:
                     del self.items[item.kind, id(owner), item.key]
+        return len(self.items) < before
 
     def effects(self) -> Iterator[tuple[Item, Any]]:
         """What the function changed, with what stands there now."""
@@ -430,7 +442,7 @@ def _is_generated(frame: Any) -> bool:
     return module.startswith(library) or module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _is_made_here(value: Any) -> bool:
+def is_made_here(value: Any) -> bool:
     """Whether a value is a device tensor that the trace made."""
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return False
