@@ -36,6 +36,7 @@ _LAZY = {
     "OperatorNotFound": "errors",
     "register_op": "dispatch",
     "scan_layers": "scan_layers",
+    "VerificationError": "verify",
     "config": "config",
     "explain": "history",
     "jit": "jitted",

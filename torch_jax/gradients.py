@@ -25,7 +25,7 @@ class Gradients:
 
     def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
         """``changed``: gradients that the trace replaced, and what by; ``others``: its results."""
-        self._tensors = [gradient.tensor for gradient, _ in changed]
+        self.tensors = [gradient.tensor for gradient, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
         self._reset = [gradient.reset for gradient, _ in changed]
         self._reusable = all(self._reset) and all(type(leaf) is Made for leaf in self._leaves)
@@ -44,13 +44,13 @@ class Gradients:
                 memory.array = None
             return
         self._given = []
-        for tensor, reset in zip(self._tensors, self._reset, strict=True):
+        for tensor, reset in zip(self.tensors, self._reset, strict=True):
             if reset:
                 tensor.grad = None
 
     def drop(self) -> None:
         """The call failed: there are no gradients."""
-        for tensor, reset in zip(self._tensors, self._reset, strict=True):
+        for tensor, reset in zip(self.tensors, self._reset, strict=True):
             if reset:
                 tensor.grad = None
 
@@ -62,7 +62,7 @@ class Gradients:
                 memory.array = outputs[index]
             return
         given = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
-        for tensor, gradient in zip(self._tensors, given, strict=True):
+        for tensor, gradient in zip(self.tensors, given, strict=True):
             tensor.grad = gradient
         if self._reusable:
             self._remember(given)
@@ -76,7 +76,7 @@ class Gradients:
         """Whether the tensors still have the gradients of the last call, and nobody else does."""
         if not self._given:
             return False
-        if not all(map(is_, map(_grad, self._tensors), self._given)):
+        if not all(map(is_, map(_grad, self.tensors), self._given)):
             return False
         references, uses = _least()
         return (

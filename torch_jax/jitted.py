@@ -6,19 +6,20 @@ optimizer and all. Later calls check the guards, play the host's tape, and run t
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import torch
 
 from torch_jax import _internals, config, history, optimizers
 from torch_jax.active import ACTIVE
-from torch_jax.replay import Traced, trace
+from torch_jax.replay import Traced, flatten, trace
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.traced import DataDependentError, NotTraceableError
@@ -99,21 +100,39 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
         self._eager: set[tuple] = set()
+        self._bound: dict[int, Jitted] = {}
         self._arguments = _Arguments(function, self._traced_names, dynamic or {})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """A method compiled for each object that it is called on."""
         if owner is None:
             return self
-        name = f"_torch_jax_{id(self)}"
-        bound = vars(owner).get(name)
-        if bound is None:
-            bound = vars(owner)[name] = self._like(self.function.__get__(owner, kind))
-        return bound
+        known = self._bound.get(id(owner))
+        if known is None:
+            known = self._bound[id(owner)] = self._like(self.function.__get__(owner, kind))
+            self._forget_with(owner)
+        return known
+
+    def _forget_with(self, owner: Any) -> None:
+        """Keep what is compiled for an object as long as the object."""
+        try:
+            finalizer = weakref.finalize(owner, self._bound.pop, id(owner), None)
+            finalizer.atexit = False
+        except TypeError:  # one that cannot be referred to weakly is kept by its compiled method
+            pass
 
     def _like(self, function: Callable[..., Any]) -> Jitted:
         names, dynamic = tuple(self._traced_names), self._arguments.dynamic
         return Jitted(function, names, self.fallback, dynamic, self.donate, self.verify)
+
+    def __deepcopy__(self, memo: dict) -> Jitted:
+        return self._like(copy.deepcopy(self.function, memo))
+
+    def __reduce__(self) -> tuple:
+        names, dynamic = tuple(self._traced_names), self._arguments.dynamic
+        return Jitted, (
+            self.function, names, self.fallback, dynamic, self.donate, self.verify
+        )  # fmt: skip
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled."""
@@ -132,7 +151,9 @@ class Jitted:
             try:
                 if self.verify > entry.verified:
                     return self._verified(entry, leaves, form)
-                return entry(leaves)
+                result = entry(leaves)
+                self._entries.move_to_end(key)
+                return result
             except Changed as changed:
                 reason = reason or str(changed)
         return self._trace(leaves, form, key, reason or self._new_key(key))
@@ -173,7 +194,7 @@ class Jitted:
             kept -= 1
 
     def _run_eagerly(self, leaves: list[Any], form: Any) -> Any:
-        args, kwargs = jax.tree_util.tree_unflatten(form, leaves)
+        args, kwargs = form.unflatten(leaves)
         return self.function(*args, **kwargs)
 
     def _verified(self, entry: Traced, leaves: list[Any], form: Any) -> Any:
@@ -248,7 +269,7 @@ class _Arguments:
         numbers: frozenset[int] = frozenset()
         if self._named:
             args, kwargs = self._padded(args, kwargs)
-        leaves, form = jax.tree_util.tree_flatten((args, kwargs))
+        leaves, form = flatten(args, kwargs)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
         parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
@@ -259,6 +280,10 @@ class _Arguments:
         for name, sizes in self.dynamic.items():
             if name in bound.arguments:
                 self._pad(bound.arguments, name, sizes)
+        for name in self.traced:
+            value = bound.arguments.get(name)
+            if type(value) is float:  # an object of its own, by which its leaf is known
+                bound.arguments[name] = float.fromhex(value.hex())
         return bound.args, bound.kwargs
 
     def _pad(self, given: dict[str, Any], name: str, sizes: dict[int, Any]) -> None:
@@ -284,7 +309,7 @@ class _Arguments:
     def _number_leaves(self, args: tuple, kwargs: dict[str, Any]) -> frozenset[int]:
         bound = self._signature.bind(*args, **kwargs)
         marked = {id(v) for n, v in bound.arguments.items() if n in self.traced}
-        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        leaves, _ = flatten(args, kwargs)
         return frozenset(
             i for i, leaf in enumerate(leaves) if type(leaf) is float and id(leaf) in marked
         )

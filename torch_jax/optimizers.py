@@ -172,7 +172,7 @@ class Optimizers:
         for tensor in parameters_of(optimizer):
             self.note_gradient(tensor)
         with paused():
-            _keep_steps_on_device(optimizer)
+            _keep_steps_on_device(optimizer, self.capture.undo)
         if not any(optimizer is known for known in self.stepped):
             self.stepped.append(optimizer)
         saved = [dict(group) for group in optimizer.param_groups]
@@ -254,6 +254,8 @@ class Optimizers:
     def _init_group(self, optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any):
         """The optimizer's own ``_init_group``, the state it makes being made outside the trace."""
         missing = [p for p in group["params"] if p.grad is not None and not optimizer.state.get(p)]
+        for parameter in missing:
+            self.capture.undo.append(functools.partial(optimizer.state.pop, parameter, None))
         lengths = [len(values) if isinstance(values, list) else 0 for values in lists]
         try:
             with self._as_before(missing), paused(), _Forms():
@@ -367,7 +369,7 @@ def _wide(capture: Any, tensor: torch.Tensor) -> Any:
     return storage.memory_of(wide)
 
 
-def _keep_steps_on_device(optimizer: Any) -> None:
+def _keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
     """Count steps on the device where the optimizer can: then nothing of them is read on the host.
 
     See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
@@ -376,10 +378,12 @@ def _keep_steps_on_device(optimizer: Any) -> None:
         on_device = all(map(is_jax, group["params"]))
         if group.get("capturable") is False and on_device:
             group["capturable"] = True
+            undo.append(functools.partial(group.__setitem__, "capturable", False))
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
                 for key in ("step", "mu_product", "eta", "mu"):
                     if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
+                        undo.append(functools.partial(state.__setitem__, key, state[key]))
                         state[key] = state[key].to(parameter.device)
 
 

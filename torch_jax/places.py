@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import types
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "nothing"})()
@@ -30,6 +33,7 @@ class Item:
     - ``contents``: all of a list, set or dict;
     - ``bytes``: all of a NumPy array or a buffer;
     - ``cache``: how much a cached function has cached;
+    - ``state``: where an iterator or a generator of random numbers stands;
     - ``weak`` and ``context``: what a weak reference or a context variable refers to.
     """
 
@@ -59,6 +63,21 @@ def slot(owner: Any, key: str) -> Any:
         return MISSING
 
 
+def _state(owner: Any, _key: Any) -> str:
+    if isinstance(owner, random.Random):
+        return repr(owner.getstate())
+    if isinstance(owner, np.random.Generator):
+        return repr(owner.bit_generator.state)
+    if isinstance(owner, types.GeneratorType):
+        return repr(owner.gi_frame and owner.gi_frame.f_lasti)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return repr(owner.__reduce__()[1:])
+    except (TypeError, ValueError):
+        return ""
+
+
 def _contents(owner: Any, _key: Any) -> tuple:
     return (*owner.keys(), *owner.values()) if isinstance(owner, Mapping) else tuple(owner)
 
@@ -80,6 +99,7 @@ _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "contents": _contents,
     "bytes": lambda owner, key: bytes(owner) if isinstance(owner, bytearray) else owner.tobytes(),
     "cache": lambda owner, key: owner.cache_info()[1:],
+    "state": _state,
     "weak": lambda owner, key: owner(),
     "context": lambda owner, key: owner.get(MISSING),
 }

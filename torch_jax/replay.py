@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from operator import is_not
 from typing import Any
 
 import jax
@@ -102,13 +103,19 @@ class _Session:
 
     def _run(self) -> list[jax.Array]:
         with self.capture.active():
-            args, kwargs = jax.tree_util.tree_unflatten(self.form, self.given)
+            args, kwargs = self.form.unflatten(self.given)
             self.watch.start(self.function, self.leaves)
             try:
                 result = [self.function(*args, **kwargs)]
             finally:
                 self.watch.stop()
-            del args, kwargs
+            after, _ = flatten(args, kwargs)
+            if len(after) != len(self.given) or any(map(is_not, after, self.given)):
+                raise NotTraceableError(
+                    "the function changes a list or dict among its arguments, which a compiled "
+                    "call could not repeat: return the new value instead"
+                )
+            del args, kwargs, after
             return self._finish(result)
 
     def _finish(self, result: list[Any]) -> list[jax.Array]:
@@ -134,6 +141,13 @@ class _Session:
         self.made = [*templates.storages, *self.strays]
         self.written = self.capture.written()
         arrays = [entry.source.array for entry in self.written]
+        if flags:  # where an index was out of range nothing is written, and an error raised
+            fine = jnp.all(flags[0])
+            each = zip(arrays, self.written, strict=True)
+            arrays = [
+                jnp.where(fine, new, entry.tracer) if new.shape == entry.aval.shape else new
+                for new, entry in each
+            ]
         arrays += [memory.array for memory in self.made]
         return [*arrays, *flags, *gradients]
 
@@ -206,7 +220,7 @@ class Traced:
         templates = [self.result, *(template for _, template in self.effects)]
         self.gradients = Gradients(session.gradients, templates)
         self.checks = [(message, kind) for _, message, kind in session.checks]
-        self.verified = 0
+        self.verified, self.donates = 0, True
         self._arrange(session)
         order = [*self._captured, *self._given, *self._hosts, *self._words]
         inputs = capture.inputs
@@ -328,7 +342,7 @@ class Traced:
         """Run again; raises :class:`Changed` where the trace does not fit any more."""
         self.settle(leaves)
         env = self.tape.env
-        if self.tape.steps:
+        if self.tape.steps or self.fills:
             env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
         self.gradients.clear()
         words = [draws.words() for draws in self._draws]
@@ -361,6 +375,14 @@ class Traced:
             leaves[i] = tensor
         return pytree.tree_unflatten(leaves, self.result.form)
 
+    def generators(self) -> list[Any]:
+        """The generators that a call draws from."""
+        return [draws.generator for draws in self._draws]
+
+    def host_tensors(self) -> list[torch.Tensor]:
+        """The CPU tensors that a call may change."""
+        return [t for t in self.guards.tensors if not is_jax(t)]
+
     def settle(self, leaves: list[Any]) -> None:
         """Check the guards."""
         if not self.guards.hold() and self.guards.settle():
@@ -377,7 +399,8 @@ class Traced:
         """
         storages = self._storages + [leaves[i].untyped_storage() for i in self._leaf_of]
         arrays = [memory.array for memory in storages]
-        shared = [at for at in self._donated if sys.getrefcount(arrays[at]) > _ALONE]
+        alone = _ALONE if self.donates else 0
+        shared = [at for at in self._donated if sys.getrefcount(arrays[at]) > alone]
         arrays += [env[slot] for slot in self._host_slots]
         arrays += words
         numbers = _NO_NUMBERS
@@ -422,6 +445,35 @@ class Traced:
             ):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
+
+
+def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The leaves of arguments, and their tree."""
+    try:
+        return jax.tree_util.tree_flatten((args, kwargs))
+    except (TypeError, ValueError):  # a dict whose keys cannot be sorted
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return leaves, _Form(spec)
+
+
+class _Form:
+    """The tree of arguments that JAX cannot flatten."""
+
+    def __init__(self, spec: Any):
+        self._spec, self._text = spec, repr(spec)
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """The arguments, with other leaves."""
+        return pytree.tree_unflatten(leaves, self._spec)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self._text == other._text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 def _words_before(draws: Any) -> Any:

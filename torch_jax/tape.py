@@ -96,6 +96,10 @@ class Tape:
         checks = [at for at, step in enumerate(self.steps) if isinstance(step.function, _Expect)]
         self._saves = bool(saving and checks and max(checks) > min(saving))
 
+    def saves(self) -> list[Callable[[], Callable[[], None]]]:
+        """What saves the state of things other than tensors that the steps change."""
+        return [step.save for step in self.steps if step.save is not None and not step.operands]
+
     def play(self, filled: dict[int, Any]) -> list[Any]:
         """Do every step again, with some slots filled in; the environment after it."""
         env = self.env.copy()

@@ -41,12 +41,14 @@ from torch_jax.tape import Number
 from torch_jax.traced import is_traced
 
 # Builtins that give another value at each call, or whose effect a compiled call would not have.
+_CLOCK = "is read once, while the function is traced; read the clock outside of it"
+_CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 _REFUSED = {
     "print": "prints once, while the function is traced; print outside of it",
     "input": "asks once, while the function is traced; ask outside of it",
-    "time": "is read once, while the function is traced; read the clock outside of it",
-    "perf_counter": "is read once, while the function is traced; read the clock outside of it",
-    "monotonic": "is read once, while the function is traced; read the clock outside of it",
+    "urandom": "draws once, while the function is traced; use torch.rand(..., device='jax')",
+    **dict.fromkeys((*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)), _CLOCK),
+    **dict.fromkeys(("now", "utcnow", "today", "localtime", "gmtime"), _CLOCK),
 }
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 _GROUPS = ("_parameters", "_buffers", "_modules")
@@ -101,12 +103,13 @@ class Watch:
         self._started: set[int] = set()
         self._old: Any = None
         self._importing = 0
+        self._random: Any = None
 
     # --- while it runs ----------------------------------------------------------------------------
 
     def start(self, function: Any, args: Any) -> None:
         """Watch this thread; ``function`` is about to be called with ``args``."""
-        self._random = random.getstate(), _numpy_state()
+        self._random, self._numpy = (random.getstate(), _numpy_state()), np.random.get_state()
         self._old = sys.getprofile()
         self._root(function, "", _NOTHING)
         for arg in args:
@@ -128,10 +131,9 @@ class Watch:
                 self._enter(frame, names)
         elif event == "c_call":
             name = arg.__name__
-            if name in _REFUSED and watched_names(frame.f_code) is not None:
-                if getattr(arg, "__module__", "") in ("builtins", "time"):
-                    why = f"{name}() inside torch_jax.jit {_REFUSED[name]}"
-                    raise traced.NotTraceableError(f"{why} ({traced.user_line()})")
+            if name in _REFUSED and _is_refused(arg, frame.f_code):
+                why = f"{name}() inside torch_jax.jit {_REFUSED[name]}"
+                raise traced.NotTraceableError(f"{why} ({traced.user_line()})")
 
     def _enter(self, frame: Any, names: Names) -> None:
         sys.setprofile(None)
@@ -276,6 +278,10 @@ class Watch:
         item = self._note(kind, value, "", label, read=True)
         self._walk(item.value, label, reach)
 
+    def _state(self, value: Any, label: str, _reach: Reach) -> None:
+        """What moves on when it is used: an iterator, a generator of random numbers."""
+        self._note("state", value, "", label)
+
     def _jitted(self, value: Any, label: str, reach: Reach) -> None:
         self._walk(value.function, label, reach)
 
@@ -348,6 +354,13 @@ class Watch:
                 self._walk(value, label, reach)
         for item in self.items.values():
             self._mark(item, reach)
+        moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
+        if moved:
+            raise traced.NotTraceableError(
+                f"{moved[0].label}, a {type(moved[0].owner).__name__}, is moved on inside a "
+                "function under torch_jax.jit, which a compiled call cannot repeat. Take its next "
+                "value outside and pass it as an argument."
+            )
         if self._random != (random.getstate(), _numpy_state()):
             raise traced.NotTraceableError(
                 "random numbers of Python or NumPy were drawn inside a function under "
@@ -402,13 +415,17 @@ class Watch:
         """What the function changed, with what stands there now."""
         for item in self.items.values():
             now = item.now()
-            if now is not item.value and item.kind != "cache" and not same(now, item.value):
+            changes = item.kind not in ("cache", "state")
+            if now is not item.value and changes and not same(now, item.value):
                 yield item, now
 
     def undo(self) -> None:
         """Put back what the function changed."""
         for item, _ in list(self.effects()):
             put(item, item.value)
+        if self._random is not None:
+            random.setstate(self._random[0])
+            np.random.set_state(self._numpy)
 
 
 @functools.cache
@@ -456,6 +473,15 @@ def is_made_here(value: Any) -> bool:
     return is_traced(memory.array) and capture.input_of(memory) is None
 
 
+def _is_refused(function: Any, caller: Any) -> bool:
+    if function.__name__ == "urandom":
+        return True
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or getattr(owner, "__module__", "")
+    known = module in ("builtins", "time", "datetime")
+    return known and watched_names(caller) is not None
+
+
 def _is_users_module(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:
@@ -470,6 +496,8 @@ def _walker(value: Any) -> Any:
             return walk
     if type(value).__module__ == "torch_jax.jitted" and hasattr(value, "function"):
         return Watch._jitted
+    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+        return Watch._state
     return None if _is_opaque(value) else Watch._instance
 
 
@@ -502,6 +530,7 @@ _WALKS: tuple[tuple[Any, Any], ...] = (
     (functools.partial, Watch._partial),
     (functools._lru_cache_wrapper, Watch._cached),
     (types.MethodType, Watch._method),
+    ((random.Random, np.random.Generator), Watch._state),
     (operator.attrgetter, Watch._getter),
     ((weakref.ref, contextvars.ContextVar), Watch._referent),
     (types.ModuleType, Watch._module_of_code),
