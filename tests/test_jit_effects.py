@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -172,6 +173,64 @@ def test_an_attribute_deleted_inside():
     for _ in range(3):
         assert function(ones()).tolist() == [3, 3, 3]
         assert not hasattr(config, "cache")
+
+
+def test_a_tensor_made_by_the_first_call_and_kept():
+    config = types.SimpleNamespace(mask=None)
+
+    @torch_jax.jit
+    def function(x):
+        if config.mask is None:
+            config.mask = torch.arange(3.0, device="jax")
+        return x * config.mask
+
+    for value in (1.0, 2.0, 3.0):
+        assert function(ones() * value).tolist() == [0, value, 2 * value]
+    assert config.mask.tolist() == [0, 1, 2]
+    assert function.explain().traces == 2, function.explain()
+
+
+def test_tensors_kept_in_a_dict_by_size():
+    cache: dict[int, torch.Tensor] = {}
+
+    @torch_jax.jit
+    def function(x):
+        n = x.shape[0]
+        if n not in cache:
+            cache[n] = torch.arange(float(n), device="jax")
+        return x * cache[n]
+
+    for size in (2, 3, 2, 3, 2, 3):
+        assert function(ones(size)).tolist() == [float(i) for i in range(size)]
+    assert sorted(cache) == [2, 3]
+    assert function.explain().traces <= 5, function.explain()
+
+
+def test_a_tensor_kept_by_functools_cache():
+    @functools.cache
+    def mask(n):
+        return torch.arange(float(n), device="jax")
+
+    function = torch_jax.jit(lambda x: x * mask(3))
+    for value in (1.0, 2.0, 3.0):
+        assert function(ones() * value).tolist() == [0, value, 2 * value]
+    assert mask(3).tolist() == [0, 1, 2]
+
+
+def test_a_buffer_registered_by_the_first_call():
+    module = nn.Identity()
+
+    @torch_jax.jit
+    def function(x):
+        if not hasattr(module, "mask"):
+            module.register_buffer("mask", torch.arange(3.0, device="jax"))
+        module.mask.add_(1)
+        return x * module.mask
+
+    assert function(ones()).tolist() == [1, 2, 3]
+    assert function(ones()).tolist() == [2, 3, 4]
+    assert function(ones()).tolist() == [3, 4, 5]
+    assert module.state_dict()["mask"].tolist() == [3, 4, 5]
 
 
 # --- buffers and parameters -----------------------------------------------------------------------
@@ -459,89 +518,3 @@ def test_a_loop_that_decodes():
     assert ours == theirs
     torch.testing.assert_close(cache, expected)
     assert compiled.explain().traces <= 2, compiled.explain()  # a view at first, then results
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-
-def test_memory_of_what_is_written_is_donated():
-    weight = ones(16)
-    step = torch_jax.jit(lambda: weight.mul_(2).sum())
-    step()
-    for _ in range(3):
-        before = address(weight)
-        step()
-        assert address(weight) == before
-    assert weight[0].item() == 16
-
-
-def test_nothing_is_donated_where_the_user_says_so():
-    weight = ones(16)
-    step = torch_jax.jit(lambda: weight.mul_(2).sum(), donate=False)
-    for _ in range(3):
-        before = weight.untyped_storage().array
-        step()
-        assert not before.is_deleted()
-    assert weight[0].item() == 8
-
-
-@pytest.mark.parametrize(
-    "share",
-    [copy.deepcopy, torch.clone, lambda t: t.detach().clone(), lambda t: t.to("jax", copy=True)],
-    ids=["deepcopy", "clone", "detach", "to"],
-)
-def test_copies_made_before_and_between_calls_survive(share):
-    weight = ones()
-    step = torch_jax.jit(lambda: weight.mul_(2).sum())
-    copies = [share(weight)]
-    for _ in range(3):
-        step()
-        copies.append(share(weight))
-    assert [t[0].item() for t in copies] == [1, 2, 4, 8]
-
-
-def test_copies_of_models_and_their_state_survive():
-    model = nn.Linear(3, 3).to("jax")
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-
-    @torch_jax.jit
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    first = copy.deepcopy(model.state_dict())
-    before = model.weight.detach().cpu().clone()
-    step(ones(2, 3))
-    middle = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict())
-    weight, losses = model.weight.detach().cpu().clone(), [step(ones(2, 3)).item()]
-    step(ones(2, 3))
-    assert torch.equal(first["weight"].cpu(), before)
-    assert torch.equal(middle[0].weight.detach().cpu(), weight)
-    model.load_state_dict(middle[0].state_dict())
-    optimizer.load_state_dict(middle[1])
-    assert step(ones(2, 3)).item() == pytest.approx(losses[0])
-    assert step.explain().compiles == 1, step.explain()
-
-
-def test_an_array_that_jax_code_holds_survives():
-    weight = ones()
-    step = torch_jax.jit(lambda: weight.mul_(2).sum())
-    step()
-    held = weight.untyped_storage().array
-    step()
-    step()
-    assert held.tolist() == [2, 2, 2]
-
-
-def test_writes_are_seen_by_autograd():
-    weight = ones().requires_grad_()
-    other = ones()
-    step = torch_jax.jit(lambda: other.mul_(2).sum())
-    step()
-    product = (weight * other).sum()
-    step()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        product.backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any
 
 import pytest
@@ -293,6 +294,34 @@ def requires_grad_toggled() -> Case:
     return function, [*changes, lambda: first.weight.requires_grad_(True)]
 
 
+# Where one of two changes makes a trace unfit, it must not have taken over the other one: its
+# guards are compared in the order of the names of the closure.
+
+
+@route
+def a_tensor_replaced_and_a_flag_changed() -> Case:
+    flag, weight = types.SimpleNamespace(on=True), types.SimpleNamespace(value=number(1.0))
+
+    def change(value, on):
+        weight.value, flag.on = number(value), on
+
+    changes = [functools.partial(change, 5.0, False), *sets(flag, "on", True)]
+    changes += [functools.partial(change, 7.0, False), *sets(flag, "on", True)]
+    return lambda x: x * (2 if flag.on else 3) @ weight.value, changes
+
+
+@route
+def a_flag_changed_and_a_tensor_replaced() -> Case:
+    tensor, which = types.SimpleNamespace(value=number(1.0)), types.SimpleNamespace(on=True)
+
+    def change(value, on):
+        tensor.value, which.on = number(value), on
+
+    changes = [functools.partial(change, 5.0, False), *sets(which, "on", True)]
+    changes += [functools.partial(change, 7.0, False), *sets(which, "on", True)]
+    return lambda x: x @ tensor.value * (2 if which.on else 3), changes
+
+
 @route
 def a_gradient_that_is_there_or_not() -> Case:
     weight = nn.Parameter(number(1.0))
@@ -330,3 +359,14 @@ def test_values_of_an_equal_form_need_no_new_trace():
     model.weight = nn.Parameter(number(2.0))
     assert torch.equal(function(x).cpu(), F.relu(model(x)).cpu())
     assert function.explain().traces == 1, function.explain()
+
+
+def test_training_and_evaluation_in_turn_are_two_traces():
+    model = nn.Sequential(linear(), nn.Dropout(0.5), nn.BatchNorm1d(3).to("jax"))
+    function = torch_jax.jit(lambda x: model(x))
+    for _ in range(4):
+        model.train()
+        function(torch.ones(2, 3, device="jax"))
+        model.eval()
+        function(torch.ones(2, 3, device="jax"))
+    assert function.explain().traces == 2, function.explain()
