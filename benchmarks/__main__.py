@@ -1,4 +1,4 @@
-"""Run the benchmarks: all of them, or those named on the command line (``ops``, ``gpt``)."""
+"""Run the benchmarks: all of them, or those named on the command line (``ops``, ``jit`` ...)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import jax
 import torch
 
-NAMES = ("ops", "gpt")
+NAMES = ("ops", "gpt", "jit", "jit_start", "jit_overhead", "jit_memory")
 
 
 def main(names: list[str]) -> None:

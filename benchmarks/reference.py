@@ -3,22 +3,18 @@
 A step is ``(params, opt_state, batch) -> (params, opt_state, loss)`` and is jitted with
 ``donate_argnums=(0, 1)``. ``params`` is flat, under the names of the PyTorch model's state dict,
 running statistics among them. Images are NHWC and kernels HWIO, as is usual in JAX.
-
-``python -m benchmarks.reference`` checks one step of each against PyTorch on the CPU.
+:mod:`benchmarks.cases` checks them against PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from torch.nn import functional as F
 
-from benchmarks import models
 from benchmarks.models import BLOCKS, HEADS, LAYERS, STAGES
 
 Params = dict[str, jax.Array]
@@ -212,73 +208,3 @@ def linear_train_step(params: Params, state: Any, batch: Batch) -> tuple[Params,
     """One step of gradient descent with momentum."""
     loss, grads = jax.value_and_grad(linear_loss)(params, batch)
     return *sgd(params, state, grads), loss
-
-
-# ---- the check --------------------------------------------------------------------------------
-
-
-def torch_step(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    batch: tuple[torch.Tensor, torch.Tensor],
-) -> torch.Tensor:
-    """A training step as PyTorch's users write it; the loss."""
-    inputs, targets = batch
-    optimizer.zero_grad(set_to_none=True)
-    loss = loss_of(model(inputs), targets)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-def torch_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of the last dimension of ``logits``."""
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
-
-
-def _difference(model, optimizer, loss_of, batch, step, init) -> float:
-    """The largest difference of one step's loss, parameters and statistics from PyTorch's."""
-    params, arrays = params_of(model), batch_of(batch)
-    params, _, loss = jax.jit(step, donate_argnums=(0, 1))(params, init(params), arrays)
-    expected = torch_step(model, optimizer, loss_of, batch)
-    pairs = [(params[name], value) for name, value in params_of(model).items()]
-    return max(float(abs(a - b).max()) for a, b in [*pairs, (loss, _array(expected))])
-
-
-def check() -> dict[str, float]:
-    """By model, the largest difference of one step from PyTorch's on the CPU."""
-    torch.manual_seed(0)
-    gpt, resnet, linear = models.Gpt(), models.ResNet(), models.small_linear()
-    return {
-        "gpt": _difference(
-            gpt,
-            torch.optim.AdamW(gpt.parameters(), **ADAMW),
-            torch_cross_entropy,
-            models.gpt_batch(),
-            gpt_train_step,
-            adamw_init,
-        ),
-        "resnet": _difference(
-            resnet,
-            torch.optim.SGD(resnet.parameters(), **SGD),
-            torch_cross_entropy,
-            models.resnet_batch(),
-            resnet_train_step,
-            sgd_init,
-        ),
-        "linear": _difference(
-            linear,
-            torch.optim.SGD(linear.parameters(), **SGD),
-            F.mse_loss,
-            models.linear_batch(),
-            linear_train_step,
-            sgd_init,
-        ),
-    }
-
-
-if __name__ == "__main__":
-    differences = check()
-    print(*(f"{name}: max difference {d:.1e}" for name, d in differences.items()), sep="\n")
-    assert max(differences.values()) < 1e-4, differences

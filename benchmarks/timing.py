@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Samples = dict[str, list[float]]
 
 
-def alternate(
-    contenders: dict[str, Callable[[], object]], calls: int, rounds: int
-) -> dict[str, float]:
-    """Median seconds per call of each contender, over ``rounds`` alternating blocks of ``calls``.
+def sample(contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> Samples:
+    """Seconds per call of each contender in each of ``rounds`` alternating blocks of ``calls``.
 
     Every contender is called a few times first, so that nothing is compiled while it is timed.
     """
     for function in contenders.values():
         for _ in range(3):
             function()
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    samples: Samples = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, function in contenders.items():
             start = time.perf_counter()
             for _ in range(calls):
                 function()
             samples[name].append((time.perf_counter() - start) / calls)
+    return samples
+
+
+def alternate(
+    contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int
+) -> dict[str, float]:
+    """Median seconds per call of each contender: see :func:`sample`."""
+    samples = sample(contenders, calls, rounds)
     return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def in_fresh_process(module: str, *arguments: str, **environment: str) -> Any:
+    """What ``python -m module arguments`` prints in its last line, as JSON."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def spread(values: Sequence[float]) -> float:
+    """How noisy the values are: half of their interquartile range, relative to their median.
+
+    >>> spread([0.9, 1.0, 1.0, 1.0, 1.1])
+    0.05
+    """
+    if len(values) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(values, n=4)
+    return round((high - low) / 2 / middle, 6)
 
 
 def table(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> None:
@@ -35,3 +69,22 @@ def table(title: str, rows: list[tuple[str, float, float, float]], unit: str) ->
         ratio = ours / theirs
         times = f"{ours:9.2f} {unit} {theirs:9.2f} {unit}"
         print(f"  {what:24} {times:>25} {ratio:6.2f}x {target:6.2f}x")
+
+
+def compare(
+    title: str,
+    samples: Samples,
+    targets: Mapping[str, float],
+    unit: str = "ms",
+    scale: float = 1e3,
+) -> None:
+    """Print the first contender's median over that of each other, beside the ratio wanted."""
+    print(f"\n{title}")
+    print(f"  {'':28} {'median':>12} {'best':>12} {'spread':>7} {'ratio':>7} {'target':>7}")
+    ours, *_ = samples.values()
+    for index, (name, values) in enumerate(samples.items()):
+        median, best = statistics.median(values), min(values)
+        times = f"{median * scale:9.1f} {unit} {best * scale:9.1f} {unit}"
+        ratio = f"{statistics.median(ours) / median:6.2f}x" if index else ""
+        target = f"{targets[name]:6.2f}x" if name in targets else ""
+        print(f"  {name:28} {times:>25} {spread(values):6.0%}  {ratio:>7} {target:>7}", flush=True)

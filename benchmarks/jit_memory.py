@@ -1,0 +1,97 @@
+"""Peak memory of the GPT's training step, beside hand-written JAX with donated state.
+
+``python -m benchmarks.jit_memory ours`` (or ``bare``) prints, in bytes, what one process used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from typing import Any
+
+import jax
+
+from benchmarks import cases, reference
+from benchmarks.timing import compare, in_fresh_process
+
+ROUNDS, STEPS = 3, 5
+TARGET = 1.05
+OURS, BARE = "torch_jax.jit", "hand-written JAX"
+WHAT = {
+    "executable": "the executable's arguments, outputs and temporaries",
+    "resident": f"resident memory of {STEPS} steps at its peak, compiling included",
+    "device": "the device's memory at its peak",
+}
+
+
+def run() -> None:
+    """Compare what the executable asks for, and what fresh processes were seen to use."""
+    runs: dict[str, list[dict[str, int]]] = {OURS: [], BARE: []}
+    for _ in range(ROUNDS):
+        runs[OURS].append(in_fresh_process("benchmarks.jit_memory", "ours"))
+        runs[BARE].append(in_fresh_process("benchmarks.jit_memory", "bare"))
+    on_cpu = jax.default_backend() == "cpu"
+    judged = "executable" if on_cpu else "device"
+    for what in runs[OURS][0]:
+        samples = {name: [float(one[what]) for one in used] for name, used in runs.items()}
+        targets = {BARE: TARGET} if what == judged else {}
+        compare(f"GPT training step: {WHAT[what]}", samples, targets, "MiB", 2**-20)
+
+
+def used(who: str) -> dict[str, int]:
+    """Bytes that training needs, by way of looking."""
+    make = _ours if who == "ours" else _bare
+    step, analysis = make()
+    before = _resident()
+    for _ in range(STEPS):
+        step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found = {"resident": peak - before}
+    stats = jax.devices()[0].memory_stats()
+    if stats:
+        found["device"] = stats["peak_bytes_in_use"]
+    return {"executable": _needed(analysis()), **found}
+
+
+def _ours() -> tuple[cases.Call, cases.Call]:
+    import torch_jax
+
+    step = torch_jax.jit(cases.torch_step(cases.GPT, "jax"))
+    batch = [tensor.to("jax") for tensor in cases.GPT.made()[1]]
+    return lambda: step(*batch).item(), lambda: step.lower(*batch).memory_analysis()
+
+
+def _bare() -> tuple[cases.Call, cases.Call]:
+    model, batch = cases.GPT.made()
+    params, arrays = reference.params_of(model), reference.batch_of(batch)
+    state = cases.GPT.jax_init(params)
+    shapes = jax.eval_shape(lambda *a: a, params, state, arrays)
+    del params, state
+    compiled = jax.jit(cases.GPT.jax_step, donate_argnums=(0, 1))
+    return cases.bare_training(
+        cases.GPT
+    ), lambda: compiled.lower(*shapes).compile().memory_analysis()
+
+
+def _needed(analysis: Any) -> int:
+    return (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+    )
+
+
+def _resident() -> int:
+    """Bytes that this process holds in memory now (Linux; elsewhere at its peak so far)."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(used(sys.argv[1])))

@@ -1,0 +1,48 @@
+"""How long the first training step takes: tracing, compiling, running; in fresh processes.
+
+``python -m benchmarks.jit_start ours`` (or ``bare``) prints the seconds of one process.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+from benchmarks import cases
+from benchmarks.timing import compare, in_fresh_process
+
+ROUNDS = 5
+TARGET = 1.25
+OURS, BARE = "torch_jax.jit", "hand-written JAX"
+MODULE = "benchmarks.jit_start"
+
+
+def run() -> None:
+    """Compare first steps, then those of processes that find the persistent cache filled."""
+    samples: dict[str, list[float]] = {OURS: [], BARE: []}
+    for _ in range(ROUNDS):
+        samples[OURS].append(in_fresh_process(MODULE, "ours"))
+        samples[BARE].append(in_fresh_process(MODULE, "bare"))
+    compare("GPT: time to the first finished training step", samples, {BARE: TARGET}, "s ", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        first, *later = [
+            in_fresh_process(MODULE, "ours", JAX_COMPILATION_CACHE_DIR=folder) for _ in range(4)
+        ]
+    samples = {"cache filled": later, "cache empty": [first], "no cache": samples[OURS]}
+    compare("GPT: the same with JAX's persistent cache, torch_jax.jit", samples, {}, "s ", 1)
+
+
+def first_step(who: str) -> float:
+    """Seconds from a model on its device to the first loss."""
+    if who == "ours":
+        step = cases.training(cases.GPT, "jax", compiled=True)
+    else:
+        step = cases.bare_training(cases.GPT)
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    print(first_step(sys.argv[1]))
