@@ -351,16 +351,12 @@ def test_an_object_as_an_argument_may_change():
     assert function(ones(), Scaler(4.0)).tolist() == [4, 4, 4]
 
 
-def test_a_list_as_an_argument_is_changed():
-    @torch_jax.jit
-    def function(values):
-        values.append(values[0] * 2)
-        return sum(values)
-
-    for value in (1.0, 2.0):
-        values = [ones() * value]
-        assert function(values).tolist() == [3 * value] * 3
-        assert len(values) == 2
+def test_a_list_or_dict_among_the_arguments_is_not_changed_silently():
+    append = torch_jax.jit(lambda values: values.append(values[0] * 2))
+    put = torch_jax.jit(lambda state: state.update(h=state["h"] + 1))
+    for function, given in ((append, [ones()]), (put, {"h": ones()})):
+        with pytest.raises(torch_jax.NotTraceableError, match="among its arguments"):
+            function(given)
 
 
 def test_tensors_of_another_form_are_another_program():
