@@ -6,6 +6,7 @@ import copy
 import datetime
 import itertools
 import random
+import sys
 import time
 import types
 import uuid
@@ -152,6 +153,74 @@ def test_an_error_of_an_operator_comes_through():
     function = torch_jax.jit(lambda x, y: x @ y)
     with pytest.raises(RuntimeError):
         function(torch.ones(2, 3, device="jax"), torch.ones(2, 3, device="jax"))
+
+
+def _swallowed(look: Callable) -> Callable:
+    def function(x):
+        try:
+            look(x)
+        except Exception:
+            return x * 3
+        return x * 2
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda x: x.sum().item(), lambda x: print("hello"), lambda x: time.time()],
+    ids=["item", "print", "time"],
+)
+def test_a_refusal_cannot_be_swallowed(look):
+    # The plain function would not have come to its ``except``.
+    with pytest.raises(RuntimeError):
+        torch_jax.jit(_swallowed(look))(ONES)
+
+
+def test_an_error_that_the_function_handles_itself_is_no_refusal():
+    def function(x):
+        try:
+            return x @ torch.ones(5, 5, device="jax")
+        except RuntimeError:
+            return x * 3
+
+    compiled = torch_jax.jit(function)
+    for _ in range(2):
+        assert compiled(ONES).tolist() == [3, 3, 3]
+
+
+def test_a_profiler_of_the_users_own_is_not_lost():
+    seen = []
+
+    def profile(frame, event, arg):
+        seen.append(event)
+
+    sys.setprofile(profile)
+    try:
+        torch_jax.jit(lambda x: x * 2)(ONES)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_watch_that_the_function_takes_away_is_missed():
+    settings = types.SimpleNamespace(scale=2.0)
+
+    def helper(x):
+        return x * settings.scale
+
+    def function(x):
+        sys.setprofile(None)
+        return helper(x)
+
+    compiled = torch_jax.jit(function)
+    try:
+        first = compiled(ONES).tolist()
+    except torch_jax.NotTraceableError:
+        return
+    assert first == [2, 2, 2]
+    settings.scale = 3.0
+    assert compiled(ONES).tolist() == [3, 3, 3]
 
 
 # --- nothing has changed --------------------------------------------------------------------------
