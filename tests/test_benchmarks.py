@@ -1,0 +1,36 @@
+"""What the benchmarks are made of; none is run."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from benchmarks import __main__, timing
+
+
+@pytest.mark.parametrize("name", __main__.NAMES)
+def test_every_benchmark_can_be_run_by_name(name):
+    assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+def test_contenders_alternate_after_a_few_calls_each():
+    order: list[str] = []
+    contenders = {name: lambda name=name: order.append(name) for name in "ab"}
+    samples = timing.sample(contenders, calls=2, rounds=3)
+    assert "".join(order) == "aaabbb" + "aabb" * 3
+    assert {name: len(times) for name, times in samples.items()} == {"a": 3, "b": 3}
+
+
+def test_spread_is_relative_to_the_median():
+    assert timing.spread([1.0]) == 0.0
+    assert timing.spread([9.0, 10.0, 10.0, 10.0, 11.0]) == 0.05
+
+
+def test_ratios_are_of_the_first_contender_to_the_others(capsys):
+    samples = {"ours": [0.002], "theirs": [0.004], "eager": [0.001]}
+    timing.compare("A step", samples, {"theirs": 0.9})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "A step"
+    assert lines[4].split()[-2:] == ["0.50x", "0.90x"]
+    assert lines[5].split()[-1] == "2.00x"
