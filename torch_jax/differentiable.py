@@ -44,6 +44,9 @@ class Pullback:
         self.inputs = [
             t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
         ]
+        if not self.inputs:
+            self.positions = []
+            outputs = []
         self.first_input = len(capture.inputs)
         given = [
             storage.wrap(
@@ -52,7 +55,9 @@ class Pullback:
             for i, o in enumerate(outputs)
         ]
         self.count = len(given)
-        found = torch.autograd.grad(outputs, self.inputs, given, allow_unused=True)
+        found: Any = ()
+        if outputs:
+            found = torch.autograd.grad(outputs, self.inputs, given, allow_unused=True)
         self.geometries = [None if g is None else _geometry(capture, g) for g in found]
         self.arrays = [_array(capture, g) for g in found if g is not None]
 

@@ -97,34 +97,43 @@ class Guards:
         Returns whether any tensor or storage is another one. Raises :class:`Changed` where
         something may not.
         """
-        aliases = _aliases(self.storages)
         replaced: dict[int, torch.Tensor] = {}
-        for item in self.items:
-            now = item.now()
-            found = _compare(item.label, item.value, now)
-            if not self.irreplaceable.keys().isdisjoint(found):
-                raise Changed(
-                    f"{item.label} is another tensor, and an optimizer or its gradient "
-                    "belongs to the old one"
-                )
-            replaced |= found
-            item.value = now
-        for index, (leaf, gradient) in enumerate(self.gradients):
-            now = leaf.grad
-            replaced |= _compare(f"the .grad of a {errors.describe(leaf)}", gradient, now)
-            self.gradients[index] = leaf, now
-        for tensor, form in zip(self.tensors, self._expected, strict=True):
-            current = replaced.get(id(tensor), tensor)
-            if _form(current) != form:
-                raise Changed(f"a tensor was {_show(form)}, now it is {_show(_form(current))}")
-        now_held = [replaced.get(id(tensor), tensor) for tensor in self.tensors]
-        if _aliases(list(map(_storage_of, now_held))) != aliases:
+        values = [item.now() for item in self.items]
+        for item, now in zip(self.items, values, strict=True):
+            self._compare(item.label, item.value, now, replaced)
+        gradients = [leaf.grad for leaf, _ in self.gradients]
+        for (leaf, was), now in zip(self.gradients, gradients, strict=True):
+            self._compare(f"the .grad of a {errors.describe(leaf)}", was, now, replaced)
+        tensors = [replaced.get(id(tensor), tensor) for tensor in self.tensors]
+        for tensor, form in zip(tensors, self._expected, strict=True):
+            if _form(tensor) != form:
+                raise Changed(f"a tensor was {_show(form)}, now it is {_show(_form(tensor))}")
+        storages = list(map(_storage_of, tensors))
+        if _aliases(storages) != _aliases(self.storages):
             raise Changed("tensors that shared memory no longer do, or others do now")
+        for item, now in zip(self.items, values, strict=True):
+            item.value = now
+        self.gradients = [(leaf, g) for (leaf, _), g in zip(self.gradients, gradients, strict=True)]
         old = self.storages
         self._arrange()
-        self.tensors, self.storages = now_held, list(map(_storage_of, now_held))
-        self._forms = _internals.tensor_guards(self.tensors)
-        return not all(map(is_, old, self.storages))
+        self.tensors, self.storages = tensors, storages
+        self._forms = _internals.tensor_guards(tensors)
+        return not all(map(is_, old, storages))
+
+    def _compare(self, label: str, old: Any, new: Any, replaced: dict[int, torch.Tensor]) -> None:
+        """Note in ``replaced`` which tensors stand for others; raise where values differ."""
+        if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+            if replaced.setdefault(id(old), new) is not new:
+                raise Changed(f"{label} was the same tensor as another one, now it is not")
+            if old is not new and id(old) in self.irreplaceable:
+                raise Changed(
+                    f"{label} is another tensor, and an optimizer or a gradient belongs to the old"
+                )
+        elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+            for one, other in zip(old, new, strict=True):
+                self._compare(label, one, other, replaced)
+        elif not same(old, new):
+            raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
 
 
 def _columns(items: list[Item]) -> tuple[list, list, list]:
@@ -133,22 +142,6 @@ def _columns(items: list[Item]) -> tuple[list, list, list]:
 
 def _views(owner: Any) -> tuple:
     return (owner.keys(), owner.values()) if isinstance(owner, Mapping) else (owner,)
-
-
-def _compare(label: str, old: Any, new: Any) -> dict[int, torch.Tensor]:
-    """Tensors that stand for others, by the id of the old; raises where values differ."""
-    if old is new:
-        return {}
-    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
-        return {id(old): new}
-    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        found: dict[int, torch.Tensor] = {}
-        for one, other in zip(old, new, strict=True):
-            found |= _compare(label, one, other)
-        return found
-    if same(old, new):
-        return {}
-    raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
 
 
 def show(value: Any) -> str:

@@ -35,7 +35,7 @@ class Host:
 
     def __init__(self, capture: Any, tape: Tape):
         self.capture, self.tape = capture, tape
-        self.roots: list[tuple[torch.Tensor, str]] = []  # met, not made, here; with the user's line
+        self.roots: list[tuple[torch.Tensor, int, str]] = []  # met, not made, here
         self._saved: dict[int, torch.Tensor] = {}
         self._slots: dict[int, tuple[torch.Tensor, int]] = {}
         self._storages: dict[int, Any] = {}  # those that may change from call to call
@@ -53,8 +53,9 @@ class Host:
         kept = self._storages.get(id(tensor.untyped_storage()))
         if kept is not None:  # an alias made behind the dispatcher's back, such as ``.data``
             return self._place(tensor, self.tape.record(_alias(tensor), (kept,), tensor))
-        self.roots.append((tensor, traced.user_line()))
-        return self.argument(tensor)
+        slot = self.argument(tensor)
+        self.roots.append((tensor, slot, traced.user_line()))
+        return slot
 
     def _place(self, tensor: torch.Tensor, slot: int) -> int:
         self._slots[id(tensor)] = tensor, slot
@@ -149,6 +150,12 @@ class Host:
             self.capture, self.tape.record(torch.Tensor.item, (self.slot_of(tensor),), value)
         )
 
+    def fix(self, tensor: torch.Tensor) -> None:
+        """Python looks at all values of a CPU tensor: later calls must find them again."""
+        if self.may_change(tensor):
+            slot = self.tape.record(_bytes_of, (self.slot_of(tensor),), _bytes_of(tensor))
+            self.tape.expect("the values of a CPU tensor", slot)
+
     def _operand(self, leaf: Any) -> int:
         if is_host(leaf):
             return self.slot_of(leaf)
@@ -212,6 +219,10 @@ def _save_tensors(*values: Any) -> Any:
 def _restore(tensor: torch.Tensor, copy: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(copy)
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple:
+    return tuple(tensor.shape), tensor.dtype, dtypes.numpy_of(tensor).tobytes()
 
 
 class _Replay:

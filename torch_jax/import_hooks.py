@@ -135,6 +135,22 @@ def _patch_compiled_control_flow(module: ModuleType) -> None:
     module._hop_compile_and_call = call  # type: ignore[attr-defined]
 
 
+def _patch_transformers(module: ModuleType) -> None:
+    """Its models skip looks at values where they are told that they are being traced."""
+    original = getattr(module, "is_jax_jitting", None)
+    if original is None:
+        return
+
+    def is_jax_jitting(x: Any) -> bool:
+        if getattr(getattr(x, "device", None), "type", "") != _internals.DEVICE_TYPE:
+            return original(x)
+        from torch_jax import storage, traced
+
+        return traced.is_traced(storage.memory_of(x))
+
+    module.is_jax_jitting = is_jax_jitting  # type: ignore[attr-defined]
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "safetensors.torch": _patch_safetensors,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
@@ -142,5 +158,6 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch._higher_order_ops.scan": _control_flow("scan_op", "scan"),
     "torch._higher_order_ops.while_loop": _control_flow("while_loop_op", "while_loop"),
     "torch._higher_order_ops.utils": _patch_compiled_control_flow,
+    "transformers.utils.import_utils": _patch_transformers,
     "torch.nn.attention.flex_attention": _patch_flex_attention,
 }

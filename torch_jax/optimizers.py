@@ -26,6 +26,11 @@ from torch_jax.places import MISSING, Item, read_place
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 
+_GLOBAL_STEP_HOOKS = [
+    value
+    for name, value in vars(importlib.import_module("torch.optim.optimizer")).items()
+    if name.startswith("_global_optimizer") and isinstance(value, dict)
+]
 _LIKE = frozenset(
     getattr(torch.ops.aten, f"{name}_like") for name in ("zeros", "ones", "full", "empty")
 )
@@ -78,8 +83,10 @@ def _patch_zero_grad(kind: Any) -> None:
 
 
 def parameters_of(value: Any) -> Iterator[torch.Tensor]:
-    """The parameters of a module or an optimizer."""
-    if isinstance(value, torch.nn.Module):
+    """The parameters of a module or an optimizer, or the one that a tensor is."""
+    if isinstance(value, torch.nn.Parameter):
+        yield value
+    elif isinstance(value, torch.nn.Module):
         yield from value.parameters()
     elif isinstance(value, torch.optim.Optimizer):
         for group in value.param_groups:
@@ -225,6 +232,8 @@ class Optimizers:
         name = type(optimizer).__name__
         self._item("dict", vars(optimizer), "state", f"{name}.state")
         self._item("contents", optimizer.param_groups, "", f"{name}.param_groups")
+        for hooks in (*_step_hooks(optimizer), *_GLOBAL_STEP_HOOKS):
+            self._item("contents", hooks, "", f"the hooks of {name}")
         for group in optimizer.param_groups:
             self._item("contents", group["params"], "", f"{name}'s parameters")
             for key, value in group.items():
@@ -314,6 +323,11 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if ACTIVE.capture is not None:
         ACTIVE.capture.optimizers.after_step(optimizer)
+
+
+def _step_hooks(optimizer: Any) -> list[dict]:
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]
 
 
 class _Read:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
 import types
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -70,12 +71,9 @@ def _state(owner: Any, _key: Any) -> str:
         return repr(owner.bit_generator.state)
     if isinstance(owner, types.GeneratorType):
         return repr(owner.gi_frame and owner.gi_frame.f_lasti)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return repr(owner.__reduce__()[1:])
-    except (TypeError, ValueError):
-        return ""
+    if isinstance(owner, itertools.count):
+        return repr(owner)
+    return repr(operator.length_hint(owner, -1))
 
 
 def _contents(owner: Any, _key: Any) -> tuple:

@@ -81,7 +81,9 @@ class _Session:
 
     def _met(self, value: Any) -> None:
         for tensor in parameters_of(value):
-            if not is_made_here(tensor):  # ``functional_call`` puts others in their place
+            if (
+                not is_made_here(tensor) and tensor.is_leaf
+            ):  # ``functional_call`` puts others in their place
                 self.optimizers.note_gradient(tensor)
 
     # --- tracing ----------------------------------------------------------------------------------
@@ -186,6 +188,9 @@ class _Session:
 
     # --- afterwards -------------------------------------------------------------------------------
 
+    def _is_input(self, tensor: torch.Tensor) -> bool:
+        return self.capture.input_of(tensor.untyped_storage()) is not None
+
     def guards(self) -> Guards:
         """What the trace relied on."""
         items = [item for item in self.watch.items.values() if item.read]
@@ -196,11 +201,15 @@ class _Session:
             if g.reset:
                 continue
             if g.before is None:
-                if g.tensor.grad is not None or key in stepped:
+                if g.tensor.grad is not None or key in stepped or self.watch.reads("grad"):
                     gradients[key] = g.tensor, None
-            elif self.capture.input_of(g.before.untyped_storage()) is not None:
+            elif (
+                self.watch.reads("grad")
+                or self.capture.input_of(g.before.untyped_storage()) is not None
+            ):
                 gradients[key] = g.tensor, g.before
         irreplaceable = [t for o in self.optimizers.stepped for t in parameters_of(o)]
+        irreplaceable += self.watch.cached.values()
         irreplaceable += [g.tensor for g, _ in self.gradients]
         return Guards(items, gradients, irreplaceable)
 
@@ -276,6 +285,9 @@ class Traced:
             draws.end()
         self._pinned = {i: held[key] for key, i in owners.items() if key in held}
         _refuse_unknown_roots(session)
+        held_tensors = {id(tensor): k for k, tensor in enumerate(self.guards.tensors)}
+        roots = session.capture.host.roots
+        self._roots = [(slot, held_tensors[id(t)]) for t, slot, _ in roots if id(t) in held_tensors]
 
     def _sources_of(self, pullback: Pullback, leaves: list[Any]) -> list[tuple[str, int]]:
         """Where each call finds the tensors that gradients flow to."""
@@ -295,6 +307,8 @@ class Traced:
     def _rebind(self) -> None:
         """Take the storages from the tensors that the guards hold now."""
         self._storages = [self.guards.storages[k] for k in self._holders]
+        for slot, k in self._roots:
+            self.tape.env[slot] = self.guards.tensors[k]
         captured = len(self._captured)
         written = {self._holders[at] for at in self._written if at < captured}
         tensors = [self.guards.tensors[k] for k in sorted(written)]
@@ -496,7 +510,7 @@ def _refuse_unknown_roots(session: _Session) -> None:
     known = {id(t.untyped_storage()) for t in session.watch.tensors.values()}
     known |= {id(t.untyped_storage()) for t in session.leaves if isinstance(t, torch.Tensor)}
     known |= {id(t.untyped_storage()) for t in _state_tensors(session.optimizers.stepped)}
-    for tensor, line in session.capture.host.roots:
+    for tensor, _, line in session.capture.host.roots:
         if id(tensor.untyped_storage()) not in known:
             raise NotTraceableError(
                 f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is neither "

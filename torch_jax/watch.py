@@ -50,7 +50,13 @@ _REFUSED = {
     **dict.fromkeys((*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)), _CLOCK),
     **dict.fromkeys(("now", "utcnow", "today", "localtime", "gmtime"), _CLOCK),
 }
+_READERS_OF_TENSORS = {"tolist", "numpy", "__array__", "__dlpack__"}
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+_GLOBAL_HOOKS = {
+    name: value
+    for name, value in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+}
 _GROUPS = ("_parameters", "_buffers", "_modules")
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
@@ -93,6 +99,7 @@ class Watch:
         self.items: dict[tuple, Item] = {}
         self.on_object = on_object  # told of modules and optimizers, when they are first met
         self.tensors: dict[int, torch.Tensor] = {}
+        self.cached: dict[int, torch.Tensor] = {}  # those that cached functions keep
         self._roots: list[tuple[Any, str]] = []
         self._seen: set[tuple] = set()
         self._names: set[Names] = set()
@@ -103,7 +110,9 @@ class Watch:
         self._started: set[int] = set()
         self._old: Any = None
         self._importing = 0
+        self._intact = True
         self._random: Any = None
+        self._callback = self._event  # kept, since CPython borrows it while it runs
 
     # --- while it runs ----------------------------------------------------------------------------
 
@@ -114,10 +123,11 @@ class Watch:
         self._root(function, "", _NOTHING)
         for arg in args:
             self._root(arg, "an argument", _NOTHING)
-        sys.setprofile(self._event)
+        sys.setprofile(self._callback)
 
     def stop(self) -> None:
         """Watch no longer."""
+        self._intact = sys.getprofile() is self._callback
         sys.setprofile(self._old)
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
@@ -131,6 +141,8 @@ class Watch:
                 self._enter(frame, names)
         elif event == "c_call":
             name = arg.__name__
+            if name in _READERS_OF_TENSORS:
+                _fix_values(arg)
             if name in _REFUSED and _is_refused(arg, frame.f_code):
                 why = f"{name}() inside torch_jax.jit {_REFUSED[name]}"
                 raise traced.NotTraceableError(f"{why} ({traced.user_line()})")
@@ -145,10 +157,11 @@ class Watch:
             (self._names_of_steps if stepping else self._names).add(names)
             reach = _reach(names)
             for name, value in frame.f_locals.items():
-                self._root(value, frame.f_code.co_name if name == ".0" else name, reach)
+                if not _is_iterator(value):  # a loop's own; others are found where they are kept
+                    self._root(value, name, reach)
             self._globals(frame.f_globals, names, reach)
         finally:
-            sys.setprofile(self._event)
+            sys.setprofile(self._callback)
 
     def _refuse_started_generator(self, frame: Any) -> None:
         flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -183,10 +196,9 @@ class Watch:
         if not names.attributes.isdisjoint(("environ", "getenv")):
             self._elements(_ENVIRONMENT, "os.environ", reach)
         for name in names.globals | names.global_stores:
-            if name in owner or name in names.global_stores:
-                item = self._note("dict", owner, name, name)
-                item.read |= name in names.globals
-                self._walk(item.value, name, reach)
+            item = self._note("dict", owner, name, name)
+            item.read |= name in names.globals
+            self._walk(item.value, name, reach)
 
     def _note(self, kind: str, owner: Any, key: Any, label: str, read: bool = False) -> Item:
         place = (kind, id(owner), key)
@@ -217,6 +229,7 @@ class Watch:
         if is_made_here(value):
             return
         self.tensors.setdefault(id(value), value)
+        self.on_object(value)
         if getattr(value, "__dict__", None):
             self._object(value, label, reach)
 
@@ -251,6 +264,10 @@ class Watch:
     def _cached(self, value: Any, label: str, reach: Reach) -> None:
         """A cached function: it may not run, but what it returned hangs on what it would read."""
         self._note("cache", value, "", f"the cache of {label}", read=True)
+        for kept in gc.get_referents(value):
+            for tensor in kept.values() if isinstance(kept, dict) else ():
+                if isinstance(tensor, torch.Tensor) and not is_made_here(tensor):
+                    self.cached[id(tensor)] = self.tensors[id(tensor)] = tensor
         inner = value.__wrapped__
         if isinstance(inner, types.FunctionType):
             names = names_of(inner.__code__)
@@ -340,8 +357,9 @@ class Watch:
             for name in reach.names & inner.keys():
                 self._attribute(inner, name, f"{label}.{name}", reach)
         for hooks in _HOOKS & owner.keys():
-            if owner[hooks] or hooks == "_forward_hooks":
-                self._elements(owner[hooks], f"{label}.{hooks}", reach)
+            self._elements(owner[hooks], f"{label}.{hooks}", reach)
+        for name, hooks in _GLOBAL_HOOKS.items():
+            self._elements(hooks, name, reach)
 
     # --- afterwards -------------------------------------------------------------------------------
 
@@ -354,6 +372,11 @@ class Watch:
                 self._walk(value, label, reach)
         for item in self.items.values():
             self._mark(item, reach)
+        if not self._intact:
+            raise traced.NotTraceableError(
+                "the function sets a profiler of its own (sys.setprofile), or one raised: what it "
+                "reads could not be watched"
+            )
         moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
         if moved:
             raise traced.NotTraceableError(
@@ -375,6 +398,10 @@ class Watch:
         elif item.kind == "attr" and isinstance(item.owner, types.FunctionType):
             code = item.value if item.key == "__code__" else item.owner.__code__
             item.read = code in self._codes
+
+    def reads(self, name: str) -> bool:
+        """Whether the code that ran reads an attribute of this name."""
+        return name in self._loads
 
     @property
     def _loads(self) -> frozenset[str]:
@@ -473,6 +500,17 @@ def is_made_here(value: Any) -> bool:
     return is_traced(memory.array) and capture.input_of(memory) is None
 
 
+def _fix_values(method: Any) -> None:
+    """A CPU tensor is read around the dispatcher: its values must be the same at each call."""
+    tensor, capture = getattr(method, "__self__", None), ACTIVE.capture
+    if capture is not None and isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
+        capture.host.fix(tensor)
+
+
+def _is_iterator(value: Any) -> bool:
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__")
+
+
 def _is_refused(function: Any, caller: Any) -> bool:
     if function.__name__ == "urandom":
         return True
@@ -496,7 +534,7 @@ def _walker(value: Any) -> Any:
             return walk
     if type(value).__module__ == "torch_jax.jitted" and hasattr(value, "function"):
         return Watch._jitted
-    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+    if _is_iterator(value):
         return Watch._state
     return None if _is_opaque(value) else Watch._instance
 
