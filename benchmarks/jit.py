@@ -7,8 +7,7 @@ from benchmarks.cases import GPT, RESNET
 from benchmarks.models import BATCH, IMAGES, LAYERS, LENGTH, SIZE, WIDTH
 from benchmarks.timing import compare, sample
 
-ROUNDS = 15
-CALLS = 2  # in a row: the threads of one contender still spin when the next begins
+ROUNDS, CALLS = 12, 2
 OURS, BARE, EAGER, TORCH = (
     "torch_jax.jit", "hand-written JAX", "torch_jax eager", "PyTorch eager, CPU",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -17,14 +18,18 @@ Samples = dict[str, list[float]]
 def sample(contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> Samples:
     """Seconds per call of each contender in each of ``rounds`` alternating blocks of ``calls``.
 
-    Every contender is called a few times first, so that nothing is compiled while it is timed.
+    Every contender is called a few times first, so that nothing is compiled while it is timed. Each
+    round has its own order, so that none always comes after the same other, whose threads may
+    still spin and whose memory fills the caches.
     """
     for function in contenders.values():
         for _ in range(3):
             function()
     samples: Samples = {name: [] for name in contenders}
+    order, shuffle = list(contenders.items()), random.Random(0).shuffle
     for _ in range(rounds):
-        for name, function in contenders.items():
+        shuffle(order)
+        for name, function in order:
             start = time.perf_counter()
             for _ in range(calls):
                 function()
@@ -78,13 +83,17 @@ def compare(
     unit: str = "ms",
     scale: float = 1e3,
 ) -> None:
-    """Print the first contender's median over that of each other, beside the ratio wanted."""
+    """Print times, and the ratio of the first contender to each other, beside the one wanted.
+
+    A ratio is the median of the rounds' ratios: what slows the machine for a while slows both.
+    """
     print(f"\n{title}")
     print(f"  {'':28} {'median':>12} {'best':>12} {'spread':>7} {'ratio':>7} {'target':>7}")
     ours, *_ = samples.values()
     for index, (name, values) in enumerate(samples.items()):
         median, best = statistics.median(values), min(values)
         times = f"{median * scale:9.1f} {unit} {best * scale:9.1f} {unit}"
-        ratio = f"{statistics.median(ours) / median:6.2f}x" if index else ""
+        ratios = [a / b for a, b in zip(ours, values, strict=True)]
+        ratio = f"{statistics.median(ratios):6.2f}x" if index else ""
         target = f"{targets[name]:6.2f}x" if name in targets else ""
         print(f"  {name:28} {times:>25} {spread(values):6.0%}  {ratio:>7} {target:>7}", flush=True)
