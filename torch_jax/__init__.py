@@ -35,7 +35,7 @@ _LAZY = {
     "NotTraceableError": "traced",
     "OperatorNotFound": "errors",
     "register_op": "dispatch",
-    "scan_layers": "scan_layers",
+    "scan_layers": "scan",
     "VerificationError": "verify",
     "config": "config",
     "explain": "history",

@@ -121,6 +121,7 @@ class Capture:
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.restore: list[Callable[[], None]] = []  # called when the trace is over
         self.undo: list[Callable[[], None]] = []  # called where it fails
+        self.failure: Exception | None = None  # raised in the function, and perhaps caught there
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}

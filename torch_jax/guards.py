@@ -36,7 +36,8 @@ class Guards:
 
         No other tensor may stand for those that are irreplaceable, such as an optimizer's.
         """
-        self.items = list(items)
+        # where one attribute of an object changed it is named, before all of the object's are
+        self.items = sorted(items, key=lambda item: item.kind == "contents")
         self.gradients = list(gradients.values())
         self.irreplaceable = {id(tensor): tensor for tensor in irreplaceable}
         self._arrange()

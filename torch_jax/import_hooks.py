@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import sys
@@ -151,6 +152,21 @@ def _patch_transformers(module: ModuleType) -> None:
     module.is_jax_jitting = is_jax_jitting  # type: ignore[attr-defined]
 
 
+def _patch_checkpoint(module: ModuleType) -> None:
+    """In a compiled function, what is computed again is kept apart from the first time."""
+    original = module.checkpoint
+
+    @functools.wraps(original)
+    def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.capture is not None:
+            from torch_jax import remat
+
+            function = remat.again(function)
+        return original(function, *args, **kwargs)
+
+    module.checkpoint = checkpoint  # type: ignore[attr-defined]
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "safetensors.torch": _patch_safetensors,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
@@ -158,6 +174,7 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch._higher_order_ops.scan": _control_flow("scan_op", "scan"),
     "torch._higher_order_ops.while_loop": _control_flow("while_loop_op", "while_loop"),
     "torch._higher_order_ops.utils": _patch_compiled_control_flow,
+    "torch.utils.checkpoint": _patch_checkpoint,
     "transformers.utils.import_utils": _patch_transformers,
     "torch.nn.attention.flex_attention": _patch_flex_attention,
 }

@@ -47,6 +47,7 @@ def install() -> None:
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
     _patch_backward()
+    _patch_manual_seed()
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         _patch_zero_grad(kind)
     for name in _NUMBERS_OF_MODULES:
@@ -66,6 +67,25 @@ def _patch_backward() -> None:
             return _original(*args, **kwargs)
 
         setattr(torch.autograd, name, run)
+
+
+def _patch_manual_seed() -> None:
+    """``torch.manual_seed`` seeds the CPU's generator too, at each call."""
+    original = torch.manual_seed
+
+    @functools.wraps(original)
+    def manual_seed(seed: int) -> Any:
+        generator = original(seed)
+        if ACTIVE.capture is not None:
+            action = functools.partial(original, seed)
+            ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
+        return generator
+
+    torch.manual_seed = manual_seed
+
+
+def _save_cpu_state() -> Any:
+    return functools.partial(torch.default_generator.set_state, torch.default_generator.get_state())
 
 
 def _patch_zero_grad(kind: Any) -> None:

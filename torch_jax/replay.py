@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import is_not
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch_jax.differentiable import Backward, Connected, Cut, Pullback
 from torch_jax.gradients import Gradients
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
-from torch_jax.places import put
+from torch_jax.places import Item, put, read_place, slot
 from torch_jax.program import Program
 from torch_jax.results import Call, Template, Templates
 from torch_jax.storage import is_jax
@@ -58,6 +59,18 @@ def trace(
     return entry, entry.first(session)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What Python runs when it collects garbage is none of the function's."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _Session:
     """One trace under way."""
 
@@ -80,6 +93,8 @@ class _Session:
         return leaf
 
     def _met(self, value: Any) -> None:
+        if isinstance(value, torch.nn.Module) and "_modules" not in vars(value):
+            return  # one that is being made
         for tensor in parameters_of(value):
             if (
                 not is_made_here(tensor) and tensor.is_leaf
@@ -90,7 +105,7 @@ class _Session:
 
     def trace(self, donate: bool) -> Traced:
         """Run the function under a trace and compile what it did."""
-        with x64():
+        with x64(), _no_collection():
             closed = jax.make_jaxpr(self._run)()
         self.capture.put_back()
         whole = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
@@ -118,6 +133,8 @@ class _Session:
                     "call could not repeat: return the new value instead"
                 )
             del args, kwargs, after
+            if self.capture.failure is not None:  # the function went on after it
+                raise self.capture.failure
             return self._finish(result)
 
     def _finish(self, result: list[Any]) -> list[jax.Array]:
@@ -127,7 +144,7 @@ class _Session:
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.finish()
-        self.watch.release()
+        self.watch.release(result[0])
         containers = {id(i.owner) for i in self.watch.items.values() if i.kind == "contents"}
         templates = Templates(self.capture, self.leaves, self._known(), containers)
         self.result = templates.of(result.pop())
@@ -188,6 +205,18 @@ class _Session:
 
     # --- afterwards -------------------------------------------------------------------------------
 
+    def _hooks(self) -> list[Item]:
+        """Where the hooks of parameters stand."""
+        items = []
+        for leaf in self.capture.leaves.values():
+            for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+                hooks = slot(leaf, name)
+                items.append(Item("attr", leaf, name, hooks, f"a parameter's {name}"))
+                if isinstance(hooks, dict):
+                    contents = read_place("contents", hooks, "")
+                    items.append(Item("contents", hooks, "", contents, f"a parameter's {name}"))
+        return items
+
     def _is_input(self, tensor: torch.Tensor) -> bool:
         return self.capture.input_of(tensor.untyped_storage()) is not None
 
@@ -195,6 +224,7 @@ class _Session:
         """What the trace relied on."""
         items = [item for item in self.watch.items.values() if item.read]
         items += self.optimizers.items.values()
+        items += self._hooks()
         stepped = {id(t) for o in self.optimizers.stepped for t in parameters_of(o)}
         gradients: dict[int, tuple[torch.Tensor, Any]] = {}
         for key, g in self.optimizers.gradients.items():
@@ -307,8 +337,8 @@ class Traced:
     def _rebind(self) -> None:
         """Take the storages from the tensors that the guards hold now."""
         self._storages = [self.guards.storages[k] for k in self._holders]
-        for slot, k in self._roots:
-            self.tape.env[slot] = self.guards.tensors[k]
+        for at, k in self._roots:
+            self.tape.env[at] = self.guards.tensors[k]
         captured = len(self._captured)
         written = {self._holders[at] for at in self._written if at < captured}
         tensors = [self.guards.tensors[k] for k in sorted(written)]

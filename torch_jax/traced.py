@@ -15,6 +15,7 @@ import jax
 import torch
 
 from torch_jax import errors
+from torch_jax.active import ACTIVE
 
 
 class DataDependentError(RuntimeError):
@@ -94,16 +95,24 @@ def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentE
     """The error for an operator that was called under a trace and needs values."""
     name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name}".removesuffix(".")
     instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
-    return DataDependentError(
+    return _remembered(
         f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "
         f"program is traced ({user_line()}). Instead, {instead}."
     )
 
 
+def _remembered(message: str) -> DataDependentError:
+    """The error, which a function that is captured whole must not survive by catching it."""
+    error = DataDependentError(message)
+    if ACTIVE.capture is not None:
+        ACTIVE.capture.failure = error
+    return error
+
+
 def needs_value_on_host(array: Any) -> DataDependentError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
     shape = ",".join(map(str, array.shape))
-    return DataDependentError(
+    return _remembered(
         f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
         f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
     )

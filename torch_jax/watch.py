@@ -25,7 +25,7 @@ import sys
 import types
 import weakref
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,21 +36,11 @@ from torch_jax import traced
 from torch_jax.active import ACTIVE
 from torch_jax.names import Names, is_watched_file, names_of, watched_names
 from torch_jax.places import PLAIN, Item, on_class, put, read_place, same
+from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
 from torch_jax.storage import is_jax_storage
 from torch_jax.tape import Number
 from torch_jax.traced import is_traced
 
-# Builtins that give another value at each call, or whose effect a compiled call would not have.
-_CLOCK = "is read once, while the function is traced; read the clock outside of it"
-_CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
-_REFUSED = {
-    "print": "prints once, while the function is traced; print outside of it",
-    "input": "asks once, while the function is traced; ask outside of it",
-    "urandom": "draws once, while the function is traced; use torch.rand(..., device='jax')",
-    **dict.fromkeys((*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)), _CLOCK),
-    **dict.fromkeys(("now", "utcnow", "today", "localtime", "gmtime"), _CLOCK),
-}
-_READERS_OF_TENSORS = {"tolist", "numpy", "__array__", "__dlpack__"}
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 _GLOBAL_HOOKS = {
     name: value
@@ -110,7 +100,9 @@ class Watch:
         self._started: set[int] = set()
         self._old: Any = None
         self._importing = 0
+        self._in_a_place = False  # whether what is walked stands in a global, cell or attribute
         self._intact = True
+        self._refused: Exception | None = None
         self._random: Any = None
         self._callback = self._event  # kept, since CPython borrows it while it runs
 
@@ -141,11 +133,11 @@ class Watch:
                 self._enter(frame, names)
         elif event == "c_call":
             name = arg.__name__
-            if name in _READERS_OF_TENSORS:
-                _fix_values(arg)
-            if name in _REFUSED and _is_refused(arg, frame.f_code):
-                why = f"{name}() inside torch_jax.jit {_REFUSED[name]}"
-                raise traced.NotTraceableError(f"{why} ({traced.user_line()})")
+            if name in READERS_OF_TENSORS and watched_names(frame.f_code) is not None:
+                fix_values(arg)
+            if name in REFUSED and is_refused(arg, frame.f_code):
+                why = f"{name}() inside torch_jax.jit {REFUSED[name]}"
+                self._refuse(f"{why} ({traced.user_line()})")
 
     def _enter(self, frame: Any, names: Names) -> None:
         sys.setprofile(None)
@@ -163,13 +155,18 @@ class Watch:
         finally:
             sys.setprofile(self._callback)
 
+    def _refuse(self, message: str) -> None:
+        """Stop the function; should it catch the error and go on, it is raised at the end."""
+        self._refused = traced.NotTraceableError(message)
+        raise self._refused
+
     def _refuse_started_generator(self, frame: Any) -> None:
         flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
         if not frame.f_code.co_flags & flags:
             return
         resumed = frame.f_code.co_code[frame.f_lasti + 1] != 0  # RESUME's argument
         if resumed and id(frame) not in self._started:
-            raise traced.NotTraceableError(
+            self._refuse(
                 f"{frame.f_code.co_name}() was started before this function under torch_jax.jit "
                 f"and goes on inside it, which a compiled call cannot repeat "
                 f"({traced.user_line()}). Take its next value outside and pass it as an argument."
@@ -198,7 +195,7 @@ class Watch:
         for name in names.globals | names.global_stores:
             item = self._note("dict", owner, name, name)
             item.read |= name in names.globals
-            self._walk(item.value, name, reach)
+            self._walk_place(item, name, reach)
 
     def _note(self, kind: str, owner: Any, key: Any, label: str, read: bool = False) -> Item:
         place = (kind, id(owner), key)
@@ -253,7 +250,7 @@ class Watch:
         inner = reach if names is None else _union(reach, names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             item = self._note("cell", cell, name, name, read=True)
-            self._walk(item.value, name, inner)
+            self._walk_place(item, name, inner)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._note("attr", value, name, f"{label}.{name}")  # read where the code has run
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
@@ -297,7 +294,8 @@ class Watch:
 
     def _state(self, value: Any, label: str, _reach: Reach) -> None:
         """What moves on when it is used: an iterator, a generator of random numbers."""
-        self._note("state", value, "", label)
+        if self._in_a_place:
+            self._note("state", value, "", label)
 
     def _jitted(self, value: Any, label: str, reach: Reach) -> None:
         self._walk(value.function, label, reach)
@@ -318,7 +316,14 @@ class Watch:
 
     def _attribute(self, owner: dict, name: str, label: str, reach: Reach) -> None:
         item = self._note("dict", owner, name, label)
-        self._walk(item.value, label, reach)
+        self._walk_place(item, label, reach)
+
+    def _walk_place(self, item: Item, label: str, reach: Reach) -> None:
+        old, self._in_a_place = self._in_a_place, True
+        try:
+            self._walk(item.value, label, reach)
+        finally:
+            self._in_a_place = old
 
     def _object(self, value: Any, label: str, reach: Reach) -> None:
         """The attributes that an object has or might have."""
@@ -358,8 +363,8 @@ class Watch:
                 self._attribute(inner, name, f"{label}.{name}", reach)
         for hooks in _HOOKS & owner.keys():
             self._elements(owner[hooks], f"{label}.{hooks}", reach)
-        for name, hooks in _GLOBAL_HOOKS.items():
-            self._elements(hooks, name, reach)
+        for name, everywhere in _GLOBAL_HOOKS.items():
+            self._elements(everywhere, name, reach)
 
     # --- afterwards -------------------------------------------------------------------------------
 
@@ -372,17 +377,12 @@ class Watch:
                 self._walk(value, label, reach)
         for item in self.items.values():
             self._mark(item, reach)
+        if self._refused is not None:
+            raise self._refused
         if not self._intact:
             raise traced.NotTraceableError(
                 "the function sets a profiler of its own (sys.setprofile), or one raised: what it "
                 "reads could not be watched"
-            )
-        moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
-        if moved:
-            raise traced.NotTraceableError(
-                f"{moved[0].label}, a {type(moved[0].owner).__name__}, is moved on inside a "
-                "function under torch_jax.jit, which a compiled call cannot repeat. Take its next "
-                "value outside and pass it as an argument."
             )
         if self._random != (random.getstate(), _numpy_state()):
             raise traced.NotTraceableError(
@@ -415,15 +415,46 @@ class Watch:
             if isinstance(function, types.FunctionType):
                 self._walk(function, function.__qualname__, _NOTHING)
 
-    def release(self) -> None:
+    def release(self, result: Any) -> None:
         """Let go of everything that was only kept for as long as the function ran.
 
-        Places in objects that the function made, and that nothing else holds, go too.
+        Places in objects that the function made, and that nothing but its result holds, go too.
         """
         self._roots.clear()
         self._kept.clear()
+        self._drop_made(result)
         while self._drop_garbage():
             pass
+        moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
+        if moved:
+            raise traced.NotTraceableError(
+                f"{moved[0].label}, a {type(moved[0].owner).__name__}, is moved on inside a "
+                "function under torch_jax.jit, which a compiled call cannot repeat. Take its next "
+                "value outside and pass it as an argument."
+            )
+
+    def _drop_made(self, result: Any) -> None:
+        """Forget containers of the result that the function made."""
+        found: dict[int, Any] = {}
+        uses: Counter[int] = Counter()  # by other containers of the result
+        queue, inner = [result], [result]
+        while queue:
+            value = queue.pop()
+            if isinstance(value, dict | list | tuple) and id(value) not in found:
+                found[id(value)] = value
+                inner = list(value.values() if isinstance(value, dict) else value)
+                uses.update(map(id, inner))
+                queue += inner
+                attributes = vars(value).values() if hasattr(value, "__dict__") else ()
+                uses.update(map(id, attributes))
+        del value, queue, inner
+        owners = Counter(id(item.owner) for item in self.items.values())
+        for key in list(found):
+            # by ``found``, the argument of getrefcount, and who passed the result here
+            known = 2 + uses[key] + owners[key] + 2 * (key == id(result))
+            if sys.getrefcount(found[key]) <= known:
+                mine = {key, id(getattr(found[key], "__dict__", None))}
+                self.items = {p: i for p, i in self.items.items() if p[1] not in mine}
 
     def _drop_garbage(self) -> bool:
         before = len(self.items)
@@ -500,24 +531,8 @@ def is_made_here(value: Any) -> bool:
     return is_traced(memory.array) and capture.input_of(memory) is None
 
 
-def _fix_values(method: Any) -> None:
-    """A CPU tensor is read around the dispatcher: its values must be the same at each call."""
-    tensor, capture = getattr(method, "__self__", None), ACTIVE.capture
-    if capture is not None and isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
-        capture.host.fix(tensor)
-
-
 def _is_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and not hasattr(value, "__dict__")
-
-
-def _is_refused(function: Any, caller: Any) -> bool:
-    if function.__name__ == "urandom":
-        return True
-    owner = getattr(function, "__self__", None)
-    module = getattr(function, "__module__", None) or getattr(owner, "__module__", "")
-    known = module in ("builtins", "time", "datetime")
-    return known and watched_names(caller) is not None
 
 
 def _is_users_module(module: types.ModuleType) -> bool:

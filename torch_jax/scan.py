@@ -43,6 +43,7 @@ def scan_layers(
     Raises:
       ValueError: the layers are not alike, or change the shape or dtype of ``x``.
 
+    >>> import torch_jax
     >>> layers = [torch.nn.Linear(3, 3).to("jax") for _ in range(4)]
     >>> run = torch_jax.jit(lambda x: scan_layers(layers, x))
     >>> x = torch.ones(2, 3, device="jax")
