@@ -78,6 +78,7 @@ class _Session:
         self.function, self.form, self.leaves = function, form, leaves
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
+        self.met: set[int] = set()  # parameters of modules and optimizers that were reached
         self.watch = self.capture.watch = Watch(self._met)
         self.fills: dict[int, int] = {}  # slots of the tape, by the leaf that fills them
         self.given = [self._argument(i, leaf, i in numbers) for i, leaf in enumerate(leaves)]
@@ -96,9 +97,9 @@ class _Session:
         if isinstance(value, torch.nn.Module) and "_modules" not in vars(value):
             return  # one that is being made
         for tensor in parameters_of(value):
-            if (
-                not is_made_here(tensor) and tensor.is_leaf
-            ):  # ``functional_call`` puts others in their place
+            # ``functional_call`` puts others in their place
+            if not is_made_here(tensor) and tensor.is_leaf:
+                self.met.add(id(tensor))
                 self.optimizers.note_gradient(tensor)
 
     # --- tracing ----------------------------------------------------------------------------------
@@ -144,6 +145,7 @@ class _Session:
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.finish()
+        self._forget_own_leaves()
         self.watch.release(result[0])
         containers = {id(i.owner) for i in self.watch.items.values() if i.kind == "contents"}
         templates = Templates(self.capture, self.leaves, self._known(), containers)
@@ -179,6 +181,15 @@ class _Session:
         known = list(self.watch.tensors.values())
         pullback = Pullback(self.capture, leaves, self.leaves, known)
         return pullback if pullback.positions and pullback.inputs else None
+
+    def _forget_own_leaves(self) -> None:
+        """Leaves that the function made of others' memory, such as ``x.detach()``, are its own."""
+        held = [*self.watch.tensors.values(), *self.leaves]
+        held += [t for o in self.optimizers.stepped for t in parameters_of(o)]
+        known = set(map(id, held)) | self.met
+        for table in (self.capture.leaves, self.optimizers.gradients):
+            for key in table.keys() - known:
+                del table[key]
 
     def _known(self) -> dict[int, torch.Tensor]:
         known = self.watch.tensors | self.capture.leaves

@@ -112,9 +112,11 @@ class Watch:
         """Watch this thread; ``function`` is about to be called with ``args``."""
         self._random, self._numpy = (random.getstate(), _numpy_state()), np.random.get_state()
         self._old = sys.getprofile()
+        self._in_a_place = True
         self._root(function, "", _NOTHING)
         for arg in args:
             self._root(arg, "an argument", _NOTHING)
+        self._in_a_place = False
         sys.setprofile(self._callback)
 
     def stop(self) -> None:
@@ -195,7 +197,7 @@ class Watch:
         for name in names.globals | names.global_stores:
             item = self._note("dict", owner, name, name)
             item.read |= name in names.globals
-            self._walk_place(item, name, reach)
+            self._walk_placed(item.value, name, reach)
 
     def _note(self, kind: str, owner: Any, key: Any, label: str, read: bool = False) -> Item:
         place = (kind, id(owner), key)
@@ -213,7 +215,7 @@ class Watch:
         """Note what can be reached from a value."""
         if isinstance(value, PLAIN):
             return
-        key = (id(value), reach.key)
+        key = (id(value), reach.key, self._in_a_place)
         if key in self._seen:
             return
         self._seen.add(key)
@@ -225,8 +227,9 @@ class Watch:
     def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
         if is_made_here(value):
             return
-        self.tensors.setdefault(id(value), value)
-        self.on_object(value)
+        if self._in_a_place:
+            self.tensors.setdefault(id(value), value)
+            self.on_object(value)
         if getattr(value, "__dict__", None):
             self._object(value, label, reach)
 
@@ -250,11 +253,11 @@ class Watch:
         inner = reach if names is None else _union(reach, names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             item = self._note("cell", cell, name, name, read=True)
-            self._walk_place(item, name, inner)
+            self._walk_placed(item.value, name, inner)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._note("attr", value, name, f"{label}.{name}")  # read where the code has run
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        self._fixed(defaults, f"{label}'s default", inner)
+        self._walk_placed(defaults, f"{label}'s default", inner)
         if value.__dict__:
             self._object(value, label, reach)
 
@@ -290,7 +293,7 @@ class Watch:
         """A weak reference, or a context variable."""
         kind = "weak" if isinstance(value, weakref.ref) else "context"
         item = self._note(kind, value, "", label, read=True)
-        self._walk(item.value, label, reach)
+        self._walk_placed(item.value, label, reach)
 
     def _state(self, value: Any, label: str, _reach: Reach) -> None:
         """What moves on when it is used: an iterator, a generator of random numbers."""
@@ -312,16 +315,17 @@ class Watch:
             self._note("class", value, name, f"{value.__name__}.{name}", read=True)
             if isinstance(known, staticmethod | classmethod):
                 known = known.__func__
-            self._walk(known.fget if isinstance(known, property) else known, name, reach)
+            self._walk_placed(known.fget if isinstance(known, property) else known, name, reach)
 
     def _attribute(self, owner: dict, name: str, label: str, reach: Reach) -> None:
         item = self._note("dict", owner, name, label)
-        self._walk_place(item, label, reach)
+        self._walk_placed(item.value, label, reach)
 
-    def _walk_place(self, item: Item, label: str, reach: Reach) -> None:
+    def _walk_placed(self, value: Any, label: str, reach: Reach) -> None:
+        """Walk what stands in a place: a global, a cell, an attribute, a default."""
         old, self._in_a_place = self._in_a_place, True
         try:
-            self._walk(item.value, label, reach)
+            self._walk(value, label, reach)
         finally:
             self._in_a_place = old
 
@@ -353,7 +357,7 @@ class Watch:
             for name in {slots} if isinstance(slots, str) else set(slots):
                 if name in reach.names or reach.everything:
                     item = self._note("attr", value, name, f"{label}.{name}", read=True)
-                    self._walk(item.value, label, reach)
+                    self._walk_placed(item.value, label, reach)
         self._class(kind, label, reach)
 
     def _submodules(self, owner: dict, label: str, reach: Reach) -> None:
@@ -451,7 +455,7 @@ class Watch:
         owners = Counter(id(item.owner) for item in self.items.values())
         for key in list(found):
             # by ``found``, the argument of getrefcount, and who passed the result here
-            known = 2 + uses[key] + owners[key] + 2 * (key == id(result))
+            known = 2 + uses[key] + owners[key] + 3 * (key == id(result))
             if sys.getrefcount(found[key]) <= known:
                 mine = {key, id(getattr(found[key], "__dict__", None))}
                 self.items = {p: i for p, i in self.items.items() if p[1] not in mine}
