@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, is_
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -54,21 +55,28 @@ class Guards:
         self._absent, self._absent_keys, _ = _columns(absent)
         self._classes, self._class_names, self._class_values = _columns(by_kind["class"])
         self._instances, _, self._types = _columns(by_kind["type"])
-        self._objects, self._names, self._attributes = _columns(by_kind["attr"])
+        plain = (torch.Tensor, FunctionType)  # that have the attribute for sure
+        slots = [i for i in by_kind["attr"] if not isinstance(i.owner, plain)]
+        self._objects, self._names, self._attributes = _columns(slots)
+        self._sure = _by_name([i for i in by_kind["attr"] if isinstance(i.owner, plain)])
         self._cells = [i.owner for i in by_kind["cell"]]
         self._cell_values = [i.value for i in by_kind["cell"]]
         self._containers: list[Any] = []
         self._lengths: list[int] = []
+        self._full: list[Any] = []
         for item in by_kind["contents"]:
             views = _views(item.owner)
-            self._containers += views
-            self._lengths += [len(item.value) // len(views)] * len(views)
+            self._containers.append(item.owner)
+            self._lengths.append(len(item.value) // len(views))
+            if item.value:
+                self._full += views
         self._contents = [v for i in by_kind["contents"] for v in i.value]
         self._others = [*by_kind["bytes"], *by_kind["cache"]]
         self._referents = [*by_kind["weak"], *by_kind["context"]]
         self._leaves = [tensor for tensor, _ in self.gradients]
         self._leaf_gradients = [gradient for _, gradient in self.gradients]
-        held = chain(self._values, self._attributes, self._cell_values, self._contents)
+        sure = chain.from_iterable(values for _, _, values in self._sure)
+        held = chain(self._values, self._attributes, sure, self._cell_values, self._contents)
         found = {id(v): v for v in (*held, *self._leaf_gradients, *self.irreplaceable.values())}
         self.tensors = [v for v in found.values() if isinstance(v, torch.Tensor)]
         self.storages = list(map(_storage_of, self.tensors))
@@ -82,7 +90,8 @@ class Guards:
             and all(map(is_, map(_storage_of, self.tensors), self.storages))
             and self._forms(*self.tensors)
             and list(map(len, self._containers)) == self._lengths
-            and all(map(is_, chain.from_iterable(self._containers), self._contents))
+            and all(map(is_, chain.from_iterable(self._full), self._contents))
+            and all(all(map(is_, map(g, owners), values)) for g, owners, values in self._sure)
             and all(map(is_, map(_cell_contents, self._cells), self._cell_values))
             and all(map(is_, map(slot, self._objects, self._names), self._attributes))
             and not any(map(dict.__contains__, self._absent, self._absent_keys))
@@ -135,6 +144,13 @@ class Guards:
                 self._compare(label, one, other, replaced)
         elif not same(old, new):
             raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
+
+
+def _by_name(items: list[Item]) -> list[tuple[Any, list, list]]:
+    """For each attribute its getter, the owners, and what they have."""
+    names = dict.fromkeys(i.key for i in items)
+    columns = ((name, _columns([i for i in items if i.key == name])) for name in names)
+    return [(attrgetter(name), owners, values) for name, (owners, _, values) in columns]
 
 
 def _columns(items: list[Item]) -> tuple[list, list, list]:

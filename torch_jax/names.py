@@ -126,7 +126,7 @@ def is_watched_file(filename: str) -> bool:
     if filename.startswith(_TORCH):
         watched = filename.startswith(_WATCHED_IN_TORCH)
         return watched and not filename.startswith(_UNWATCHED_IN_TORCH)
-    if filename.startswith((*_OTHERS, "<frozen ")):
+    if filename.startswith((*_OTHERS, "<frozen ")) or filename.endswith("typing_extensions.py"):
         return False
     return not filename.startswith(_STDLIB) or "site-packages" in filename
 

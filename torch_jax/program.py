@@ -97,7 +97,7 @@ class Program:
             shapes = [
                 jax.ShapeDtypeStruct(self.avals[i].shape, self.avals[i].dtype) for i in self.rest
             ]
-            self.lowered = jitted.lower(vector, *shapes)
+            self.lowered: Any = jitted.lower(vector, *shapes)
             self.call, self.reused = _compile(self.lowered)
         self.seconds = time.perf_counter() - start
 

@@ -16,7 +16,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax import errors, program, transfer
+from torch_jax import errors, program, random, transfer
 from torch_jax.capture import Capture, Input
 from torch_jax.differentiable import Backward, Connected, Cut, Pullback
 from torch_jax.gradients import Gradients
@@ -56,6 +56,7 @@ def trace(
     if not run:
         session.roll_back()
         return entry, None
+    entry.program.lowered = None  # megabytes of text that nobody asked for
     return entry, entry.first(session)
 
 
@@ -244,10 +245,7 @@ class _Session:
             if g.before is None:
                 if g.tensor.grad is not None or key in stepped or self.watch.reads("grad"):
                     gradients[key] = g.tensor, None
-            elif (
-                self.watch.reads("grad")
-                or self.capture.input_of(g.before.untyped_storage()) is not None
-            ):
+            elif self.watch.reads("grad") or self._is_input(g.before):
                 gradients[key] = g.tensor, g.before
         irreplaceable = [t for o in self.optimizers.stepped for t in parameters_of(o)]
         irreplaceable += self.watch.cached.values()
@@ -532,8 +530,6 @@ class _Form:
 
 
 def _words_before(draws: Any) -> Any:
-    from torch_jax import random
-
     return random.words(draws.seed, draws.offset)
 
 
