@@ -47,17 +47,17 @@ def trace(
 
     Whatever goes wrong, tensors and Python's state are as before.
     """
-    session = _Session(function, leaves, form, numbers)
+    tracing = _Tracing(function, leaves, form, numbers)
     try:
-        entry = session.trace(donate)
+        entry = tracing.trace(donate)
     except BaseException:
-        session.roll_back()
+        tracing.roll_back()
         raise
     if not run:
-        session.roll_back()
+        tracing.roll_back()
         return entry, None
     entry.program.lowered = None  # megabytes of text that nobody asked for
-    return entry, entry.first(session)
+    return entry, entry.first(tracing)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Session:
+class _Tracing:
     """One trace under way."""
 
     def __init__(self, function: Any, leaves: list, form: Any, numbers: frozenset[int]):
@@ -257,22 +257,22 @@ class Traced:
     """A compiled trace: what it takes from where, and what becomes of its results."""
 
     def __init__(
-        self, session: _Session, closed: Any, donate: bool, backward: Backward | None = None
+        self, tracing: _Tracing, closed: Any, donate: bool, backward: Backward | None = None
     ):
         """Arrange the inputs by kind, and compile."""
-        capture = session.capture
+        capture = tracing.capture
         self.backward = backward
-        self.tape, self.fills = capture.tape, session.fills
-        self.guards = session.guards()
-        self.result, self.effects = session.result, session.effects
+        self.tape, self.fills = capture.tape, tracing.fills
+        self.guards = tracing.guards()
+        self.result, self.effects = tracing.result, tracing.effects
         templates = [self.result, *(template for _, template in self.effects)]
-        self.gradients = Gradients(session.gradients, templates)
-        self.checks = [(message, kind) for _, message, kind in session.checks]
+        self.gradients = Gradients(tracing.gradients, templates)
+        self.checks = [(message, kind) for _, message, kind in tracing.checks]
         self.verified, self.donates = 0, True
-        self._arrange(session)
+        self._arrange(tracing)
         order = [*self._captured, *self._given, *self._hosts, *self._words]
         inputs = capture.inputs
-        written = {inputs.index(entry) for entry in session.written}
+        written = {inputs.index(entry) for entry in tracing.written}
         if backward is not None:
             written -= set(backward.cut.kept)  # the backward pass needs them as they were
         numbers = [i for i, entry in enumerate(inputs) if entry.kind == "number"]
@@ -280,20 +280,20 @@ class Traced:
         self.program = Program(closed, numbers, order, written if donate else set())
         self._donated = [at - 1 for at in self.program.donated]
         place = {index: at for at, index in enumerate(order)}
-        self._written = [place[inputs.index(entry)] for entry in session.written]
-        self._flags = len(self._written) + len(session.made)
+        self._written = [place[inputs.index(entry)] for entry in tracing.written]
+        self._flags = len(self._written) + len(tracing.made)
         if backward is not None:
             spot = place | {index: ~at for at, index in enumerate(numbers)}
             self._kept = [spot[index] for index in backward.cut.kept]
-            self._sources = self._sources_of(backward.pullback, session.leaves)
+            self._sources = self._sources_of(backward.pullback, tracing.leaves)
         self._rebind()
         self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
         self._needed()
-        self.repeatable = self._why_not(session)
+        self.repeatable = self._why_not(tracing)
 
-    def _arrange(self, session: _Session) -> None:
+    def _arrange(self, tracing: _Tracing) -> None:
         """Sort the inputs: captured storages, arguments' storages, host arrays, key words."""
-        inputs, leaves = session.capture.inputs, session.leaves
+        inputs, leaves = tracing.capture.inputs, tracing.leaves
         self.inputs = inputs
         owners = {
             id(leaf.untyped_storage()): i
@@ -319,13 +319,13 @@ class Traced:
         self._hosts = [i for i, entry in enumerate(inputs) if entry.kind == "host"]
         self._words = [i for i, entry in enumerate(inputs) if entry.kind == "words"]
         self._host_slots = [inputs[i].source for i in self._hosts]
-        self._draws = list(session.capture.draws.values())
+        self._draws = list(tracing.capture.draws.values())
         for draws in self._draws:
             draws.end()
         self._pinned = {i: held[key] for key, i in owners.items() if key in held}
-        _refuse_unknown_roots(session)
+        _refuse_unknown_roots(tracing)
         held_tensors = {id(tensor): k for k, tensor in enumerate(self.guards.tensors)}
-        roots = session.capture.host.roots
+        roots = tracing.capture.host.roots
         self._roots = [(slot, held_tensors[id(t)]) for t, slot, _ in roots if id(t) in held_tensors]
 
     def _sources_of(self, pullback: Pullback, leaves: list[Any]) -> list[tuple[str, int]]:
@@ -362,29 +362,29 @@ class Traced:
         slots = {leaf.slot for t in templates for leaf in t.leaves if hasattr(leaf, "slot")}
         self.tape.prune(slots | set(self.number_slots) | set(self._host_slots))
 
-    def _why_not(self, session: _Session) -> str | None:
+    def _why_not(self, tracing: _Tracing) -> str | None:
         """Why the trace cannot stand for later calls, None where it can."""
-        if session.strays:
-            shown = ", ".join(f"{s.array.dtype}{list(s.array.shape)}" for s in session.strays[:3])
+        if tracing.strays:
+            shown = ", ".join(f"{s.array.dtype}{list(s.array.shape)}" for s in tracing.strays[:3])
             return (
-                f"{len(session.strays)} new tensors ({shown}) are kept in a place that is not "
+                f"{len(tracing.strays)} new tensors ({shown}) are kept in a place that is not "
                 "watched; return them instead"
             )
         return None
 
     # --- calling ----------------------------------------------------------------------------------
 
-    def first(self, session: _Session) -> Any:
+    def first(self, tracing: _Tracing) -> Any:
         """Run for the call that was traced: Python's part of it has been done."""
         for entry in self.inputs:
             entry.array = None
         words = [_words_before(draws) for draws in self._draws]
-        outputs, saved = self._launch(session.leaves, self.tape.env, words)
-        call = self._call(session.leaves, self.tape.env, outputs)
-        for index, memory in enumerate(session.made):
+        outputs, saved = self._launch(tracing.leaves, self.tape.env, words)
+        call = self._call(tracing.leaves, self.tape.env, outputs)
+        for index, memory in enumerate(tracing.made):
             memory.array = call.outputs[index]
             call.made[index] = memory
-        call.tensors.update(session.originals)
+        call.tensors.update(tracing.originals)
         result = self._result(call, saved)
         for entry in self.inputs:
             entry.source, entry.tracer = None, None
@@ -542,12 +542,12 @@ def _unknown(entry: Input) -> NotTraceableError:
     )
 
 
-def _refuse_unknown_roots(session: _Session) -> None:
+def _refuse_unknown_roots(tracing: _Tracing) -> None:
     """Raise for CPU tensors whose origin is not known."""
-    known = {id(t.untyped_storage()) for t in session.watch.tensors.values()}
-    known |= {id(t.untyped_storage()) for t in session.leaves if isinstance(t, torch.Tensor)}
-    known |= {id(t.untyped_storage()) for t in _state_tensors(session.optimizers.stepped)}
-    for tensor, _, line in session.capture.host.roots:
+    known = {id(t.untyped_storage()) for t in tracing.watch.tensors.values()}
+    known |= {id(t.untyped_storage()) for t in tracing.leaves if isinstance(t, torch.Tensor)}
+    known |= {id(t.untyped_storage()) for t in _state_tensors(tracing.optimizers.stepped)}
+    for tensor, _, line in tracing.capture.host.roots:
         if id(tensor.untyped_storage()) not in known:
             raise NotTraceableError(
                 f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is neither "
