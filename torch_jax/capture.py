@@ -278,13 +278,8 @@ class Capture:
     @contextmanager
     def unseen(self) -> Iterator[None]:
         """Run Python that is none of the user's, such as PyTorch's own compiler."""
-        profiler = sys.getprofile()
-        sys.setprofile(None)
-        try:
-            with _no_modes():
-                yield
-        finally:
-            sys.setprofile(profiler)
+        with _unwatched(), _no_modes():
+            yield
 
     @contextmanager
     def watching_inside(self) -> Iterator[None]:
@@ -297,13 +292,21 @@ class Capture:
 def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
     capture, ACTIVE.capture = ACTIVE.capture, None
-    profiler = sys.getprofile()
-    sys.setprofile(None)
     try:
-        with program.outside_of_traces(), _no_modes():
+        with _unwatched(), program.outside_of_traces(), _no_modes():
             yield
     finally:
         ACTIVE.capture = capture
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Run Python that is none of the user's, without the profile function that watches it."""
+    profiler = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
         sys.setprofile(profiler)
 
 
@@ -317,12 +320,8 @@ class _Mode(TorchDispatchMode):
         self.capture = capture
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        profiler = sys.getprofile()
-        sys.setprofile(None)  # operators are none of the user's Python
-        try:
+        with _unwatched():
             return self.capture.operator(func, args, kwargs or {})
-        finally:
-            sys.setprofile(profiler)
 
 
 def moved_on(words: Any, steps: int) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, geometry, storage, traced
+from torch_jax import dtypes, geometry, storage, traced, transfer
 from torch_jax.storage import is_jax
 from torch_jax.tape import Number, Tape
 
@@ -124,7 +124,9 @@ class Host:
         if self.may_change(tensor):
             self.tape.record(_same_form(array), (slot,), None, needed=True)
             array = self.capture.new_input("host", slot, array.shape, array.dtype)
-        made = storage.wrap(array if traced.is_traced(array) else _constant(array), tensor.dtype)
+        else:
+            array = transfer.array_of(tensor.permute(order))
+        made = storage.wrap(array, tensor.dtype)
         back = sorted(range(len(order)), key=order.__getitem__)
         return made.permute(back) if order != tuple(range(tensor.dim())) else made
 
@@ -194,15 +196,6 @@ class Host:
             slot = self.tape.record(_Replay(func, form), operands, result)
             if not isinstance(result, torch.Tensor):
                 self.tape.expect(str(func), slot)
-
-
-def _constant(array: np.ndarray) -> Any:
-    import jax
-
-    from torch_jax.x64 import x64
-
-    with x64():
-        return jax.device_put(array)
 
 
 def _save_tensors(*values: Any) -> Any:

@@ -163,9 +163,12 @@ class Optimizers:
         self.capture = capture
         self.gradients: dict[int, Gradient] = {}
         self.items: dict[tuple, Item] = {}
-        self.lifted: dict[int, tuple[Any, int]] = {}  # optimizers, and how many numbers were lifted
         self.stepped: list[Any] = []
         self._running: list[tuple[Any, list, Any]] = []
+
+    def stepped_parameters(self) -> list[torch.Tensor]:
+        """The parameters of the optimizers that stepped."""
+        return [tensor for optimizer in self.stepped for tensor in parameters_of(optimizer)]
 
     @property
     def is_stepping(self) -> bool:
@@ -215,22 +218,20 @@ class Optimizers:
         self.capture.restore.append(functools.partial(self._restore, optimizer))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
+        if not _is_lifted(value):
+            return value
         if type(value) is float:
             return self._number(optimizer, index, key, None)
-        if isinstance(value, tuple) and any(type(v) is float for v in value):
-            each = enumerate(value)
-            return tuple(
-                self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
-            )
-        return value
+        each = enumerate(value)
+        return tuple(
+            self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
+        )
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
             ("read", id(optimizer), index, key, part), _Read(optimizer, index, key, part)
         )
         slot, _ = self.capture.tape.once(read, ())
-        _, count = self.lifted.get(id(optimizer), (optimizer, 0))
-        self.lifted[id(optimizer)] = optimizer, count + 1
         return Number(self.capture, slot)
 
     def after_step(self, optimizer: Any) -> None:
@@ -257,10 +258,7 @@ class Optimizers:
         for group in optimizer.param_groups:
             self._item("contents", group["params"], "", f"{name}'s parameters")
             for key, value in group.items():
-                lifted = type(value) is float or (
-                    isinstance(value, tuple) and any(type(v) is float for v in value)
-                )
-                if key != "params" and not lifted:
+                if key != "params" and not _is_lifted(value):
                     self._item("dict", group, key, f"{name}'s {key}")
             for parameter in group["params"]:
                 if ("dict", id(optimizer.state), parameter) not in self.items:
@@ -343,6 +341,12 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if ACTIVE.capture is not None:
         ACTIVE.capture.optimizers.after_step(optimizer)
+
+
+def _is_lifted(value: Any) -> bool:
+    """Whether a value of a group holds numbers that become inputs."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return any(type(part) is float for part in parts)
 
 
 def _step_hooks(optimizer: Any) -> list[dict]:

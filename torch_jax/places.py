@@ -38,11 +38,11 @@ class Item:
     - ``weak`` and ``context``: what a weak reference or a context variable refers to.
     """
 
-    _slots__ = ("kind", "owner", "key", "value", "label", "read", "written")
+    _slots__ = ("kind", "owner", "key", "value", "label", "read")
 
     def __init__(self, kind: str, owner: Any, key: Any, value: Any, label: str):
         self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
-        self.read = self.written = False
+        self.read = False
 
     def now(self) -> Any:
         """What stands there now."""

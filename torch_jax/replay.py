@@ -186,7 +186,7 @@ class _Tracing:
     def _forget_own_leaves(self) -> None:
         """Leaves that the function made of others' memory, such as ``x.detach()``, are its own."""
         held = [*self.watch.tensors.values(), *self.leaves]
-        held += [t for o in self.optimizers.stepped for t in parameters_of(o)]
+        held += self.optimizers.stepped_parameters()
         known = set(map(id, held)) | self.met
         for table in (self.capture.leaves, self.optimizers.gradients):
             for key in table.keys() - known:
@@ -237,7 +237,8 @@ class _Tracing:
         items = [item for item in self.watch.items.values() if item.read]
         items += self.optimizers.items.values()
         items += self._hooks()
-        stepped = {id(t) for o in self.optimizers.stepped for t in parameters_of(o)}
+        irreplaceable = self.optimizers.stepped_parameters()
+        stepped = set(map(id, irreplaceable))
         gradients: dict[int, tuple[torch.Tensor, Any]] = {}
         for key, g in self.optimizers.gradients.items():
             if g.reset:
@@ -247,7 +248,6 @@ class _Tracing:
                     gradients[key] = g.tensor, None
             elif self.watch.reads("grad") or self._is_input(g.before):
                 gradients[key] = g.tensor, g.before
-        irreplaceable = [t for o in self.optimizers.stepped for t in parameters_of(o)]
         irreplaceable += self.watch.cached.values()
         irreplaceable += [g.tensor for g, _ in self.gradients]
         return Guards(items, gradients, irreplaceable)
