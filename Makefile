@@ -8,8 +8,9 @@ SAMPLES ?= 0
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO_ARGS ?=
+EXAMPLE_ARGS ?=
 BENCH_ARGS ?=
-PYTEST = $(BIN)/python -m pytest -n $(JOBS)
+PYTEST = TORCH_JAX_CACHE=0 $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
 
@@ -34,6 +35,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
+$(VENV)/.examples: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) -e '.[examples]'
+	@touch $@
+
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) -e '.[demo]'
 	@touch $@
@@ -42,6 +47,9 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 demo: $(VENV)/.demo  ## search and train on real text, on JAX and on CPU (DEMO_ARGS="--quick")
 	$(BIN)/python -m demo $(DEMO_ARGS)
+
+example: $(VENV)/.examples  ## diffusers' video pipeline on worker threads (EXAMPLE_ARGS="--quick")
+	$(BIN)/python -m examples.video_pipeline $(EXAMPLE_ARGS)
 
 test: $(VENV)/.dev  ## the quick tests
 	$(PYTEST) --ignore=tests/conformance -m "not slow"
@@ -74,4 +82,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo test test-all test-rest conformance docs bench lint clean
+.PHONY: help demo example test test-all test-rest conformance docs bench lint clean

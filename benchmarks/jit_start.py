@@ -13,7 +13,7 @@ from benchmarks import cases
 from benchmarks.timing import compare, in_fresh_process
 
 ROUNDS, CACHE_ROUNDS = 5, 3
-TARGET = 1.25
+TARGET, CACHE_TARGET = 1.25, 0.4
 OURS, BARE = "torch_jax.jit", "hand-written JAX"
 MODULE = "benchmarks.jit_start"
 
@@ -22,17 +22,18 @@ def run() -> None:
     """Compare first steps, then those of processes that find the persistent cache filled."""
     samples: dict[str, list[float]] = {OURS: [], BARE: []}
     for _ in range(ROUNDS):
-        samples[OURS].append(in_fresh_process(MODULE, "ours"))
+        samples[OURS].append(in_fresh_process(MODULE, "ours", TORCH_JAX_CACHE="0"))
         samples[BARE].append(in_fresh_process(MODULE, "bare"))
     compare("GPT: time to the first finished training step", samples, {BARE: TARGET}, "s ", 1)
-    filled, empty = "cache filled", "cache empty"
+    filled, empty = "cache on disk filled", "cache on disk empty"
     samples = {filled: [], empty: []}
     for _ in range(CACHE_ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
             for name in (empty, filled):
-                seconds = in_fresh_process(MODULE, "ours", JAX_COMPILATION_CACHE_DIR=folder)
-                samples[name].append(seconds)
-    compare("GPT: the same with JAX's persistent cache, torch_jax.jit", samples, {}, "s ", 1)
+                where = {"TORCH_JAX_CACHE": "1", "TORCH_JAX_CACHE_DIR": folder}
+                samples[name].append(in_fresh_process(MODULE, "ours", **where))
+    title = "GPT: the same in a second process, torch_jax.jit"
+    compare(title, samples, {empty: CACHE_TARGET}, "s ", 1)
 
 
 def first_step(who: str) -> float:

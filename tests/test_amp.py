@@ -507,6 +507,42 @@ def test_regions_nest():
     assert (x @ x).dtype == torch.float32
 
 
+def test_disabling_and_enabling_the_cache_nests():
+    w = nn.Parameter(torch.randn(3, 3, device="jax"))
+    x = torch.ones(3, 3, device="jax", dtype=torch.bfloat16)
+    with autocast(), Casts() as casts:
+        x @ w
+        with autocast(cache_enabled=False):
+            assert not torch.is_autocast_cache_enabled()
+            x @ w
+            x @ w
+        assert torch.is_autocast_cache_enabled()
+        x @ w
+        assert casts.count == 3
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_a_region_is_left_as_it_was_entered_where_an_error_leaves_it():
+    before = torch.get_autocast_dtype("jax")
+    with pytest.raises(ZeroDivisionError), autocast(), autocast(torch.float16, enabled=False):
+        1 / 0  # noqa: B018
+    assert torch.get_autocast_dtype("jax") == before
+    assert not torch.is_autocast_enabled("jax")
+
+
+def test_a_disabled_region_takes_what_comes_from_around_it_in_its_own_dtype():
+    """The example of https://docs.pytorch.org/docs/stable/amp.html#torch.autocast."""
+    a, b, c, d = torch.randn(4, 8, 8, device="jax")
+    with autocast(torch.float16):
+        e = torch.mm(a, b)
+        with autocast(enabled=False):
+            with pytest.raises(RuntimeError, match="scalar type"):
+                torch.mm(c, e)
+            f = torch.mm(c, e.float())
+        g = torch.mm(d, f)
+    assert [t.dtype for t in (e, f, g)] == [torch.float16, torch.float32, torch.float16]
+
+
 def test_the_default_dtype_is_pytorchs():
     with torch.autocast("jax"):
         x = torch.ones(3, 3, device="jax")
@@ -736,6 +772,30 @@ def test_scaled_gradients_are_unscaled_for_clipping():
     scaler.step(optimizer)
     scaler.update()
     torch.testing.assert_close(p.detach().cpu(), torch.full((3,), 1 - 3**-0.5))
+
+
+def test_a_gradient_penalty_with_scaled_gradients():
+    """https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-penalty."""
+
+    def step(device, dtype):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler(device, init_scale=128.0)
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            loss = model(torch.ones(2, 4, device=device)).square().mean()
+        scaled = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
+        gradients = [g / scaler.get_scale() for g in scaled]
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            loss = loss + sum(g.pow(2).sum() for g in gradients).sqrt()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return [p.detach().cpu() for p in model.parameters()]
+
+    expected = step("cpu", None)
+    torch.testing.assert_close(step("jax", None), expected)
+    torch.testing.assert_close(step("jax", torch.bfloat16), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_several_outputs_are_scaled_alike():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import pages
 from torch_jax import config
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -40,3 +41,13 @@ def test_the_page_of_operators_is_up_to_date():
     command = [sys.executable, "-m", "torch_jax", "ops", "--markdown"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout == page.read_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", ["how-an-op-is-found", "environment"])
+def test_a_page_shows_what_is_printed(name):
+    page = (pages.DOCS / f"{name}.md").read_text()
+    expected = [content for language, content in pages.blocks(page) if language == "text"]
+    printed = pages.outputs(page)
+    assert len(expected) == len(printed) > 2
+    for shown, actual in zip(expected, printed, strict=True):
+        assert pages.blanked(shown) == pages.blanked(actual)

@@ -128,3 +128,9 @@ def test_the_users_own_x64_setting_is_never_changed():
         "print(before, jax.config.jax_enable_x64, jnp.arange(3).dtype, x.dtype)"
     )
     assert output(code) == "False False int32 torch.float64"
+
+
+def test_compiling_a_function_imports_no_other_compiler():
+    code = "import sys, torch, torch_jax; square = torch_jax.jit(lambda x: x @ x)"
+    code += "; square(torch.ones(2, 2, device='jax')); print('torch._dynamo' in sys.modules)"
+    assert output(code) == "False"  # it takes seconds

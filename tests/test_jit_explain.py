@@ -75,6 +75,9 @@ def test_explain_tells_what_happened():
     assert "float32[2, 64]" in retrace.reason and "float32[3, 64]" in retrace.reason
     assert "traced again" in str(step.explain())
     assert "step" in torch_jax.explain()
+    assert torch_jax.explain(step) == step.explain()
+    with pytest.raises(TypeError, match="is not compiled"):
+        torch_jax.explain(len)
 
 
 def test_the_fourth_retrace_warns_with_the_cause():

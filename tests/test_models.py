@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torch_jax
 from tests.compare import assert_same
 
 
@@ -204,3 +206,27 @@ def test_double_backward_and_hooks():
     x.register_hook(lambda g: seen.append(g.tolist()))
     (x * 2).sum().backward()
     assert seen == [[2.0, 2.0]] and x.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("run", ["eager", "jit", "compile"])
+def test_encoder_layers_in_inference(run, norm_first):
+    """PyTorch calls one operator for a whole layer, and one for attention."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first).eval()
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    causal = nn.Transformer.generate_square_subsequent_mask(5)
+
+    def encode(layer, attention, x, causal):
+        attended, weights = attention(x, x, x, need_weights=True)
+        return layer(x), layer(x, src_mask=causal, is_causal=True), attended, weights
+
+    with torch.no_grad():
+        expected = encode(layer, attention, x, causal)
+        function = {"eager": lambda f: f, "jit": torch_jax.jit}.get(run)
+        function = function or functools.partial(torch.compile, backend="jax")
+        moved = layer.to("jax"), attention.to("jax"), x.to("jax"), causal.to("jax")
+        actual = function(encode)(*moved)
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)

@@ -31,15 +31,23 @@ def _autoload() -> None:
 
 _failure: Exception | None = None
 _LAZY = {
+    "Environment": "environment",
+    "default_env": "environment",
+    "JaxInterpreter": "interpreter",
     "DataDependentError": "traced",
     "NotTraceableError": "traced",
     "OperatorNotFound": "errors",
-    "register_op": "dispatch",
+    "register_op": "overrides",
+    "is_jax_module": "whereabouts",
     "scan_layers": "scan",
+    "trace_ops": "recording",
+    "where_is": "whereabouts",
     "VerificationError": "verify",
     "config": "config",
     "explain": "history",
+    "export": "exporting",
     "jit": "jitted",
+    "lower": "jitted",
 }
 
 import torch  # noqa: E402, F401, torch may call _autoload while it is imported here

@@ -7,8 +7,13 @@ JAX is imported only by functions, at the first use of the device.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
 import functools
 import importlib
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +48,7 @@ create_empty_tensor = _lookup("_C._acc.create_empty_tensor")
 backend_name = _lookup("_C._get_privateuse1_backend_name")
 storage_use_count = getattr(torch._C, "_storage_Use_Count", lambda address: 1 << 30)
 swap_tensor_impl = _lookup("_C._swap_tensor_impl")
+is_dispatched = _lookup("_C._dispatch_has_kernel")
 has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 TensorBase = _lookup("_C.TensorBase")
@@ -55,6 +61,7 @@ GuardBase: Any = getattr(_acc, "DeviceGuard", object)
 
 _exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
 AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
+DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 
 
@@ -85,6 +92,30 @@ def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
     op.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
 
+below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
+
+
+def no_dispatch_modes() -> Any:
+    """A context without any ``TorchDispatchMode``."""
+    module = importlib.import_module("torch.utils._python_dispatch")
+    return module._disable_current_modes()
+
+
+def dynamo_stance(stance: str) -> Any:
+    """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance(stance)
+
+
+def unlifted(program: Any) -> Any:
+    """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
+    try:
+        return program.module(check_guards=False)
+    except TypeError:  # a release that has no such guards
+        return program.module()
+
+
 def no_autocast() -> Any:
     """A context in which this device's autocast changes nothing on this thread."""
     return _exclude_keys(AUTOCAST_KEYS)
@@ -101,10 +132,68 @@ def is_outside_traces() -> bool:
     return _trace_state_clean()()
 
 
+def outside_of_traces() -> Any:
+    """Context in which operations run at once, whatever is being traced on this thread.
+
+    ``jax.ensure_compile_time_eval`` does that too, but what is compiled in it for the first time
+    then keeps all that its program makes of no inputs (``zeros_like``) as constants, in memory.
+    """
+    core = importlib.import_module("jax._src.core")
+    public = importlib.import_module("jax").ensure_compile_time_eval
+    return getattr(core, "eval_context", public)()
+
+
 def x64_state() -> Any:
     """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
     config = importlib.import_module("jax._src.config")
     return config.enable_x64
+
+
+@functools.cache
+def keep_x64_in_programs() -> None:
+    """Lower and differentiate an equation with 64-bit types where it was traced with them.
+
+    JAX remembers several flags with an equation but not this one: in a program whose caller has
+    the flag off, an equation of int64s would be lowered as one of int32s, and then not verify.
+    """
+    core = importlib.import_module("jax._src.core")
+    base: Any = getattr(core, "JaxprEqnContext", None)
+    manager: Any = getattr(core, "JaxprEqnContextManager", None)
+    flag = x64_state()
+    if base is None or manager is None or not hasattr(flag, "get_local"):
+        return
+
+    class Manager(manager):
+        def __enter__(self) -> None:
+            self.before = flag.swap_local(True)
+            super().__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            super().__exit__(*exception)
+            flag.set_local(self.before)
+
+    class Context(base):
+        __slots__ = ("plain",)
+        manager = property(Manager)
+
+    original = base.__new__
+    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def wide(plain: Any) -> Any:
+        context = known.get(id(plain))
+        if context is None:
+            context = known[id(plain)] = object.__new__(Context)
+            object.__setattr__(context, "plain", plain)
+            for name in base.__slots__:
+                if name != "__weakref__" and hasattr(plain, name):
+                    object.__setattr__(context, name, getattr(plain, name))
+        return context
+
+    def new(cls: Any) -> Any:
+        plain = original(cls)
+        return wide(plain) if flag.get_local() is True else plain
+
+    base.__new__ = new
 
 
 def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
@@ -125,9 +214,107 @@ def _form(tensor: Any) -> tuple:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
-_function_modes = _lookup("_C._len_torch_function_stack")
+is_multithreading_enabled = _lookup("_C._is_multithreading_enabled")
+set_multithreading_enabled = _lookup("_C._set_multithreading_enabled")
+
+# What PyTorch composes of other operators, in the order in which its dispatcher prefers them.
+COMPOSITE_KEYS = [
+    getattr(torch._C.DispatchKey, name)
+    for name in (
+        "CompositeImplicitAutograd",
+        "CompositeExplicitAutograd",
+        "CompositeExplicitAutogradNonFunctional",
+    )
+    if hasattr(torch._C.DispatchKey, name)
+]
+
+current_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+dispatch_modes = _lookup("_C._len_torch_dispatch_stack")
+function_modes = _lookup("_C._len_torch_function_stack")
+
+
+def _device_context() -> Any:
+    return getattr(importlib.import_module("torch.utils._device"), "DeviceContext", None)
 
 
 def default_device() -> Any:
     """The device that factory functions use on this thread, as far as a mode sets one."""
-    return torch.get_default_device() if _function_modes() else None
+    if not function_modes():
+        return None
+    overrides = importlib.import_module("torch.overrides")
+    modes: list[Any] = getattr(overrides, "_get_current_function_mode_stack", list)()
+    kind = _device_context()
+    devices = [mode.device for mode in modes if kind is not None and isinstance(mode, kind)]
+    return devices[-1] if devices else None
+
+
+def factories() -> set[Callable[..., Any]]:
+    """The functions that ``torch.set_default_device`` concerns."""
+    module = importlib.import_module("torch.utils._device")
+    return getattr(module, "_device_constructors", set)()
+
+
+def script_as(wrapper: Any, original: Any) -> None:
+    """Let TorchScript take ``wrapper`` for the built-in function that it wraps."""
+    builtins = importlib.import_module("torch.jit._builtins")
+    name = getattr(builtins, "_find_builtin", lambda function: None)(original)
+    if name is not None and hasattr(builtins, "_register_builtin"):
+        builtins._register_builtin(wrapper, name)
+
+
+def device_contexts() -> list[tuple[Any, str]]:
+    """The constructors of what ``with torch.device(...)`` and ``set_default_device`` enter."""
+    kind = _device_context()
+    return [(kind, "__init__")] if kind is not None else []
+
+
+def set_compilation_cache(cache: Any) -> bool:
+    """Let JAX keep what it compiles in ``cache``, None: where its configuration says.
+
+    ``cache`` has the methods of ``jax._src.compilation_cache_interface.CacheInterface``. False
+    where this JAX has no place for it.
+    """
+    module: Any = importlib.import_module("jax._src.compilation_cache")
+    if not all(hasattr(module, n) for n in ("_cache", "_cache_initialized", "reset_cache")):
+        return False
+    module.reset_cache()
+    if cache is not None:
+        module._cache_initialized, module._cache = True, cache
+    return True
+
+
+def what_jax_holds() -> Any:
+    """JAX's clients with their arrays and executables, None where JAX has not been used."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    clients = dict(getattr(bridge, "_backends", {}))
+    if not clients:
+        return None
+    mlir = sys.modules.get("jax._src.interpreters.mlir")
+    methods = ("live_arrays", "live_executables")
+    parts: list[Any] = [getattr(c, m, list)() for c in clients.values() for m in methods]
+    return clients, parts, getattr(mlir, "global_thread_pool", None)
+
+
+def leave_jax_behind(held: Any) -> None:
+    """In a forked child: never free what JAX held in the parent, and end without its clean-up.
+
+    Its threads are not there: joining them, or destroying what they wait for, hangs or aborts.
+    """
+    for part in held or ():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
+        function = getattr(sys.modules.get(module), name, None)
+        if function is not None:
+            atexit.unregister(function)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc: end before the destructors of C++, with the exit status
+        libc.on_exit(libc._exit, None)
+
+
+def set_profiler(profiler: Any) -> None:
+    """Take back what ``sys.getprofile`` gave, which need not be a function (``cProfile``)."""
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:
+        sys.setprofile(None)
+        profiler.enable()

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional as F
 
-from torch_jax import _internals, variants
+from torch_jax import _internals, encoder, variants  # noqa: F401, encoder enters kernels
+from torch_jax.kernels import KERNELS
+from torch_jax.storage import memory_if_any
 
 # Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
 POLICIES = {
@@ -151,96 +152,7 @@ def banned(op: Any) -> Kernel:
 
 def composed(op: Any) -> Kernel:
     """Run what the module runs in training, each operator by its own policy."""
-    name = variants.table_name(op)
-    return _encoder_layer if name == "_transformer_encoder_layer_fwd" else _attention_block
-
-
-def _attention_block(
-    query,
-    key,
-    value,
-    embed_dim,
-    num_heads,
-    qkv_weight,
-    qkv_bias,
-    proj_weight,
-    proj_bias,
-    mask=None,
-    need_weights=True,
-    average_attn_weights=True,
-    mask_type=None,
-):
-    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2)."""
-    masks = {"attn_mask": mask, "key_padding_mask": None}
-    if mask_type == 1:
-        masks = {"attn_mask": None, "key_padding_mask": mask}
-    elif mask_type == 2:
-        masks["attn_mask"] = mask.flatten(0, 1)
-    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-    out, weights = F.multi_head_attention_forward(
-        query,
-        key,
-        value,
-        embed_dim,
-        num_heads,
-        qkv_weight,
-        qkv_bias,
-        None,
-        None,
-        False,
-        0.0,
-        proj_weight,
-        proj_bias,
-        training=False,
-        need_weights=need_weights,
-        average_attn_weights=average_attn_weights,
-        **masks,
-    )
-    return out.transpose(0, 1), weights
-
-
-def _encoder_layer(
-    src,
-    embed_dim,
-    num_heads,
-    qkv_weight,
-    qkv_bias,
-    proj_weight,
-    proj_bias,
-    use_gelu,
-    norm_first,
-    eps,
-    norm_weight_1,
-    norm_bias_1,
-    norm_weight_2,
-    norm_bias_2,
-    ffn_weight_1,
-    ffn_bias_1,
-    ffn_weight_2,
-    ffn_bias_2,
-    mask=None,
-    mask_type=None,
-):
-    """``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
-    shape = (embed_dim,)
-    projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-
-    def attend(x):
-        masks = (mask, False, True, mask_type)
-        return _attention_block(x, x, x, embed_dim, num_heads, *projections, *masks)[0]
-
-    def perceive(x):
-        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
-        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
-
-    x = src
-    blocks = ((attend, norm_weight_1, norm_bias_1), (perceive, norm_weight_2, norm_bias_2))
-    for block, weight, bias in blocks:
-        if norm_first:
-            x = x + block(F.layer_norm(x, shape, weight, bias, eps))
-        else:
-            x = F.layer_norm(x + block(x), shape, weight, bias, eps)
-    return x
+    return KERNELS[variants.table_name(op)]
 
 
 _MAKERS = {
@@ -348,7 +260,7 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     None is kept while JAX traces, nor taken: a kept tracer would outlive its trace, and a taken
     array would be a constant of the program.
     """
-    memory = _memory(weight)
+    memory = memory_if_any(weight)
     if memory is None or not _internals.is_outside_traces():
         return weight.to(dtype)
     key = (id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
@@ -358,11 +270,3 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     result = weight.to(dtype)
     _casts.found[key] = _Cast(result, weight, weight._version, weakref.ref(memory))
     return result
-
-
-def _memory(tensor: torch.Tensor) -> Any:
-    """The array behind a tensor, None where it has none, as a fake tensor."""
-    try:
-        return tensor.untyped_storage().array  # type: ignore[attr-defined]
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None

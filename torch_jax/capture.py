@@ -7,6 +7,7 @@ What is written is found afterwards by comparing. PyTorch's autograd runs as alw
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import program, random, traced
+from torch_jax import _internals, program, random, traced
 from torch_jax.active import ACTIVE
 from torch_jax.host import Host, is_host
 from torch_jax.storage import is_jax_storage
@@ -44,31 +45,45 @@ class Input:
 
 
 class _Draws:
-    """The draws of one generator: relative to where it stood when the trace began."""
+    """The draws of one generator in a trace, and where they count from.
+
+    ``origin`` are the draws (mostly these) of the generator from whose state at the beginning of a
+    call this one's state follows, ``None`` where it is the same at each call, having been seeded.
+    """
 
     def __init__(self, generator: Any, tracer: Any):
         self.generator, self.tracer = generator, tracer
-        self.seed, self.offset = generator._seed, generator._offset
-        self.relative = True  # until it is seeded anew
+        self.seed, self.offset = generator.where()
+        self.origin: _Draws | None = self
         self.left: tuple[int, int] = (0, 0)  # how the trace leaves it
-
-    @property
-    def steps(self) -> int:
-        """How far the trace has moved the generator on."""
-        return self.generator._offset - self.offset
 
     def end(self) -> None:
         """The trace is over."""
-        self.left = self.generator._seed, self.generator._offset
+        self.left = self.generator.where()
 
-    def words(self) -> np.ndarray:
-        """The key words that a call begins with; the generator moves on as the trace moved it."""
-        seed, offset = self.left
-        if self.relative:
-            return self.generator.advance(offset - self.offset)
-        now = self.generator.advance(0)
-        self.generator._seed, self.generator._offset = seed, offset
-        return now
+    @property
+    def steps(self) -> int:
+        """How far a call moves the generator on, if no more happens to it."""
+        return self.left[1] - self.offset if self.origin is self else 0
+
+
+def begin_draws(each: list[_Draws]) -> list[np.ndarray]:
+    """The key words that a call begins with; the generators move on as the trace moved them."""
+    before = {id(draws): draws.generator.advance(draws.steps) for draws in each}
+    for draws in each:
+        origin, (seed, offset) = draws.origin, draws.left
+        if origin is None:
+            draws.generator.put(seed, offset)
+        elif origin is not draws:
+            seed, start = before[id(origin)]
+            draws.generator.put(seed, start + offset - origin.offset)
+    return [random.words(*before[id(draws)]) for draws in each]
+
+
+def _state_later(generator: Any, steps: int) -> torch.Tensor:
+    """The state that a generator will have so many draws later."""
+    seed, offset = generator.where()
+    return random.as_state(seed, offset + steps)
 
 
 class BodyDraws:
@@ -118,14 +133,16 @@ class Capture:
         self.watch: Any = None
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
         self.draws: dict[int, _Draws] = {}
+        self._states: dict[int, tuple[torch.Tensor, int, _Draws | None]] = {}
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.restore: list[Callable[[], None]] = []  # called when the trace is over
-        self.undo: list[Callable[[], None]] = []  # called where it fails
+        self.undo: list[Callable[[], Any]] = [_cpu_state()]  # called where it fails
         self.failure: Exception | None = None  # raised in the function, and perhaps caught there
+        self._is_back = False  # whether the storages hold arrays again
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}
-        self._constants: list[Any] = []
+        self._constants: dict[int, weakref.ref] = {}  # storages whose data come from Python
         self._made: dict[int, weakref.ref] = {}
         self._mode = _Mode(self)
 
@@ -143,12 +160,16 @@ class Capture:
     def lift(self, storage: Any) -> None:
         """Make what a storage holds an input, if it is not one and was not made here."""
         array = storage.array
-        if is_traced(array) or any(storage is constant for constant in self._constants):
+        if is_traced(array) or self._is_constant(storage):
             return
         storage.array = self.new_input(
             "storage", storage, array.shape, array.dtype, array=array, line=traced.user_line()
         )
         self._storages[id(storage)] = self.inputs[-1]
+
+    def _is_constant(self, storage: Any) -> bool:
+        known = self._constants.get(id(storage))
+        return known is not None and known() is storage
 
     def see(self, tensor: torch.Tensor) -> None:
         """Note a device tensor that an operator takes."""
@@ -177,7 +198,8 @@ class Capture:
     def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator on device tensors, whose storages become inputs."""
         if func is _LIFT_FRESH:  # torch.tensor(..., device="jax"): the data come from Python
-            self._constants.append(args[0].untyped_storage())
+            storage = args[0].untyped_storage()
+            self._constants[id(storage)] = weakref.ref(storage)
         for tensor in _tensors((*args, *kwargs.values())):
             self.see(tensor)
         result = func(*args, **kwargs)
@@ -196,18 +218,21 @@ class Capture:
 
     # --- randomness -------------------------------------------------------------------------------
 
-    def draw(self, generator: Any) -> Any:
-        """The key words of a random operator: those of the call's own generator state."""
+    def _draws_of(self, generator: Any) -> _Draws:
         draws = self.draws.get(id(generator))
         if draws is None:
             tracer = self.new_input("words", generator, (4,), np.uint32)
             draws = self.draws[id(generator)] = _Draws(generator, tracer)
-        steps = draws.steps
-        generator._offset += 1
-        if not draws.relative:
-            return random.words(generator._seed, generator._offset - 1)
+        return draws
+
+    def draw(self, generator: Any) -> Any:
+        """The key words of a random operator: those of the call's own generator state."""
+        origin = self._draws_of(generator).origin
+        seed, offset = generator.advance(1)
+        if origin is None:
+            return random.words(seed, offset)
         with x64():
-            return moved_on(draws.tracer, steps)
+            return moved_on(origin.tracer, offset - origin.offset)
 
     def body_draws(self) -> BodyDraws:
         """The default generator's draws in a loop's body."""
@@ -215,9 +240,35 @@ class Capture:
 
     def seeded(self, generator: Any) -> None:
         """The function seeds a generator: its draws are the same at each call from here on."""
-        if id(generator) not in self.draws:
-            self.draw(generator)
-        self.draws[id(generator)].relative = False
+        self._draws_of(generator).origin = None
+
+    def looked_at_seed(self, generator: Any) -> None:
+        """Python looks at a seed: later calls must find it again."""
+        origin = self._draws_of(generator).origin
+        if origin is not None:
+            read = origin.generator.initial_seed
+            self.tape.expect("initial_seed", self.tape.record(read, (), generator.where()[0]))
+
+    def state_of(self, generator: Any) -> torch.Tensor:
+        """The state of a generator, which each call makes anew out of its own."""
+        origin = self._draws_of(generator).origin
+        seed, offset = generator.where()
+        read: Any = functools.partial(random.as_state, seed, offset)
+        if origin is not None:
+            read = functools.partial(_state_later, origin.generator, offset - origin.offset)
+        state = random.as_state(seed, offset)
+        self.host.makes(state, self.tape.record(read, (), state))
+        self._states[id(state)] = state, _version(state), origin
+        return state
+
+    def put_to(self, generator: Any, state: torch.Tensor) -> None:
+        """A generator takes a state over: one of this call, or one whose bytes are fixed."""
+        draws = self._draws_of(generator)
+        _, version, origin = self._states.get(id(state), (None, -1, None))
+        if version != _version(state):
+            self.host.fix(state)
+            origin = None
+        draws.origin = origin
 
     def host_words(self, generator: torch.Generator) -> Any:
         """Key words seeded by a CPU generator, drawn anew at each call."""
@@ -238,15 +289,21 @@ class Capture:
         alive = (ref() for ref in self._made.values())
         return [s for s in alive if s is not None and is_traced(s.array) and id(s) not in known]
 
+    def storages(self) -> list[Any]:
+        """The storages that the trace has met or made, and that are still there."""
+        met = [entry.source for entry in self.inputs if entry.kind == "storage"]
+        return met + self.made()
+
     def input_of(self, storage: Any) -> Input | None:
         """The input that a storage became."""
         return self._storages.get(id(storage))
 
     def put_back(self) -> None:
-        """Give every storage that became an input its array again."""
-        for entry in self.inputs:
-            if entry.kind == "storage":
-                entry.source.array = entry.array
+        """Give every storage that became an input its array again; once, for others write then."""
+        storages = [] if self._is_back else [i for i in self.inputs if i.kind == "storage"]
+        self._is_back = True
+        for entry in storages:
+            entry.source.array = entry.array
         for restore in reversed(self.restore):
             restore()
         self.restore.clear()
@@ -256,7 +313,7 @@ class Capture:
         for undo in reversed(self.undo):
             undo()
         for draws in self.draws.values():
-            draws.generator._seed, draws.generator._offset = draws.seed, draws.offset
+            draws.generator.put(draws.seed, draws.offset)
 
     def needs_value(self, array: Any) -> Exception:
         """The error for Python asking for a value that only the device knows."""
@@ -266,11 +323,12 @@ class Capture:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Trace on this thread."""
+        """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
         self.trace = program.current_trace()
         ACTIVE.capture = self
+        no_dynamo = _internals.dynamo_stance("force_eager")
         try:
-            with torch.autograd.set_multithreading_enabled(False), self._mode:
+            with torch.autograd.set_multithreading_enabled(False), no_dynamo, self._mode:
                 yield
         finally:
             ACTIVE.capture = None
@@ -278,7 +336,7 @@ class Capture:
     @contextmanager
     def unseen(self) -> Iterator[None]:
         """Run Python that is none of the user's, such as PyTorch's own compiler."""
-        with _unwatched(), _no_modes():
+        with unwatched(), _no_modes():
             yield
 
     @contextmanager
@@ -293,21 +351,21 @@ def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
     capture, ACTIVE.capture = ACTIVE.capture, None
     try:
-        with _unwatched(), program.outside_of_traces(), _no_modes():
+        with unwatched(), _internals.outside_of_traces(), _no_modes():
             yield
     finally:
         ACTIVE.capture = capture
 
 
 @contextmanager
-def _unwatched() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
     """Run Python that is none of the user's, without the profile function that watches it."""
     profiler = sys.getprofile()
     sys.setprofile(None)
     try:
         yield
     finally:
-        sys.setprofile(profiler)
+        _internals.set_profiler(profiler)
 
 
 class _Mode(TorchDispatchMode):
@@ -319,8 +377,13 @@ class _Mode(TorchDispatchMode):
         super().__init__()
         self.capture = capture
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To be skipped Dynamo would be imported, in seconds; while tracing it does nothing."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _unwatched():
+        with unwatched():
             return self.capture.operator(func, args, kwargs or {})
 
 
@@ -332,6 +395,17 @@ def moved_on(words: Any, steps: int) -> Any:
     offset = (wide[2] << 32 | wide[3]) + np.uint64(steps % (1 << 64))
     parts = [offset >> 32, offset & np.uint64(0xFFFFFFFF)]
     return jnp.concatenate([words[:2], jnp.stack(parts).astype(jnp.uint32)])
+
+
+def _cpu_state() -> Callable[[], Any]:
+    """What puts the CPU's generator back to where it stands."""
+    generator = torch.default_generator
+    return functools.partial(generator.set_state, generator.get_state())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor has been written, as far as that is counted."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_host_factory(kwargs: dict[str, Any]) -> bool:

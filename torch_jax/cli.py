@@ -86,7 +86,7 @@ def _example(op: Any, mode: str) -> Iterator[str]:
     yield f"  {mode}: {operators.show_example(op, args)}"
     moved = operators.to_device(args, training)
     with torch.set_grad_enabled(training):
-        yield from _steps(lambda: op(*moved))
+        yield from _steps(lambda: op(*moved, **operators.placement(op)))
 
 
 def _call(expression: str) -> Iterator[str]:
@@ -98,9 +98,9 @@ def _call(expression: str) -> Iterator[str]:
 
 
 def _steps(function: Any) -> Iterator[str]:
-    from torch_jax import operators
+    from torch_jax import recording
 
-    reached = operators.path(function)
+    reached = recording.path(function)
     if not reached.forward:
         yield "    runs nothing: its result is its input"
     yield from _lines(reached.forward)

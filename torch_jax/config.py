@@ -42,11 +42,37 @@ SETTINGS: dict[str, Setting] = {
         "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
         "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
     ),
+    "redirect_default": Setting(
+        True,
+        (),
+        "In an enabled environment (torch_jax.default_env), factory functions that are given no "
+        "device make tensors on device 'jax'.",
+    ),
+    "redirect_cuda": Setting(
+        False,
+        (),
+        "In an enabled environment, device 'cuda' means 'jax', and torch.cuda's functions answer "
+        "for it.",
+    ),
     "matmul_precision": Setting(
         "highest",
         ("default", "high", "highest"),
         "Precision of float32 matrix products and convolutions: 'highest' is true float32, as "
         "PyTorch's default; 'default' lets accelerators use bfloat16 or TF32.",
+    ),
+    "float64": Setting(
+        "exact",
+        ("exact", "warn", "error"),
+        "What float64 and complex128 do on accelerators, where they are slow or emulated: run as "
+        "what they are, run with one warning per operator, or raise TypeError. They are never "
+        "narrowed, and int64 is int64 everywhere. JAX on the CPU takes no notice of this.",
+    ),
+    "log": Setting(
+        "warning",
+        ("warning", "info", "debug"),
+        "Level of the logger 'torch_jax'. 'info' tells of every trace, and why it was needed, and "
+        "of every operator that is compiled, with the line that called it; 'debug' also of "
+        "overrides as they come and go.",
     ),
     "jit_cache_size": Setting(
         16,
@@ -57,6 +83,23 @@ SETTINGS: dict[str, Setting] = {
         128,
         (),
         "How many executables of torch_jax.jit are kept in the process, over all functions.",
+    ),
+    "cache": Setting(
+        True,
+        (),
+        "Keep on disk what XLA compiles, for later processes. JAX's own settings come first: where "
+        "jax_compilation_cache_dir is set, nothing is changed.",
+    ),
+    "cache_dir": Setting(
+        "auto",
+        (),
+        "Directory of what is kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
+        "Whoever can write to it can run code in the processes that read it.",
+    ),
+    "cache_megabytes": Setting(
+        4096,
+        (),
+        "How much is kept on disk, in MiB; the least recently used goes first.",
     ),
     "cache_size": Setting(
         16384,

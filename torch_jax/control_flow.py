@@ -88,6 +88,20 @@ def map_(dense: Dense, f, xs, pos_args) -> Any:
     return body.wrapped(results)
 
 
+def checkpoint(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """``function(*operands)``, computed again in the backward pass of JAX's differentiation."""
+    body = _Branch(function, operands)
+    places = [i for i, dtype in enumerate(body.dtypes) if dtype is not None]
+
+    def of_tensors(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip(places, arrays, strict=True))
+        return body(*(given.get(i, a) for i, a in enumerate(body.arrays)))
+
+    with x64():
+        results = jax.checkpoint(of_tensors)(*(body.arrays[i] for i in places))
+    return body.wrapped(results)
+
+
 def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Let Dynamo make graphs of the branches, and run them where operators are seen."""
 
@@ -98,7 +112,7 @@ def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> An
 
         return run
 
-    with ACTIVE.capture.unseen():
+    with ACTIVE.capture.unseen(), torch.compiler.set_stance("default"):
         return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
 
 

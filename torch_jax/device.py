@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals
+from torch_jax import _internals, forked
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -76,9 +76,11 @@ def wake() -> None:
     global _awake
     if _awake:
         return
+    forked.refuse()
     with _lock:
         if _awake:
             return
+        forked.note_use()
         try:
             import jax  # noqa: F401
         except Exception as error:
@@ -86,11 +88,22 @@ def wake() -> None:
                 f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
                 "Install it with: pip install jax"
             ) from error
-        from torch_jax import dispatch, patches
+        from torch_jax import compilation_cache, dispatch, ending, patches
 
         dispatch.install()
         patches.install()
+        compilation_cache.install()
+        ending.install()
         _awake = True
+
+
+def _fall_asleep() -> None:
+    """In a forked child: every way to the device leads to :func:`wake`, which raises."""
+    global _awake
+    _awake = False
+
+
+forked.listeners.append(_fall_asleep)
 
 
 def _door(name: str) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 import time
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -18,10 +17,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, random
+from torch_jax import _internals, forked, random
 from torch_jax import device as _device
 
-_pid = os.getpid()
 _peak = 0
 
 # torch.utils.checkpoint replays random numbers only on devices that say so; the generator's state
@@ -57,7 +55,7 @@ def init() -> None:
 
 def _is_in_bad_fork() -> bool:
     """Whether this process was forked from one that had started JAX."""
-    return is_initialized() and os.getpid() != _pid
+    return forked.is_lost()
 
 
 def device_count() -> int:
@@ -125,13 +123,30 @@ def initial_seed() -> int:
     return random.default_generator.initial_seed()
 
 
+def fold_in(data: int) -> None:
+    """Mix an int, such as a process's rank, into the default generator's seed, and start over.
+
+    Processes that were seeded alike then draw different numbers, each the same again for the same
+    seed: see :meth:`torch_jax.random.JaxGenerator.fold_in`.
+
+    >>> _ = torch.manual_seed(0)
+    >>> torch.jax.fold_in(1)
+    >>> torch.jax.initial_seed() != 0
+    True
+    """
+    _jax()
+    random.default_generator.fold_in(data)
+
+
 def get_rng_state(device: Any = "jax") -> torch.Tensor:
     """State of the default generator, a CPU uint8 tensor of 16 bytes."""
+    _index(device)
     return random.default_generator.get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
     """Restore a state that :func:`get_rng_state` gave."""
+    _index(device)
     random.default_generator.set_state(new_state)
 
 

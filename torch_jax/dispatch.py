@@ -1,15 +1,18 @@
 """From the table to PyTorch's dispatcher: kernels for every overload, and the lookup ladder.
 
-For each operator the ladder's rungs, in order: a user's override, the table, a variant derived
-from the table, PyTorch's own composite, a decomposition, the CPU, ``OperatorNotFound``. What the
-table serves is registered with the dispatcher when the device is first used. All else arrives at
-:func:`fallback`, which finds the rung once per overload and remembers it.
+For each operator the ladder's rungs, in order: a user's override (:mod:`torch_jax.overrides`), the
+table, a variant derived from the table, PyTorch's own composite, a decomposition, the CPU,
+``OperatorNotFound``. What the table serves is registered with the dispatcher when the device is
+first used. All else arrives at :func:`fallback`, which finds the rung once per overload and
+remembers it.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +26,14 @@ from torch_jax import (
     config,
     device,
     errors,
-    kernels,
+    forked,
+    interop,
+    log,
     ops,
     variants,
 )
 from torch_jax.eager import Kernel
 from torch_jax.kernels import KERNELS, redispatch_to_meta
-from torch_jax.ops import registry
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.out import out_kernel
 from torch_jax.signature import signature
@@ -37,10 +41,13 @@ from torch_jax.storage import is_jax
 
 CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
+# of what PyTorch composes, what is chosen before autograd sees its parts
+ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention.attend}
+
 KERNELS_BY_OP: dict[Any, Kernel] = {}  # what the table serves
 
-_OVERRIDES: dict[str, Lowering] = {}
-_override_libraries: list[torch.library.Library] = []  # a registration lives as long as these
+others: weakref.WeakSet[Kernel] = weakref.WeakSet()  # kernels that serve overrides
+_libraries: list[torch.library.Library] = []  # a registration lives as long as these
 _resolved: dict[Any, Callable[..., Any]] = {}
 _library: torch.library.Library | None = None
 _private: torch.library.Library | None = None
@@ -56,6 +63,7 @@ def install() -> None:
             return
         _private = torch.library.Library("torch_jax", "FRAGMENT")
         _private.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
+        _private.define(interop.SCHEMA)
         ops.load()
 
         library = torch.library.Library("aten", "IMPL")
@@ -71,16 +79,20 @@ def install() -> None:
         write = TABLE["torch_jax::write_"]
         op = torch.ops.torch_jax.write_.default
         _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
+        op = torch.ops.torch_jax.call_jax.default
+        _private.impl("call_jax", make_kernel(op, interop.LOWERING).call, "PrivateUse1")
         for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
             _private.impl("write_", torch.library.fallthrough_kernel, key)
-        _override_libraries.extend((attention.install(), amp.install()))
-        config.listeners.append(forget_compiled)
+        _libraries.extend((attention.install(), amp.install()))
+        config.listeners.extend((forget_compiled, log.install))
+        log.install()
+        forked.listeners.append(forget_compiled)
         _library = library
 
 
 def forget_compiled() -> None:
     """Drop every compiled entry; each is made again when it is next called for."""
-    for kernel in KERNELS_BY_OP.values():
+    for kernel in (*KERNELS_BY_OP.values(), *others):
         kernel.cache.clear()
         kernel.hot.clear()
 
@@ -88,13 +100,13 @@ def forget_compiled() -> None:
 def _register(library: Any, name: str, kernel: Callable[..., Any]) -> None:
     """Register a kernel for an overload, if this torch has the overload and ours must run."""
     op = variants.overload(name)
-    if op is None or _is_composite(op) or op in _resolved:
+    if op is None or is_composite(op) or op in _resolved:
         return
     _resolved[op] = kernel
     library.impl(op, kernel, "PrivateUse1")
 
 
-def _is_composite(op: Any) -> bool:
+def is_composite(op: Any) -> bool:
     """Whether PyTorch decomposes the operator above autograd: a kernel would take its gradient.
 
     Some with a decomposition have kernels too (``silu_backward``), and gradients of their own.
@@ -165,16 +177,27 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     return found(*args, **kwargs)
 
 
+def kernel_of(op: Any) -> Callable[..., Any]:
+    """What an overload does on this device, as a function of the same arguments."""
+    install()
+    if op in ABOVE_AUTOGRAD:
+        return ABOVE_AUTOGRAD[op]
+    if op in _resolved and not is_composite(op):
+        return _resolved[op]
+    for key in _internals.COMPOSITE_KEYS:
+        if _has_kernel(op, key.name):
+            return functools.partial(op._op_dk, key)
+    return functools.partial(fallback, op)
+
+
 def rung(op: Any) -> str:
     """Which rung of the ladder serves an overload.
 
-    One of ``override``, ``table``, ``kernel``, ``variant``, ``composite``, ``view``,
+    One of ``table``, ``kernel``, ``variant``, ``composite``, ``view``,
     ``decomposition``, ``cpu``, or ``none`` where even the CPU has no kernel.
     """
     install()
     name = variants.table_name(op)
-    if name in _OVERRIDES:
-        return "override"
     if name in TABLE:
         return "table"
     if name in KERNELS:
@@ -183,7 +206,7 @@ def rung(op: Any) -> str:
         return "variant"
     if _is_view(op):
         return "view"
-    if _is_composite(op) or _has_kernel(op, "CompositeExplicitAutograd"):
+    if is_composite(op) or _has_kernel(op, "CompositeExplicitAutograd"):
         return "composite"
     if op._schema.is_mutable and variants.functional_of(op) is not None:
         return "variant"
@@ -194,7 +217,7 @@ def rung(op: Any) -> str:
 
 def _resolve(op: Any) -> Callable[..., Any]:
     name = variants.table_name(op)
-    lowering = _OVERRIDES.get(name) or TABLE.get(name)
+    lowering = TABLE.get(name)
     if lowering is not None:
         return make_kernel(op, lowering).call
     if _is_view(op):
@@ -202,9 +225,7 @@ def _resolve(op: Any) -> Callable[..., Any]:
     if op._schema.is_mutable:
         functional = variants.functional_of(op)
         if functional is not None:
-            if variants.is_out(op):
-                return _unless_running(op, out_kernel(op, functional))
-            return _unless_running(op, _composed_in_place(op, functional))
+            return _unless_running(op, derived(op, functional))
     decomposition = _internals.decompositions().get(op)
     if decomposition is not None:
         return _unless_running(op, decomposition)
@@ -214,6 +235,12 @@ def _resolve(op: Any) -> Callable[..., Any]:
 def _is_view(op: Any) -> bool:
     schema = op._schema
     return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
+
+
+def derived(op: Any, functional: Any) -> Callable[..., Any]:
+    """An in-place or ``out=`` overload, out of a call of the functional one."""
+    make = out_kernel if variants.is_out(op) else _composed_in_place
+    return make(op, functional)
 
 
 def _composed_in_place(op: Any, functional: Any) -> Callable[..., Any]:
@@ -226,7 +253,7 @@ def _composed_in_place(op: Any, functional: Any) -> Callable[..., Any]:
         given = dict(zip(names, args, strict=False)) | kwargs
         results = [result] if isinstance(result, torch.Tensor) else list(result)
         for name, value in zip(written, results, strict=True):
-            kernels.copy_(given[name], value)
+            given[name].copy_(value)
         return given[written[0]] if len(written) == 1 else tuple(given[n] for n in written)
 
     return call
@@ -315,41 +342,3 @@ def _write_back(target: Any, source: Any) -> None:
         if target.shape != source.shape:
             target.resize_(source.shape)
         target.copy_(source)
-
-
-def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
-    """Serve an ATen (or custom) overload with a function of ``jax.Array``s.
-
-    Args:
-      name: ``"relu"``, ``"add.Tensor"`` or ``"namespace::op"``.
-      **options: those of :func:`torch_jax.ops.registry.op`, such as ``static=``.
-
-    It comes before everything else in the lookup ladder.
-
-    >>> import jax.numpy as jnp
-    >>> lib = torch.library.Library("doc", "FRAGMENT")
-    >>> _ = lib.define("twice(Tensor x) -> Tensor")
-    >>> @register_op("doc::twice", meta=False)
-    ... def twice(x):
-    ...     return x + x
-    >>> torch.ops.doc.twice(torch.ones(2, device="jax")).cpu()
-    tensor([2., 2.])
-    """
-
-    def enter(function: Callable) -> Callable:
-        install()
-        op = variants.overload(name)
-        if op is None:
-            raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
-        registry.op(name, **options)(function)
-        lowering = TABLE.pop(name)
-        _OVERRIDES[variants.table_name(op)] = lowering
-        call = make_kernel(op, lowering).call
-        namespace = op._schema.name.partition("::")[0]
-        library = torch.library.Library(namespace, "IMPL")
-        library.impl(op, call, "PrivateUse1", allow_override=True)
-        _override_libraries.append(library)
-        _resolved[op] = call
-        return function
-
-    return enter

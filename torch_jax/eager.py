@@ -9,7 +9,7 @@ errors are PyTorch's) and tells shapes, strides and dtypes of the outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -17,7 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import _internals, config, dtypes, errors, random, tape, traced, variants
+from torch_jax import (
+    _internals,
+    config,
+    dtypes,
+    errors,
+    log,
+    random,
+    tape,
+    traced,
+    transfer,
+    variants,
+)
 from torch_jax.active import ACTIVE
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
@@ -31,7 +42,7 @@ from torch_jax.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.storage import is_jax, is_jax_storage
+from torch_jax.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.x64 import x64
 
 _create = _internals.create_empty_tensor
@@ -93,13 +104,18 @@ class Kernel:
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
             if found is None:
-                return self._first(signature, memories, args, kwargs)
+                try:
+                    return self._first(signature, memories, args, kwargs)
+                except traced.TracedElsewhere as error:
+                    return self._again(error, args, kwargs)
             run, size, dtype = found
             # the flag is read at trace and at call; the caller's own setting comes back at once
             old = _swap(True)
             try:
                 array = run(*memories)
             except Exception as error:
+                if traced.is_traced_elsewhere(memories):
+                    return self._again(error, args, kwargs)
                 raise self._told(error, args, kwargs) from error
             finally:
                 _restore(old)
@@ -128,12 +144,25 @@ class Kernel:
                 return entry.run(*memories)
         except Exception as error:
             self.cache.pop(signature, None)
+            if traced.is_traced_elsewhere(memories):
+                raise traced.TracedElsewhere from error
             raise self._told(error, args, kwargs) from error
+
+    def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call again when other threads have traced, unless that changes nothing."""
+        traced.wait_for_traces()
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        if any(traced.is_traced(memory_of(t)) for t in tensors if is_jax(t)):
+            raise self._told(error, args, kwargs) from error  # a tracer that has outlived its trace
+        return self.call(*args, **kwargs)
 
     def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
         """JAX's error as the one a PyTorch user understands."""
         if traced.wants_a_value(error):
             return traced.needs_values(self.op, args, kwargs)
+        if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
+            error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
+            raise error  # a user's function has its own
         return errors.from_jax(error, self.op, args, kwargs)
 
     def _writing(self) -> Callable[..., Any]:
@@ -160,8 +189,11 @@ class Kernel:
             entry = cache.get(signature)
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
-            arrays = self._run(entry, signature, memories, args, kwargs)
-            return self._finish(entry, arrays, args, kwargs, storages, slots)
+            try:
+                arrays = self._run(entry, signature, memories, args, kwargs)
+                return self._finish(entry, arrays, args, kwargs, storages, slots)
+            except traced.TracedElsewhere as error:
+                return self._again(error, args, kwargs)
 
         return call
 
@@ -235,6 +267,7 @@ class Kernel:
         for listener in compile_listeners:
             listener(self.op)
         args, kwargs = tape.plain(args), tape.plain(kwargs)
+        log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
@@ -248,6 +281,7 @@ class Kernel:
             tensors = [given[name] for name in self.lowering.channels_last]
             if any(map(is_channels_last, tensors)):
                 inferred = [channels_last(spec) for spec in inferred]
+        transfer.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
         if len(self.cache) >= config.get("cache_size"):
             oldest = next(iter(self.cache))
@@ -305,8 +339,11 @@ class Kernel:
         fresh = [wrap_output(spec, arrays) for spec in outputs]
         if entry.slots:
             owner = dict(zip(slots, storages, strict=True))
-            for slot, array in zip(entry.slots, arrays, strict=True):
-                owner[slot].array = array
+            written = [owner[slot] for slot in entry.slots]
+            if traced.is_traced_elsewhere([storage.array for storage in written]):
+                raise traced.TracedElsewhere  # since the memories were read
+            for storage, array in zip(written, arrays, strict=True):
+                storage.array = array
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
@@ -415,6 +452,15 @@ def _number(value: Any) -> Any:
     with x64(), jax.ensure_compile_time_eval():  # under a trace too: it outlives the trace
         array = _numbers[known] = jnp.asarray(value)
     return array
+
+
+def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
+    """The dtypes of the tensors, and specifications of such, among values."""
+    for value in values:
+        if isinstance(value, list | tuple) and not isinstance(value, Output):
+            yield from _dtypes(value)
+        elif isinstance(value, torch.Tensor | Output):
+            yield value.dtype
 
 
 def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:

@@ -30,7 +30,7 @@ class Gradients:
         self._reset = [gradient.reset for gradient, _ in changed]
         self._reusable = all(self._reset) and all(type(leaf) is Made for leaf in self._leaves)
         self._indices = [leaf.output for leaf in self._leaves if type(leaf) is Made]
-        elsewhere = [leaf.output for t in others for leaf in t.leaves if type(leaf) is Made]
+        elsewhere = [leaf.output for t in others for leaf in t.all_leaves() if type(leaf) is Made]
         used = [*self._indices, *set(elsewhere)]
         self._reusable &= len(set(used)) == len(used)
         self._given: list[Any] = []

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from torch_jax import _internals, errors
-from torch_jax.places import KINDS, MISSING, Item, on_class, same, slot
+from torch_jax.containers import StandIns, is_container
+from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
 from torch_jax.tape import Changed
 
 _storage_of = torch.Tensor.untyped_storage
@@ -32,20 +33,23 @@ class Guards:
         items: Iterable[Item],
         gradients: dict[int, tuple[torch.Tensor, Any]],
         irreplaceable: Iterable[torch.Tensor],
+        fixed: Iterable[Any] = (),
     ):
         """``items`` were read; of ``gradients``, each tensor's ``.grad`` was as given.
 
-        No other tensor may stand for those that are irreplaceable, such as an optimizer's.
+        No other tensor may stand for those that are irreplaceable, such as an optimizer's, and no
+        other container for those that are fixed: what a call returns or puts somewhere.
         """
+        self._fixed = set(map(id, fixed))
         # where one attribute of an object changed it is named, before all of the object's are
         self.items = sorted(items, key=lambda item: item.kind == "contents")
         self.gradients = list(gradients.values())
         self.irreplaceable = {id(tensor): tensor for tensor in irreplaceable}
-        self._arrange()
+        self._take(self._arrange())
         self._expected = list(map(_form, self.tensors))
 
-    def _arrange(self) -> None:
-        """Lay everything out in parallel lists, for :meth:`hold`."""
+    def _arrange(self) -> list[torch.Tensor]:
+        """Lay everything out in parallel lists, for :meth:`hold`; the tensors among it."""
         by_kind: dict[str, list[Item]] = {kind: [] for kind in KINDS}
         for item in self.items:
             by_kind[item.kind].append(item)
@@ -71,16 +75,19 @@ class Guards:
             if item.value:
                 self._full += views
         self._contents = [v for i in by_kind["contents"] for v in i.value]
-        self._others = [*by_kind["bytes"], *by_kind["cache"]]
+        self._others = [*by_kind["bytes"], *by_kind["cache"], *by_kind["keys"]]
         self._referents = [*by_kind["weak"], *by_kind["context"]]
         self._leaves = [tensor for tensor, _ in self.gradients]
         self._leaf_gradients = [gradient for _, gradient in self.gradients]
         sure = chain.from_iterable(values for _, _, values in self._sure)
         held = chain(self._values, self._attributes, sure, self._cell_values, self._contents)
         found = {id(v): v for v in (*held, *self._leaf_gradients, *self.irreplaceable.values())}
-        self.tensors = [v for v in found.values() if isinstance(v, torch.Tensor)]
-        self.storages = list(map(_storage_of, self.tensors))
-        self._forms = _internals.tensor_guards(self.tensors)
+        return [v for v in found.values() if isinstance(v, torch.Tensor)]
+
+    def _take(self, tensors: list[torch.Tensor]) -> None:
+        """Guard these tensors; their order is what others know them by."""
+        self.tensors, self.storages = tensors, list(map(_storage_of, tensors))
+        self._forms = _internals.tensor_guards(tensors)
 
     def hold(self) -> bool:
         """Whether everything is the very same object as before."""
@@ -108,12 +115,17 @@ class Guards:
         something may not.
         """
         replaced: dict[int, torch.Tensor] = {}
-        values = [item.now() for item in self.items]
+        stand_ins = StandIns(self.items, self._fixed)
+        met = [(item.value, item.now()) for item in self.items if is_container(item.value)]
+        for old, new in sorted(met, key=lambda pair: pair[0] is not pair[1]):
+            stand_ins.meet(old, new)
+        values = [self._now(item, stand_ins) for item in self.items]
         for item, now in zip(self.items, values, strict=True):
-            self._compare(item.label, item.value, now, replaced)
+            self._compare(item.label, item.value, now, replaced, stand_ins)
         gradients = [leaf.grad for leaf, _ in self.gradients]
         for (leaf, was), now in zip(self.gradients, gradients, strict=True):
-            self._compare(f"the .grad of a {errors.describe(leaf)}", was, now, replaced)
+            label = f"the .grad of a {errors.describe(leaf)}"
+            self._compare(label, was, now, replaced, stand_ins)
         tensors = [replaced.get(id(tensor), tensor) for tensor in self.tensors]
         for tensor, form in zip(tensors, self._expected, strict=True):
             if _form(tensor) != form:
@@ -121,16 +133,29 @@ class Guards:
         storages = list(map(_storage_of, tensors))
         if _aliases(storages) != _aliases(self.storages):
             raise Changed("tensors that shared memory no longer do, or others do now")
+        stand_ins.take_over()
         for item, now in zip(self.items, values, strict=True):
             item.value = now
         self.gradients = [(leaf, g) for (leaf, _), g in zip(self.gradients, gradients, strict=True)]
         old = self.storages
         self._arrange()
-        self.tensors, self.storages = tensors, storages
-        self._forms = _internals.tensor_guards(tensors)
+        self._take(tensors)
         return not all(map(is_, old, storages))
 
-    def _compare(self, label: str, old: Any, new: Any, replaced: dict[int, torch.Tensor]) -> None:
+    @staticmethod
+    def _now(item: Item, stand_ins: StandIns) -> Any:
+        if item.kind == "contents":
+            return read_place("contents", stand_ins.of(item), "")
+        return item.now()
+
+    def _compare(
+        self,
+        label: str,
+        old: Any,
+        new: Any,
+        replaced: dict[int, torch.Tensor],
+        stand_ins: StandIns,
+    ) -> None:
         """Note in ``replaced`` which tensors stand for others; raise where values differ."""
         if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
             if replaced.setdefault(id(old), new) is not new:
@@ -141,8 +166,8 @@ class Guards:
                 )
         elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
             for one, other in zip(old, new, strict=True):
-                self._compare(label, one, other, replaced)
-        elif not same(old, new):
+                self._compare(label, one, other, replaced, stand_ins)
+        elif not (same(old, new) or stand_ins.are(old, new)):
             raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
 
 

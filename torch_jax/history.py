@@ -6,6 +6,8 @@ import warnings
 import weakref
 from typing import Any, NamedTuple
 
+from torch_jax import log
+
 _MANY = 4  # retraces of one function after which a warning names the cause
 
 
@@ -67,6 +69,7 @@ class Record:
         self.compiles += not program.reused
         self.compile_seconds += program.seconds
         self.last = len(entry._captured), len(program.donated), len(program.numbers)
+        log.traces(self.name, reason, seconds)
         if reason is not None:
             self.retraces.append(Retrace(reason, seconds))
             if len(self.retraces) == _MANY:
@@ -77,7 +80,7 @@ class Record:
         warnings.warn(
             f"{self.name} was traced {self.traces} times, which takes seconds each: {reasons}. "
             "Call its .explain() for more.",
-            stacklevel=6,
+            stacklevel=7,
         )
 
     def not_kept(self, why: str) -> None:
@@ -102,12 +105,25 @@ class Record:
 _records: weakref.WeakSet[Record] = weakref.WeakSet()
 
 
-def explain() -> str:
-    """What happened to every function under :func:`torch_jax.jit` in this process.
+def explain(function: Any = None) -> Any:
+    """What happened under :func:`torch_jax.jit`: to one function or module, or to all there are.
+
+    Args:
+      function: a compiled function, or a module that was compiled in place. For one, the result
+        is its :class:`Explanation`; without, a text of all.
+
+    Raises:
+      TypeError: it is not compiled.
 
     >>> isinstance(explain(), str)
     True
     """
+    if function is not None:
+        compiled = getattr(function, "_compiled_call_impl", None) or function
+        record = getattr(compiled, "record", None)
+        if not isinstance(record, Record):
+            raise TypeError(f"{function!r} is not compiled with torch_jax.jit")
+        return record.explanation()
     told = [str(record.explanation()) for record in sorted(_records, key=lambda r: r.name)]
     return "\n".join(told) or "no function has been compiled with torch_jax.jit"
 
@@ -128,6 +144,9 @@ def difference(old: tuple, new: tuple, world: tuple[str, ...] = ()) -> str:
 
 
 def _show(part: Any) -> str:
+    if isinstance(part, tuple) and len(part) > 5:
+        shown = f"{part[1]}{list(part[5])}".removeprefix("torch.")
+        return f"{shown} with strides {list(part[6])} at {part[7]} in memory {list(part[0])}"
     if isinstance(part, tuple) and len(part) > 2:
-        return f"{part[1]}{list(part[5] if len(part) > 5 else part[0])}".removeprefix("torch.")
+        return f"{part[1]}{list(part[0])}".removeprefix("torch.")
     return str(part[-1]) if isinstance(part, tuple) else str(part)

@@ -45,6 +45,11 @@ class Host:
         self._changes(tensor)
         return self._place(tensor, self.tape.constant(tensor))
 
+    def makes(self, tensor: torch.Tensor, slot: int) -> None:
+        """Take a CPU tensor that a step of the tape makes at each call."""
+        self._changes(tensor)
+        self._place(tensor, slot)
+
     def slot_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor stands on the tape."""
         found = self._slots.get(id(tensor))

@@ -3,6 +3,7 @@
 - safetensors checks device names in Rust: there a file is read on the CPU and its tensors moved.
 - PyTorch's control flow operators get kernels for the device, ``control_flow.py``.
 - flex_attention has a list of devices that it takes.
+- Dynamo asks about a device through an interface, ``dynamo_device.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import pkgutil
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from torch_jax import _internals
 from torch_jax.active import ACTIVE
@@ -145,6 +149,8 @@ def _patch_transformers(module: ModuleType) -> None:
     def is_jax_jitting(x: Any) -> bool:
         if getattr(getattr(x, "device", None), "type", "") != _internals.DEVICE_TYPE:
             return original(x)
+        if torch.compiler.is_dynamo_compiling():
+            return True
         from torch_jax import storage, traced
 
         return traced.is_traced(storage.memory_of(x))
@@ -167,8 +173,36 @@ def _patch_checkpoint(module: ModuleType) -> None:
     module.checkpoint = checkpoint  # type: ignore[attr-defined]
 
 
+def _add_device_interface(module: ModuleType) -> None:
+    """Tell Dynamo of the device."""
+    from torch_jax import dynamo_device
+
+    dynamo_device.register(module)
+
+
+# What stands in PyTorch's own names, and calls these: Dynamo looks through it.
+_SEEN_THROUGH = frozenset(
+    ("callables", "config", "environment", "import_hooks", "overrides", "redirects", "scopes")
+)
+
+
+def _hide_from_dynamo(module: ModuleType) -> None:
+    """After a graph break Dynamo compiles what is called next: kernels are no such thing."""
+    add = getattr(module, "add", None)
+    if add is None:
+        return
+    package = sys.modules["torch_jax"]
+    for part in pkgutil.iter_modules(package.__path__, "torch_jax."):
+        if part.name.removeprefix("torch_jax.") not in _SEEN_THROUGH:
+            add(part.name)
+    add("jax")
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "safetensors": _patch_safetensors,
     "safetensors.torch": _patch_safetensors,
+    "torch._dynamo.trace_rules": _hide_from_dynamo,
+    "torch._dynamo.device_interface": _add_device_interface,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
     "torch._higher_order_ops.map": _control_flow("map_impl", "map_"),
     "torch._higher_order_ops.scan": _control_flow("scan_op", "scan"),

@@ -13,19 +13,40 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from torch_jax import _internals, config, history, optimizers
+from torch_jax import (
+    _internals,
+    config,
+    environment,
+    forked,
+    history,
+    optimizers,
+    overrides,
+    scaling,
+    slices,
+)
 from torch_jax.active import ACTIVE
-from torch_jax.replay import Traced, flatten, trace
+from torch_jax.replay import Traced, trace
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.traced import DataDependentError, NotTraceableError
+from torch_jax.trees import flatten
 
-_LOCK = threading.RLock()
+_LOCK: Any = threading.RLock()
 _installed = False
+
+
+def _lock_out() -> None:
+    """In a forked child: a compiled call raises before it has done anything."""
+    global _LOCK
+    _LOCK = forked.Refusal()
+
+
+forked.listeners.append(_lock_out)
 
 
 def jit(function: Any = None, **options: Any) -> Any:
@@ -70,6 +91,18 @@ def jit(function: Any = None, **options: Any) -> Any:
     return Jitted(function, **options)
 
 
+def lower(function: Any, *args: Any, **kwargs: Any) -> Lowered:
+    """The program that :func:`jit` makes of a function or module, for these arguments; not run.
+
+    >>> x = torch.ones(2, 3, device="jax")
+    >>> program = lower(lambda x: x @ x.t(), x)
+    >>> "stablehlo.dot_general" in program.as_text(), program.cost_analysis()["flops"] > 0
+    (True, True)
+    """
+    call = function._call_impl if isinstance(function, torch.nn.Module) else function
+    return Jitted(call).lower(*args, **kwargs)
+
+
 def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
     compiled = Jitted(module._call_impl, **options)
@@ -100,6 +133,7 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
         self._eager: set[tuple] = set()
+        self._whole: set[tuple] = set()  # calls that take no argument by value
         self._bound: dict[int, Jitted] = {}
         self._arguments = _Arguments(function, self._traced_names, dynamic or {})
 
@@ -138,17 +172,33 @@ class Jitted:
         """Run the function, compiled."""
         if ACTIVE.capture is not None or not _internals.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
-        leaves, form, key = self._arguments.sort(args, kwargs)
         with _LOCK:
-            return self._call(leaves, form, key)
+            if not ACTIVE.traces:
+                return self._run(args, kwargs)
+            with ExitStack() as traces:
+                for trace in ACTIVE.traces:
+                    traces.enter_context(trace.compiled_function(self.record.name))
+                return self._run(args, kwargs)
 
-    def _call(self, leaves: list[Any], form: Any, key: tuple) -> Any:
+    def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        leaves, form, key, parts = self._arguments.sort(args, kwargs)
+        if not (parts and key in self._whole):
+            try:
+                return self._call(leaves, form, key, parts)
+            except slices.GivenOut:
+                self._whole.add(key)
+        leaves, form, key, parts = self._arguments.sort(args, kwargs, whole=True)
+        return self._call(leaves, form, key, parts)
+
+    def _call(self, leaves: list[Any], form: Any, key: tuple, parts: dict[int, Any]) -> Any:
         if key in self._eager:
             self.record.eager += 1
             return self._run_eagerly(leaves, form)
         reason = None
         for entry in self._entries.get(key, ()):
             try:
+                if parts:
+                    entry.refuse_written(parts)
                 if self.verify > entry.verified:
                     return self._verified(entry, leaves, form)
                 result = entry(leaves)
@@ -156,7 +206,7 @@ class Jitted:
                 return result
             except Changed as changed:
                 reason = reason or str(changed)
-        return self._trace(leaves, form, key, reason or self._new_key(key))
+        return self._trace(leaves, form, key, parts, reason or self._new_key(key))
 
     def _new_key(self, key: tuple) -> str | None:
         """Why no trace fits these arguments, None for the first call of all."""
@@ -165,14 +215,18 @@ class Jitted:
         last = next(reversed(self._entries))
         return history.difference(last, key, WORLD_NAMES)
 
-    def _trace(self, leaves: list[Any], form: Any, key: tuple, reason: str | None) -> Any:
+    def _trace(
+        self, leaves: list[Any], form: Any, key: tuple, parts: dict[int, Any], reason: str | None
+    ) -> Any:
         _install()
         start = time.perf_counter()
         try:
-            entry, result = trace(self.function, leaves, form, key[3], self.donate)
+            entry, result = trace(self.function, leaves, form, key[3], self.donate, parts)
         except (DataDependentError, NotTraceableError) as error:
             if self.fallback != "eager":
                 raise
+            if parts:  # an eager call may write them
+                raise slices.GivenOut from error
             self._eager.add(key)
             self.record.fell_back(str(error))
             return self._run_eagerly(leaves, form)
@@ -211,7 +265,7 @@ class Jitted:
         The trace is not kept, and nothing it changed stays changed.
         """
         _install()
-        leaves, form, key = self._arguments.sort(args, kwargs)
+        leaves, form, key, _ = self._arguments.sort(args, kwargs, whole=True)
         with _LOCK:
             entry, _ = trace(self.function, leaves, form, key[3], self.donate, run=False)
         return Lowered(entry.program)
@@ -224,6 +278,7 @@ class Jitted:
         """Forget every trace of this function."""
         self._entries.clear()
         self._eager.clear()
+        self._whole.clear()
 
 
 class Lowered:
@@ -264,16 +319,22 @@ class _Arguments:
             if unknown:
                 raise TypeError(f"{function} has no arguments {sorted(unknown)}")
 
-    def sort(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any, tuple]:
-        """The leaves of the arguments, their tree, and what a trace fixes of both."""
+    def sort(
+        self, args: tuple, kwargs: dict[str, Any], whole: bool = False
+    ) -> tuple[list[Any], Any, tuple, dict[int, torch.Tensor]]:
+        """The leaves of the arguments, their tree, and what a trace fixes of both.
+
+        Also the leaves that are given by value (:mod:`torch_jax.slices`), none if ``whole``.
+        """
         numbers: frozenset[int] = frozenset()
         if self._named:
             args, kwargs = self._padded(args, kwargs)
         leaves, form = flatten(args, kwargs)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
+        leaves, by_value = (leaves, {}) if whole else slices.by_value(leaves)
         parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
-        return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts)
+        return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts), by_value
 
     def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         bound = self._signature.bind(*args, **kwargs)
@@ -378,6 +439,8 @@ def _world() -> tuple:
         torch.get_float32_matmul_precision(),
         _internals.default_device(),
         config.version(),
+        environment.is_enabled(),
+        overrides.state(),
     )
 
 
@@ -391,6 +454,8 @@ WORLD_NAMES = (
     "the float32 matmul precision",
     "the default device",
     "a setting of torch_jax",
+    "the environment",
+    "an override",
 )
 
 
@@ -399,5 +464,6 @@ def _install() -> None:
     global _installed
     if not _installed:
         optimizers.install()
+        scaling.install()
         _installed = True
     optimizers.patch_schedulers()

@@ -84,6 +84,7 @@ def empty_strided(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    transfer.note_doubles((dtype,), "a new tensor on device 'jax'")
     try:
         with x64():
             return jnp.zeros(shape, dtypes.to_jax(dtype))
@@ -168,6 +169,7 @@ def _astype(array, dtype: torch.dtype):
     twin = dtypes.to_jax(dtype)
     if array.dtype == twin:
         return array
+    transfer.note_doubles((dtype,), "a cast on device 'jax'")
     with x64():
         return promotion.convert(array, twin)
 
@@ -193,7 +195,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     target = self.untyped_storage()
     value = transfer.value_of(source)
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
-        if storage.is_whole(self, target.array) and source.dtype == self.dtype:
+        if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
             target.array = value
             return self
     if self.is_conj():
@@ -248,6 +250,10 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Te
 @kernel("as_strided_")
 def as_strided_(self, size, stride, storage_offset=None) -> torch.Tensor:
     """Change the geometry of ``self`` in place (``squeeze_``, ``t_`` … come this way)."""
+    if not is_jax(self):  # a wrapper of functionalization's, which has a geometry and no memory
+        return redispatch_to_meta(torch.ops.aten.as_strided_.default)(
+            self, size, stride, storage_offset
+        )
     view = as_strided(self, size, stride, storage_offset)
     return set_storage(self, self.untyped_storage(), view.storage_offset(), size, stride)
 

@@ -6,6 +6,7 @@ import dis
 import functools
 import sys
 import sysconfig
+import types
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -135,3 +136,20 @@ def is_watched_file(filename: str) -> bool:
 def watched_names(code: CodeType) -> Names | None:
     """The names of code that is watched, None for other code."""
     return names_of(code) if is_watched_file(code.co_filename) else None
+
+
+def is_users_module(module: types.ModuleType) -> bool:
+    """Whether a module is neither of a library that is known nor of Python itself."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__.partition(".")[0] not in sys.stdlib_module_names
+    return is_watched_file(file)
+
+
+def file_of(kind: type) -> str:
+    """The file that a class was made in."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+        return str(types.__file__)  # written in C: as the rest of the standard library
+    return file or f"<{kind.__module__}>"

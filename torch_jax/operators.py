@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import _internals, dispatch, eager, errors, variants
+from torch_jax import _internals, dispatch, errors, overrides, variants
 from torch_jax.kernels import KERNELS
 from torch_jax.ops.registry import TABLE, Lowering
 
 RUNGS = {
-    "override": "a lowering registered with torch_jax.register_op",
+    "override": "a function of the user's: torch_jax.register_op, default_env().override",
     "table": "a JAX function of the table, torch_jax/ops/",
     "kernel": "a kernel about storage and geometry, torch_jax/kernels.py",
     "variant": "derived by schema from a functional operator (in-place, out=, foreach)",
@@ -39,19 +38,15 @@ class Operator(NamedTuple):
     where: str
 
 
-class Step(NamedTuple):
-    """One operator that a call reached, and the operators with lowerings that it ended in."""
-
-    operator: Operator
-    ends_in: tuple[Operator, ...]
-
-
 def describe(op: Any) -> Operator:
     """The answer for one overload.
 
     >>> describe(torch.ops.aten.relu.default).rung
     'table'
     """
+    override = overrides.chosen(op)
+    if override is not None:
+        return Operator(str(op), "override", place(override.function))
     return Operator(str(op), dispatch.rung(op), _where(op))
 
 
@@ -78,7 +73,12 @@ def find(name: str) -> list[Any]:
     """
     plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
     packet, _, overload = plain.partition(".")
-    found = [op for op in variants.siblings(packet) if overload in ("", op._overloadname)]
+    known = set(_internals.all_op_names())  # not those that only TorchScript has
+    found = [
+        op
+        for op in variants.siblings(packet)
+        if overload in ("", op._overloadname) and f"aten::{variants.table_name(op)}" in known
+    ]
     if not found:
         raise KeyError(f"torch {torch.__version__} has no operator aten.{plain}")
     return found
@@ -94,10 +94,13 @@ def _lowering(op: Any) -> Lowering | None:
 
 
 def _where(op: Any) -> str:
-    kernel = KERNELS.get(variants.table_name(op))
     lowering = _lowering(op)
-    function = kernel or (lowering and inspect.unwrap(lowering.function))
-    code = getattr(function, "__code__", None)
+    return place(KERNELS.get(variants.table_name(op)) or (lowering and lowering.function))
+
+
+def place(function: Any) -> str:
+    """``file:line`` of a function, or ''."""
+    code = getattr(function and inspect.unwrap(function), "__code__", None)
     if code is None:
         return ""
     root = Path(__file__).parent.parent
@@ -113,67 +116,6 @@ def family(op: Any) -> str:
     """
     where = _where(op)
     return Path(where.partition(":")[0]).stem if "/ops/" in where else ""
-
-
-# --- paths ----------------------------------------------------------------------------------------
-
-
-class _Recorder(TorchDispatchMode):
-    """Notes each operator that reaches the device, and what is compiled for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[Step] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        compiled: list[Any] = []
-        dispatch.forget_compiled()  # so that each operator is compiled, and heard of, again
-        eager.compile_listeners.append(compiled.append)
-        try:
-            result = func(*args, **(kwargs or {}))
-        finally:
-            eager.compile_listeners.remove(compiled.append)
-        inner = dict.fromkeys(op for op in compiled if op is not func)
-        self.steps.append(Step(describe(func), tuple(map(describe, inner))))
-        return result
-
-
-class Reached(NamedTuple):
-    """What a call reached on the device, and what the gradient of its result did.
-
-    ``error`` is why there is no gradient, where one was asked for in vain.
-    """
-
-    forward: list[Step]
-    backward: list[Step]
-    error: str
-
-
-def path(function: Any) -> Reached:
-    """The operators that a call reaches on the device, forward and backward.
-
-    >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
-    ['aten.ones.default', 'aten.relu.default']
-    """
-    with torch.autograd.set_multithreading_enabled(False):
-        with _Recorder() as recorder:
-            result = function()
-        forward = recorder.steps
-        tensors = result if isinstance(result, list | tuple) else [result]
-        outputs = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
-        weights = [torch.ones_like(output) for output in outputs]
-        with _Recorder() as recorder:
-            error = _backward(outputs, weights)
-    return Reached(forward, recorder.steps, error)
-
-
-def _backward(outputs: list[torch.Tensor], weights: list[torch.Tensor]) -> str:
-    try:
-        if outputs:
-            torch.autograd.backward(outputs, weights)
-    except RuntimeError as error:  # an operator without a derivative
-        return str(error)
-    return ""
 
 
 # --- example calls --------------------------------------------------------------------------------
@@ -234,6 +176,18 @@ def to_device(value: Any, training: bool) -> Any:
         return value
     moved = value.to("jax")
     return moved.requires_grad_() if training and moved.is_floating_point() else moved
+
+
+def placement(op: Any) -> dict[str, str]:
+    """What makes an operator that takes no tensors make its result on the device.
+
+    >>> placement(torch.ops.aten.ones.default), placement(torch.ops.aten.relu.default)
+    ({'device': 'jax'}, {})
+    """
+    kinds = {a.name: str(a.real_type) for a in op._schema.arguments}
+    if "device" not in kinds or any("Tensor" in kind for kind in kinds.values()):
+        return {}
+    return {"device": _internals.DEVICE_TYPE}
 
 
 # --- counts ---------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ def install() -> None:
     register_optimizer_step_post_hook(_after_step)
     _patch_backward()
     _patch_manual_seed()
+    _patch_cpu_state()
     for kind in (torch.optim.Optimizer, torch.nn.Module):
         _patch_zero_grad(kind)
     for name in _NUMBERS_OF_MODULES:
@@ -77,11 +78,33 @@ def _patch_manual_seed() -> None:
     def manual_seed(seed: int) -> Any:
         generator = original(seed)
         if ACTIVE.capture is not None:
-            action = functools.partial(original, seed)
+            action = functools.partial(torch.default_generator.manual_seed, seed)
             ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
         return generator
 
     torch.manual_seed = manual_seed
+
+
+def _patch_cpu_state() -> None:
+    """The state of the CPU's generator is taken and put back (``fork_rng``) at each call."""
+    get, put = torch.get_rng_state, torch.set_rng_state
+
+    @functools.wraps(get)
+    def get_rng_state() -> torch.Tensor:
+        state = get()
+        if ACTIVE.capture is not None:
+            ACTIVE.capture.host.makes(state, ACTIVE.capture.tape.record(get, (), state))
+        return state
+
+    @functools.wraps(put)
+    def set_rng_state(new_state: torch.Tensor) -> None:
+        put(new_state)
+        if ACTIVE.capture is not None:
+            slot = ACTIVE.capture.host.slot_of(new_state)
+            save = _save_cpu_state
+            ACTIVE.capture.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
+
+    torch.get_rng_state, torch.set_rng_state = get_rng_state, set_rng_state
 
 
 def _save_cpu_state() -> Any:
@@ -202,7 +225,7 @@ class Optimizers:
         for tensor in parameters_of(optimizer):
             self.note_gradient(tensor)
         with paused():
-            _keep_steps_on_device(optimizer, self.capture.undo)
+            keep_steps_on_device(optimizer, self.capture.undo)
         if not any(optimizer is known for known in self.stepped):
             self.stepped.append(optimizer)
         saved = [dict(group) for group in optimizer.param_groups]
@@ -407,7 +430,7 @@ def _wide(capture: Any, tensor: torch.Tensor) -> Any:
     return storage.memory_of(wide)
 
 
-def _keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
+def keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
     """Count steps on the device where the optimizer can: then nothing of them is read on the host.
 
     See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.

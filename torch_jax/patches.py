@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ def install() -> None:
     _patch_data_setter()
     _patch_printing()
     _patch_autocast_cache()
+    _patch_default_backend()
+    _patch_multiprocessing()
 
 
 def _names_jax(device: Any) -> bool:
@@ -138,8 +141,10 @@ def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
     are harmless here: the graph keeps the values it saved, and a weak reference the object. Only a
     gradient of that graph would be lost, so its backward raises.
     """
-    if tensor.requires_grad and tensor.is_leaf:
-        torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_moved_since)
+    if tensor.requires_grad and tensor.is_leaf and not tensor.is_inference():
+        with torch.inference_mode(False), torch.enable_grad():  # without, PyTorch makes no edge
+            edge = torch.autograd.graph.get_gradient_edge(tensor)
+        edge.node.register_prehook(_moved_since)
     _internals.swap_tensor_impl(tensor, moved)
 
 
@@ -236,9 +241,9 @@ def _patch_printing() -> None:
     original, contents = module._str, module._tensor_str
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        from torch_jax import traced
+        from torch_jax import storage, traced
 
-        memory = _memory(self)
+        memory = storage.memory_if_any(self)
         if traced.is_traced(memory):
             raise traced.needs_value_on_host(memory)
         return original(self, *args, **kwargs)
@@ -265,12 +270,55 @@ def _patch_autocast_cache() -> None:
     torch.clear_autocast_cache = clear_autocast_cache
 
 
-def _memory(tensor: torch.Tensor) -> Any:
-    """The array behind a tensor, None where it has none (or is a wrapper, as under vmap)."""
-    try:
-        return tensor.untyped_storage().array  # type: ignore[attr-defined]
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
+def _patch_default_backend() -> None:
+    """``torch.compile`` without a backend takes inductor, which does not know the device."""
+    kind: Any = getattr(torch, "_TorchCompileInductorWrapper", None)
+    if kind is None:
+        return
+    original = kind.__call__
+
+    @functools.wraps(original)
+    def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        from torch_jax import dynamo
+
+        if not dynamo.concerns(graph, inputs):
+            return original(self, graph, inputs, **kwargs)
+        return dynamo.in_place_of_inductor(graph, inputs)
+
+    kind.__call__ = call
+
+
+def _patch_multiprocessing() -> None:
+    """Tensors go to other processes by value: there is no memory here that two could share."""
+    reductions = torch.multiprocessing.reductions
+    of_tensor = _for_jax(_send_tensor, reductions.reduce_tensor)
+    ForkingPickler.register(torch.Tensor, of_tensor)
+    ForkingPickler.register(torch.nn.Parameter, of_tensor)
+    of_storage = _for_jax(_send_storage, reductions.reduce_storage)
+    ForkingPickler.register(torch.UntypedStorage, of_storage)
+
+
+def _for_jax(ours: Any, theirs: Any) -> Any:
+    def reduce(value: Any) -> Any:
+        return (ours if value.device.type == _JAX else theirs)(value)
+
+    return reduce
+
+
+def _send_tensor(tensor: torch.Tensor) -> Any:
+    if tensor.requires_grad and not tensor.is_leaf:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)  # which raises
+    return tensor.__reduce_ex__(2)
+
+
+def _send_storage(storage: torch.UntypedStorage) -> Any:
+    """The bytes, once however many tensors of one message share them."""
+    host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu())
+    return _receive_storage, (host.numpy(),)
+
+
+def _receive_storage(data: Any) -> torch.UntypedStorage:
+    return torch.from_numpy(data).to(_JAX).untyped_storage()
 
 
 def _patch_pin_memory() -> None:

@@ -32,6 +32,7 @@ class Item:
     - ``type``: the class of an object;
     - ``cell``: a closure's variable;
     - ``contents``: all of a list, set or dict;
+    - ``keys``: the names of all attributes of an object;
     - ``bytes``: all of a NumPy array or a buffer;
     - ``cache``: how much a cached function has cached;
     - ``state``: where an iterator or a generator of random numbers stands;
@@ -95,6 +96,7 @@ _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "type": lambda owner, key: type(owner),
     "cell": _cell,
     "contents": _contents,
+    "keys": lambda owner, key: tuple(owner),
     "bytes": lambda owner, key: bytes(owner) if isinstance(owner, bytearray) else owner.tobytes(),
     "cache": lambda owner, key: owner.cache_info()[1:],
     "state": _state,
@@ -154,3 +156,9 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, types.MethodType):
         return a.__func__ is b.__func__ and a.__self__ is b.__self__
     return isinstance(a, PLAIN) and bool(a == b)
+
+
+def numpy_state() -> bytes:
+    """The state of NumPy's global generator."""
+    state: Any = np.random.get_state()
+    return state[1].tobytes() + repr(state[2:]).encode()

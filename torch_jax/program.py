@@ -41,11 +41,6 @@ def current_trace() -> Any:
         return trace
 
 
-def outside_of_traces() -> Any:
-    """Context in which operations run at once, whatever is being traced on this thread."""
-    return jax.ensure_compile_time_eval()
-
-
 def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
     """The closed jaxpr with its ``input`` equations turned into arguments, in order of index."""
     inner = closed.jaxpr
@@ -127,14 +122,14 @@ def _compile(lowered: Any) -> tuple[Any, bool]:
     key = hashlib.sha256(lowered.as_text().encode()).digest()
     found = _executables.pop(key, None)
     reused = found is not None
-    _executables[key] = found if reused else lowered.compile(_options())
+    _executables[key] = found if reused else lowered.compile(compiler_options())
     while len(_executables) > config.get("jit_executables"):
         _executables.popitem(last=False)
     return _executables[key], reused
 
 
 @functools.cache
-def _options() -> Any:
+def compiler_options() -> Any:
     """XLA's scheduler for concurrency costs a training step 5 to 15 % on CPUs with few cores."""
     if jax.default_backend() != "cpu":
         return None

@@ -10,6 +10,8 @@ platform and in any executor. The default generator follows ``torch.manual_seed`
 
 from __future__ import annotations
 
+import operator
+import os
 import threading
 import weakref
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import _internals
+from torch_jax import _internals, errors
 from torch_jax.active import ACTIVE
 
 _MASK = (1 << 64) - 1
@@ -36,15 +38,21 @@ class _GeneratorType(type(_internals.CpuGenerator)):  # type: ignore[misc]
 class JaxGenerator(_internals.CpuGenerator):
     """What ``torch.Generator(device="jax")`` makes: a seed and an offset.
 
-    To C++ it is a CPU generator (PyTorch has no hook in Python for other kinds), whose own
-    Mersenne state is never used; kernels know it again by its address.
+    To C++ it is a CPU generator (PyTorch has no hook in Python for other kinds); kernels know it
+    again by its address. Its own Mersenne state is used by operators on the CPU only.
     """
 
-    def __new__(cls, device: Any = "jax") -> JaxGenerator:
+    _seed: int
+    _offset: int
+
+    def __new__(cls) -> JaxGenerator:
         """Make a generator with PyTorch's default seed."""
         self = super().__new__(cls, "cpu")
-        self._seed, self._offset, self._lock = 67280421310721, 0, threading.Lock()
+        self._lock = threading.Lock()
+        self._seed, self._offset = 67280421310721, 0
         _known[self._cdata] = self
+        if ACTIVE.capture is not None:
+            ACTIVE.capture.seeded(self)
         return self
 
     @property
@@ -54,44 +62,81 @@ class JaxGenerator(_internals.CpuGenerator):
 
     def manual_seed(self, seed: int) -> JaxGenerator:
         """Start over from ``seed``, an int in [-2^63, 2^64)."""
-        seed = int(seed)
+        try:
+            seed = operator.index(seed)
+        except TypeError:
+            kind = type(seed).__name__
+            raise RuntimeError(f"manual_seed expected a long, but got {kind}") from None
         if not -(1 << 63) <= seed <= _MASK:
-            raise RuntimeError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
+            raise ValueError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
         if ACTIVE.capture is not None:
             ACTIVE.capture.seeded(self)
-        self._seed, self._offset = seed & _MASK, 0
-        return self
+        super().manual_seed(seed)  # an operator on the CPU draws from there
+        return self.put(seed & _MASK, 0)
 
     def seed(self) -> int:
         """Start over from a seed of the system's own, and return it."""
+        if ACTIVE.capture is not None:
+            from torch_jax.traced import NotTraceableError
+
+            raise NotTraceableError(
+                "Generator.seed() asks the system once, while the function is traced; seed outside "
+                "of it, or with manual_seed()"
+            )
         seed = torch.Generator().seed()
         self.manual_seed(seed)
         return seed
 
     def initial_seed(self) -> int:
         """The seed last set."""
+        if ACTIVE.capture is not None:
+            ACTIVE.capture.looked_at_seed(self)
         return self._seed
+
+    def fold_in(self, data: int) -> JaxGenerator:
+        """Mix an int in [0, 2^32) into the seed, as ``jax.random.fold_in`` does, and start over.
+
+        Processes (or workers, or layers) that fold in their number draw different numbers, each
+        the same again for the same seed.
+
+        >>> draws = [torch.Generator("jax").manual_seed(0).fold_in(rank) for rank in (0, 1, 1)]
+        >>> first, second, again = [torch.rand(2, device="jax", generator=g).sum() for g in draws]
+        >>> (first == second).item(), (second == again).item()
+        (False, True)
+        """
+        data = operator.index(data)
+        if not 0 <= data < 1 << 32:
+            raise ValueError(f"fold_in takes an int in [0, 2^32), not {data}")
+        return self.manual_seed(_folded(self.initial_seed(), data))
 
     def draw(self) -> np.ndarray:
         """The key of the next operator: uint32 ``[seed high, seed low, offset high, low]``."""
         if ACTIVE.capture is not None:
             return ACTIVE.capture.draw(self)
-        return self.advance(1)
+        return words(*self.advance(1))
 
-    def advance(self, steps: int) -> np.ndarray:
-        """The key words of the next draw, after which the generator stands ``steps`` further."""
+    def where(self) -> tuple[int, int]:
+        """The seed and the offset."""
+        return self.advance(0)
+
+    def advance(self, steps: int) -> tuple[int, int]:
+        """The seed and the offset of the next draw, after which the generator is ``steps`` on."""
         with self._lock:
-            offset = self._offset
-            self._offset += steps
-        return words(self._seed, offset)
+            seed, offset = self._seed, self._offset
+            self._offset = offset + steps & _MASK
+        return seed, offset
+
+    def put(self, seed: int, offset: int) -> JaxGenerator:
+        """Go to an offset from a seed."""
+        with self._lock:
+            self._seed, self._offset = seed, offset & _MASK
+        return self
 
     def get_state(self) -> torch.Tensor:
         """The seed and the offset as 16 bytes, a CPU uint8 tensor."""
-        return (
-            torch.from_numpy(words(self._seed, self._offset).astype(np.int64))
-            .to(torch.uint32)
-            .view(torch.uint8)
-        )
+        if ACTIVE.capture is not None:
+            return ACTIVE.capture.state_of(self)
+        return as_state(*self.where())
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
         """Take over a state that :meth:`get_state` gave."""
@@ -99,9 +144,11 @@ class JaxGenerator(_internals.CpuGenerator):
             raise TypeError("RNG state must be a torch.ByteTensor")
         if state.numel() != 16:
             raise RuntimeError(f"RNG state is wrong size: {state.numel()} bytes instead of 16")
-        words = state.cpu().contiguous().numpy().view(np.uint32).tolist()
-        self._seed, self._offset = words[0] << 32 | words[1], words[2] << 32 | words[3]
-        return self
+        state = state.cpu()
+        if ACTIVE.capture is not None:
+            ACTIVE.capture.put_to(self, state)
+        words = state.contiguous().numpy().view(np.uint32).tolist()
+        return self.put(words[0] << 32 | words[1], words[2] << 32 | words[3])
 
     def clone_state(self) -> JaxGenerator:
         """A new generator in the same state."""
@@ -123,6 +170,24 @@ default_generator = JaxGenerator()
 
 def _rebuild(state: torch.Tensor) -> JaxGenerator:
     return JaxGenerator().set_state(state)
+
+
+torch.serialization.add_safe_globals([_rebuild])  # a generator is loaded with weights_only=True
+
+
+def _fresh_locks() -> None:
+    """In a forked child: another thread of the parent may have held a generator's lock."""
+    for generator in list(_known.values()):
+        generator._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_locks)
+
+
+def as_state(seed: int, offset: int) -> torch.Tensor:
+    """The state of a generator that stands at ``offset`` from ``seed``: 16 bytes."""
+    return torch.from_numpy(words(seed, offset).view(np.uint8))
 
 
 def words(seed: int, offset: int) -> np.ndarray:
@@ -157,11 +222,26 @@ def key(words: Any) -> Any:
     return jax.random.fold_in(jax.random.fold_in(base, words[2]), words[3])
 
 
+def _folded(seed: int, data: int) -> int:
+    """The seed that ``jax.random.fold_in`` makes of a seed and an int."""
+    import jax
+    import jax.numpy as jnp
+
+    from torch_jax.x64 import x64
+
+    with x64(), jax.ensure_compile_time_eval():
+        base = jax.random.wrap_key_data(jnp.asarray(words(seed, 0)[:2]), impl="threefry2x32")
+        high, low = jax.random.key_data(jax.random.fold_in(base, data)).tolist()
+    return high << 32 | low
+
+
 class Generator(_internals.CpuGenerator, metaclass=_GeneratorType):
     """``torch.Generator`` with device ``jax`` among the devices it takes."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """A generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
-        if torch.device(device).type == _internals.DEVICE_TYPE:
+        device = torch.device(device)
+        if device.type == _internals.DEVICE_TYPE:
+            errors.check_ordinal(device)
             return JaxGenerator()
         return _internals.CpuGenerator(device)

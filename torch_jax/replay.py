@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_not
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,17 +18,20 @@ from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
 from torch_jax import errors, program, random, transfer
-from torch_jax.capture import Capture, Input
+from torch_jax.active import TRACING
+from torch_jax.capture import Capture, Input, begin_draws
 from torch_jax.differentiable import Backward, Connected, Cut, Pullback
 from torch_jax.gradients import Gradients
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
 from torch_jax.places import Item, put, read_place, slot
 from torch_jax.program import Program
-from torch_jax.results import Call, Template, Templates
+from torch_jax.results import Argument, Call, Same, Template, Templates, View
+from torch_jax.slices import GivenOut
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 from torch_jax.traced import NotTraceableError
+from torch_jax.trees import flatten
 from torch_jax.watch import Watch, is_made_here
 from torch_jax.x64 import x64
 
@@ -41,13 +45,15 @@ def trace(
     form: Any,
     numbers: frozenset,
     donate: bool,
+    parts: Mapping[int, torch.Tensor] = MappingProxyType({}),
     run=True,
 ) -> tuple[Traced, Any]:
     """Trace, compile and (unless ``run`` is false) run a function once.
 
+    In place of ``parts`` the leaves are copies; :class:`GivenOut` where these do not do.
     Whatever goes wrong, tensors and Python's state are as before.
     """
-    tracing = _Tracing(function, leaves, form, numbers)
+    tracing = _Tracing(function, leaves, form, numbers, parts)
     try:
         entry = tracing.trace(donate)
     except BaseException:
@@ -75,8 +81,10 @@ def _no_collection() -> Iterator[None]:
 class _Tracing:
     """One trace under way."""
 
-    def __init__(self, function: Any, leaves: list, form: Any, numbers: frozenset[int]):
-        self.function, self.form, self.leaves = function, form, leaves
+    def __init__(
+        self, function: Any, leaves: list, form: Any, numbers: frozenset[int], parts: Mapping
+    ):
+        self.function, self.form, self.leaves, self.parts = function, form, leaves, parts
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
@@ -107,9 +115,13 @@ class _Tracing:
 
     def trace(self, donate: bool) -> Traced:
         """Run the function under a trace and compile what it did."""
-        with x64(), _no_collection():
-            closed = jax.make_jaxpr(self._run)()
-        self.capture.put_back()
+        with x64(), _no_collection(), TRACING:
+            try:
+                closed = jax.make_jaxpr(self._run)()
+            finally:
+                self.capture.put_back()
+        if self._gives_out_parts():
+            raise GivenOut
         whole = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
         if self.pullback is None:
             return Traced(self, whole, donate)
@@ -143,13 +155,14 @@ class _Tracing:
         """Describe what came of the run; the arrays that the program gives."""
         self.checks = list(self.capture.checks)
         flags = [jnp.stack([ok for ok, _, _ in self.checks])] if self.checks else []
-        self.pullback = self._differentiate(result[0])
-        gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.finish()
         self._forget_own_leaves()
+        self.pullback = self._differentiate(result[0])
+        gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.release(result[0])
         containers = {id(i.owner) for i in self.watch.items.values() if i.kind == "contents"}
-        templates = Templates(self.capture, self.leaves, self._known(), containers)
+        made = self.watch.made
+        templates = Templates(self.capture, self.leaves, self._known(), containers, made)
         self.result = templates.of(result.pop())
         changed = [*self.watch.effects(), *self.optimizers.effects()]
         self.effects = [(item, templates.of(now)) for item, now in changed]
@@ -182,6 +195,19 @@ class _Tracing:
         known = list(self.watch.tensors.values())
         pullback = Pullback(self.capture, leaves, self.leaves, known)
         return pullback if pullback.positions and pullback.inputs else None
+
+    def _gives_out_parts(self) -> bool:
+        """Whether parts are written, returned or kept, or what they are parts of is written."""
+        places = [*self.parts.values(), *(self.leaves[i] for i in self.parts)]
+        memories = {id(tensor.untyped_storage()) for tensor in places}
+        given = {id(entry.source) for entry in self.written}
+        for template in (self.result, *(t for _, t in (*self.effects, *self.gradients) if t)):
+            for leaf in template.all_leaves():
+                if isinstance(leaf, Argument) and leaf.place in self.parts:
+                    return True
+                if isinstance(leaf, View):
+                    given.add(id(self.capture.inputs[leaf.input].source))
+        return not memories.isdisjoint(given)
 
     def _forget_own_leaves(self) -> None:
         """Leaves that the function made of others' memory, such as ``x.detach()``, are its own."""
@@ -250,7 +276,9 @@ class _Tracing:
                 gradients[key] = g.tensor, g.before
         irreplaceable += self.watch.cached.values()
         irreplaceable += [g.tensor for g, _ in self.gradients]
-        return Guards(items, gradients, irreplaceable)
+        templates = [self.result, *(template for _, template in self.effects)]
+        fixed = [leaf.value for t in templates for leaf in t.all_leaves() if isinstance(leaf, Same)]
+        return Guards(items, gradients, irreplaceable, fixed)
 
 
 class Traced:
@@ -359,7 +387,7 @@ class Traced:
     def _needed(self) -> None:
         """Keep of the tape what a call needs."""
         templates: list[Template] = [self.result, *(leaf for _, leaf in self.effects)]
-        slots = {leaf.slot for t in templates for leaf in t.leaves if hasattr(leaf, "slot")}
+        slots = {leaf.slot for t in templates for leaf in t.all_leaves() if hasattr(leaf, "slot")}
         self.tape.prune(slots | set(self.number_slots) | set(self._host_slots))
 
     def _why_not(self, tracing: _Tracing) -> str | None:
@@ -398,7 +426,7 @@ class Traced:
         if self.tape.steps or self.fills:
             env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
         self.gradients.clear()
-        words = [draws.words() for draws in self._draws]
+        words = begin_draws(self._draws)
         try:
             outputs, saved = self._launch(leaves, env, words)
         except BaseException:
@@ -444,6 +472,13 @@ class Traced:
             if isinstance(leaf, torch.Tensor):
                 if self._held.get(id(leaf.untyped_storage())) != self._pinned.get(index):
                     raise Changed("an argument shares memory with a tensor the function holds")
+
+    def refuse_written(self, parts: Mapping[int, torch.Tensor]) -> None:
+        """Raise :class:`GivenOut` where a call would write what an argument is a part of."""
+        captured = len(self._captured)
+        written = {id(self._storages[at]) for at in self._written if at < captured}
+        if any(id(part.untyped_storage()) in written for part in parts.values()):
+            raise GivenOut
 
     def _launch(self, leaves: list[Any], env: list[Any], words: list[Any]) -> tuple[list, list]:
         """Run the executable, and put back what it wrote.
@@ -498,35 +533,6 @@ class Traced:
             ):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
-
-
-def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """The leaves of arguments, and their tree."""
-    try:
-        return jax.tree_util.tree_flatten((args, kwargs))
-    except (TypeError, ValueError):  # a dict whose keys cannot be sorted
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        return leaves, _Form(spec)
-
-
-class _Form:
-    """The tree of arguments that JAX cannot flatten."""
-
-    def __init__(self, spec: Any):
-        self._spec, self._text = spec, repr(spec)
-
-    def unflatten(self, leaves: list[Any]) -> Any:
-        """The arguments, with other leaves."""
-        return pytree.tree_unflatten(leaves, self._spec)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self._text == other._text
-
-    def __repr__(self) -> str:
-        return self._text
 
 
 def _words_before(draws: Any) -> Any:

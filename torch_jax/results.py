@@ -6,7 +6,7 @@ host's tape, a view of something that was there before, or just the same object.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -80,11 +80,30 @@ class Same(NamedTuple):
     value: Any
 
 
+class Instance:
+    """A new object at every call: its class, and a template of its ``__dict__``."""
+
+    def __init__(self, kind: type):
+        self.kind, self.state = kind, Template(None, [])
+
+
 class Template(NamedTuple):
     """A value by its form and its leaves."""
 
     form: Any
     leaves: list[Any]
+
+    def all_leaves(self) -> Iterator[Any]:
+        """The leaves, and those of the objects among them."""
+        seen: list[Instance] = []
+        queue = list(self.leaves)
+        while queue:
+            leaf = queue.pop()
+            if not isinstance(leaf, Instance):
+                yield leaf
+            elif not any(leaf is one for one in seen):
+                seen.append(leaf)
+                queue += leaf.state.leaves
 
     def build(self, call: Call) -> Any:
         """The value in one call."""
@@ -102,6 +121,7 @@ class Call:
         self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
         self.made: dict[int, Any] = {}  # storages, by output
         self.tensors: dict[int, torch.Tensor] = {}
+        self.objects: dict[int, Any] = {}
 
     def leaf(self, leaf: Any) -> Any:
         """One leaf of a template."""
@@ -116,7 +136,16 @@ class Call:
             return self.arguments[leaf.place]
         if kind is OnHost:
             return self.env[leaf.slot]
+        if kind is Instance:
+            return self._object(leaf)
         return leaf.geometry.over(self.storages(leaf.input))
+
+    def _object(self, leaf: Instance) -> Any:
+        made = self.objects.get(id(leaf))
+        if made is None:
+            made = self.objects[id(leaf)] = object.__new__(leaf.kind)
+            made.__dict__.update(leaf.state.build(self))  # which may lead back to it
+        return made
 
     def _tensor(self, leaf: Made) -> torch.Tensor:
         memory = self.made.get(leaf.output)
@@ -141,8 +170,10 @@ class Templates:
         arguments: list[Any],
         known: dict[int, torch.Tensor],
         containers: set[int],
+        made: dict[int, Any],
     ):
-        """``known`` tensors and ``containers`` (by id) were there before the trace."""
+        """``known`` tensors and ``containers`` (by id) were there before; ``made`` objects not."""
+        self.made, self._instances = made, dict[int, Instance]()
         self.containers = containers
         self.capture = capture
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
@@ -159,6 +190,8 @@ class Templates:
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, Number):
             return OnHost(value.slot)
+        if id(value) in self.made:
+            return self._instance(value)
         if not isinstance(value, torch.Tensor):
             return Same(value)
         if id(value) in self.arguments:
@@ -168,6 +201,13 @@ class Templates:
         if not is_jax(value) or not traced.is_traced(storage.memory_of(value)):
             return Same(value)
         return self._device_leaf(value)
+
+    def _instance(self, value: Any) -> Instance:
+        known = self._instances.get(id(value))
+        if known is None:
+            known = self._instances[id(value)] = Instance(type(value))
+            known.state = self.of(dict(vars(value)))
+        return known
 
     def _device_leaf(self, value: torch.Tensor) -> Any:
         memory = value.untyped_storage()

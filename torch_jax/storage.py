@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import _internals, dtypes, geometry
+from torch_jax import _internals, dtypes, geometry, traced
 from torch_jax.x64 import x64
 
 
@@ -62,7 +62,18 @@ def is_jax(tensor: torch.Tensor) -> bool:
 
 def memory_of(tensor: torch.Tensor) -> jax.Array:
     """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
-    return tensor.untyped_storage().array  # type: ignore[attr-defined]
+    storage: Any = tensor.untyped_storage()
+    if traced.is_traced_elsewhere((storage.array,)):
+        traced.wait_for_traces()
+    return storage.array
+
+
+def memory_if_any(tensor: torch.Tensor) -> Any:
+    """What stands for the memory behind a tensor, None for fakes and wrappers, which have none."""
+    try:
+        return tensor.untyped_storage().array  # type: ignore[attr-defined]
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
 
 
 def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:

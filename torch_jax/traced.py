@@ -8,14 +8,15 @@ them. The error names the line of the user's code and what has a static shape in
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
 import torch
 
-from torch_jax import errors
-from torch_jax.active import ACTIVE
+from torch_jax import _internals, errors
+from torch_jax.active import ACTIVE, TRACING
 
 
 class DataDependentError(RuntimeError):
@@ -30,6 +31,10 @@ class DataDependentError(RuntimeError):
     ...     print("torch.nonzero_static" in str(error))
     True
     """
+
+
+class TracedElsewhere(Exception):
+    """A tensor's memory is a tracer of :func:`torch_jax.jit` on another thread, for a moment."""
 
 
 class NotTraceableError(RuntimeError):
@@ -72,6 +77,18 @@ _LIBRARIES = tuple(
 def is_traced(value: Any) -> bool:
     """Whether an array is a tracer."""
     return isinstance(value, jax.core.Tracer)
+
+
+def is_traced_elsewhere(values: Iterable[Any]) -> bool:
+    """Whether another thread traces with one of these arrays; nothing here does."""
+    here = ACTIVE.capture is not None or not _internals.is_outside_traces()
+    return not here and any(map(is_traced, values))
+
+
+def wait_for_traces() -> None:
+    """Wait until no other thread traces, and storages hold arrays again."""
+    with TRACING:
+        pass
 
 
 def wants_a_value(error: Exception) -> bool:

@@ -7,6 +7,8 @@ in, and once on the way out.
 from __future__ import annotations
 
 import functools
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, errors, geometry, traced
+from torch_jax import config, dtypes, errors, forked, geometry, traced
 from torch_jax.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
 from torch_jax.x64 import x64
 
@@ -30,12 +32,33 @@ def checks_indices() -> bool:
     return mode == "always" or (mode == "auto" and _on_cpu())
 
 
+_DOUBLES = frozenset((torch.float64, torch.complex128))
+_doubled: set[str] = set()  # what has been warned of
+
+
+def note_doubles(kinds: Iterable[torch.dtype], where: Any) -> None:
+    """Warn or raise, by the setting ``float64``, where doubles come to an accelerator."""
+    policy = config.get("float64")
+    if policy == "exact" or _on_cpu() or _DOUBLES.isdisjoint(kinds):
+        return
+    message = (
+        f"{where}: float64 is slow or emulated on {jax.default_backend()} and the setting float64 "
+        f"is {policy!r}. Use float32, or set TORCH_JAX_FLOAT64=exact."
+    )
+    if policy == "error":
+        raise TypeError(message)
+    if str(where) not in _doubled:
+        _doubled.add(str(where))
+        warnings.warn(message, stacklevel=3)
+
+
 def array_of(tensor: torch.Tensor) -> jax.Array:
     """A CPU tensor as a new array of the same shape and dtype.
 
     The copy is NumPy's: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
     then share the memory of that copy, which nobody else sees.
     """
+    note_doubles((tensor.dtype,), "a copy to device 'jax'")
     with x64():
         return jax.device_put(np.array(dtypes.numpy_of(tensor.contiguous())))
 
@@ -68,6 +91,7 @@ def on_host(array: jax.Array) -> np.ndarray:
     """The array's value as NumPy sees it, read-only; an error of the computation surfaces here."""
     if traced.is_traced(array):
         raise traced.needs_value_on_host(array)
+    forked.refuse()
     try:
         return np.asarray(array)
     except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_jax import _internals
 from torch_jax.ops.registry import TABLE, Lowering
 
 # foreach operators whose name is not that of the operator they repeat
@@ -41,12 +42,13 @@ def table_name(op: Any) -> str:
     return name.removeprefix("aten::") + (f".{suffix}" if suffix else "")
 
 
-def siblings(packet_name: str) -> Iterator[Any]:
-    """All overloads of ``aten.<packet_name>``."""
-    packet = getattr(torch.ops.aten, packet_name, None)
+def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
+    """All overloads of ``<namespace>.<packet_name>``."""
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     for name in packet.overloads() if packet is not None else ():
         found = getattr(packet, name, None)
-        if found is not None:
+        full = f"{namespace}::{packet_name}.{name}".removesuffix(".default")
+        if found is not None and _internals.is_dispatched(full):  # others are TorchScript's alone
             yield found
 
 

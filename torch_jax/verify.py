@@ -55,7 +55,7 @@ class _Snapshot:
         self.gradients = [(t, t.grad) for t in entry.gradients.tensors]
         self.items = [(item, item.now()) for item, _ in entry.effects]
         self.saved = [save() for save in entry.tape.saves()]
-        self.generators = [(g, g._seed, g._offset) for g in entry.generators()]
+        self.generators = [(g, g.where()) for g in entry.generators()]
 
     def put_back(self) -> None:
         """Undo the compiled call."""
@@ -70,8 +70,8 @@ class _Snapshot:
             put(item, value)
         for undo in self.saved:
             undo()
-        for generator, seed, offset in self.generators:
-            generator._seed, generator._offset = seed, offset
+        for generator, state in self.generators:
+            generator.put(*state)
 
     def differences(self) -> list[torch.Tensor]:
         """What the memories hold now, on the host."""

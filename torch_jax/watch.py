@@ -18,6 +18,7 @@ import functools
 import gc
 import importlib
 import inspect
+import logging
 import operator
 import os
 import random
@@ -32,10 +33,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import traced
+from torch_jax import _internals, containers, made, traced
 from torch_jax.active import ACTIVE
-from torch_jax.names import Names, is_watched_file, names_of, watched_names
-from torch_jax.places import PLAIN, Item, on_class, put, read_place, same
+from torch_jax.names import (
+    Names,
+    file_of,
+    is_users_module,
+    is_watched_file,
+    names_of,
+    watched_names,
+)
+from torch_jax.places import MISSING, PLAIN, Item, numpy_state, on_class, put, read_place, same
 from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
 from torch_jax.storage import is_jax_storage
 from torch_jax.tape import Number
@@ -50,6 +58,8 @@ _GLOBAL_HOOKS = {
 _GROUPS = ("_parameters", "_buffers", "_modules")
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
+# What these hold decides about lines of a log only; any new logger would be a change.
+_LOGGING = (logging.Filterer, logging.Manager, logging.PlaceHolder)
 # Modules of the standard library whose objects are containers of a user's values.
 _CONTAINERS = ("collections", "types", "argparse", "configparser")
 
@@ -68,7 +78,7 @@ class Reach:
             known = {
                 name
                 for base in kind.__mro__
-                if is_watched_file(_file_of(base))
+                if is_watched_file(file_of(base))
                 for name in self.names & vars(base).keys()
             }
             if issubclass(kind, torch.nn.Module):
@@ -89,6 +99,7 @@ class Watch:
         self.items: dict[tuple, Item] = {}
         self.on_object = on_object  # told of modules and optimizers, when they are first met
         self.tensors: dict[int, torch.Tensor] = {}
+        self.made: made.Instances = {}  # objects of the result, which each call makes anew
         self.cached: dict[int, torch.Tensor] = {}  # those that cached functions keep
         self._roots: list[tuple[Any, str]] = []
         self._seen: set[tuple] = set()
@@ -110,7 +121,8 @@ class Watch:
 
     def start(self, function: Any, args: Any) -> None:
         """Watch this thread; ``function`` is about to be called with ``args``."""
-        self._random, self._numpy = (random.getstate(), _numpy_state()), np.random.get_state()
+        containers.settle_old()
+        self._random, self._numpy = (random.getstate(), numpy_state()), np.random.get_state()
         self._old = sys.getprofile()
         self._in_a_place = True
         self._root(function, "", _NOTHING)
@@ -122,7 +134,7 @@ class Watch:
     def stop(self) -> None:
         """Watch no longer."""
         self._intact = sys.getprofile() is self._callback
-        sys.setprofile(self._old)
+        _internals.set_profiler(self._old)
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         if frame.f_code is _IMPORT:
@@ -304,7 +316,7 @@ class Watch:
         self._walk(value.function, label, reach)
 
     def _module_of_code(self, value: Any, label: str, reach: Reach) -> None:
-        if _is_users_module(value):
+        if is_users_module(value):
             names = vars(value).keys() if reach.everything else reach.names & vars(value).keys()
             for name in names | (reach.probes & reach.names):
                 self._attribute(vars(value), name, f"{label}.{name}", reach)
@@ -334,7 +346,7 @@ class Watch:
         owner = value.__dict__
         names = reach.names & owner.keys()
         if reach.everything or type(value).__module__ in _CONTAINERS:
-            self._elements(owner, label, reach)  # others may come
+            self._note("keys", owner, "", label, read=True)  # others may come
             names = names | owner.keys()
         missing = (reach.names & reach.probes) | (reach.names & self._stored())
         for name in (*names, *missing.difference(names), *reach.on_class(type(value))):
@@ -379,8 +391,10 @@ class Watch:
             reach = functools.reduce(_union, self._names, _NOTHING)
             for value, label in list(self._roots):
                 self._walk(value, label, reach)
-        for item in self.items.values():
+        for item in list(self.items.values()):
             self._mark(item, reach)
+            if item.kind == "keys":
+                self._note_new(item)
         if self._refused is not None:
             raise self._refused
         if not self._intact:
@@ -388,12 +402,18 @@ class Watch:
                 "the function sets a profiler of its own (sys.setprofile), or one raised: what it "
                 "reads could not be watched"
             )
-        if self._random != (random.getstate(), _numpy_state()):
+        if self._random != (random.getstate(), numpy_state()):
             raise traced.NotTraceableError(
                 "random numbers of Python or NumPy were drawn inside a function under "
                 "torch_jax.jit: a compiled call would see the same ones for ever. Use "
                 "torch.rand(..., device='jax'), or draw them outside and pass them in."
             )
+
+    def _note_new(self, item: Item) -> None:
+        """Attributes whose computed names the function was the first to set."""
+        for name in set(item.now()).difference(item.value):
+            new = Item("dict", item.owner, name, MISSING, f"{item.label}.{name}")
+            self.items.setdefault(("dict", id(item.owner), name), new)
 
     def _mark(self, item: Item, reach: Reach) -> None:
         if item.kind == "dict" and isinstance(item.key, str):
@@ -426,15 +446,17 @@ class Watch:
         """
         self._roots.clear()
         self._kept.clear()
+        self.items = containers.met_before(self.items, young := containers.made_since())
         self._drop_made(result)
         while self._drop_garbage():
             pass
+        self.items, self.made = made.split(self.items, result, young)
         moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
         if moved:
+            what = f"{moved[0].label}, a {type(moved[0].owner).__name__},"
             raise traced.NotTraceableError(
-                f"{moved[0].label}, a {type(moved[0].owner).__name__}, is moved on inside a "
-                "function under torch_jax.jit, which a compiled call cannot repeat. Take its next "
-                "value outside and pass it as an argument."
+                f"{what} is moved on inside a function under torch_jax.jit, which a compiled call "
+                "cannot repeat. Take its next value outside and pass it as an argument."
             )
 
     def _drop_made(self, result: Any) -> None:
@@ -477,7 +499,7 @@ class Watch:
         """What the function changed, with what stands there now."""
         for item in self.items.values():
             now = item.now()
-            changes = item.kind not in ("cache", "state")
+            changes = item.kind not in ("cache", "keys", "state")
             if now is not item.value and changes and not same(now, item.value):
                 yield item, now
 
@@ -539,13 +561,6 @@ def _is_iterator(value: Any) -> bool:
     return isinstance(value, Iterator) and not hasattr(value, "__dict__")
 
 
-def _is_users_module(module: types.ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return module.__name__.partition(".")[0] not in sys.stdlib_module_names
-    return is_watched_file(file)
-
-
 def _walker(value: Any) -> Any:
     """How a value is walked, None where nothing in it can change."""
     for kinds, walk in _WALKS:
@@ -560,22 +575,9 @@ def _walker(value: Any) -> Any:
 
 def _is_opaque(value: Any) -> bool:
     """Whether a value is of a library's own."""
-    return isinstance(value, torch.Generator | torch.autograd.graph.Node) or (
-        type(value).__module__.startswith(("torch_jax", "jax", "torch.autograd"))
-    )
-
-
-def _file_of(kind: type) -> str:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if file is None and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
-        return str(types.__file__)  # written in C: as the rest of the standard library
-    return file or f"<{kind.__module__}>"
-
-
-def _numpy_state() -> bytes:
-    state: Any = np.random.get_state()
-    return state[1].tobytes() + repr(state[2:]).encode()
+    if isinstance(value, (*_LOGGING, torch.Generator, torch.autograd.graph.Node)):
+        return True
+    return type(value).__module__.startswith(("torch_jax", "jax", "torch.autograd"))
 
 
 _WALKS: tuple[tuple[Any, Any], ...] = (

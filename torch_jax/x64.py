@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_jax import _internals
+from torch_jax import _internals, forked
 
 _state = _internals.x64_state()
 
@@ -23,3 +23,11 @@ class x64:
 
     def __exit__(self, *_exception: object) -> None:
         _state.set_local(self._old)
+
+
+def _refuse_in_child() -> None:
+    """All of the project's own work comes by here, but for compiled calls that are hot."""
+    x64.__enter__ = forked.refuse  # type: ignore[method-assign]
+
+
+forked.listeners.append(_refuse_in_child)

@@ -26,16 +26,16 @@ def forward(entry: Any, sample: Any, number: int) -> bool:
     expected, actual = outcome(call, cpu), outcome(call, jax)
     if both_raised(actual, expected):
         return True
-    unique = functools.partial(_unique, entry)
+    unique = functools.partial(told_apart, entry)
     assert_agree(
-        unique(jax, actual[0]), unique(cpu, expected[0]), _reference(entry, sample, call, unique)
+        unique(jax, actual[0]), unique(cpu, expected[0]), reference(entry, sample, call, unique)
     )
     return True
 
 
 def views(entry: Any, sample: Any, number: int) -> bool:
     """An output that aliases an input does so on jax: its geometry, and writes through it."""
-    cpu, jax = on("cpu", _detached(sample)), on("jax", _detached(sample))
+    cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
     expected, error = outcome(_apply, entry.op, cpu)
     if error is not None:
         return False
@@ -66,15 +66,15 @@ def in_place(entry: Any, sample: Any, number: int) -> bool:
     if sample.broadcasts_input:  # the database says: no sample for a method that writes its input
         return False
     call = functools.partial(_apply, entry.inplace_variant)
-    cpu, jax = on("cpu", _detached(sample)), on("jax", _detached(sample))
+    cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
     expected, actual = outcome(call, cpu), outcome(call, jax)
     if both_raised(actual, expected):
         return True
     assert (actual[0] is jax[0][0]) == (expected[0] is cpu[0][0]), "must return its input"
     assert jax[0][0]._version == cpu[0][0]._version, "version counters differ"
-    unique = functools.partial(_unique, entry)
+    unique = functools.partial(told_apart, entry)
     assert_agree(
-        unique(jax, actual[0]), unique(cpu, expected[0]), _reference(entry, sample, call, unique)
+        unique(jax, actual[0]), unique(cpu, expected[0]), reference(entry, sample, call, unique)
     )
     return True
 
@@ -83,7 +83,7 @@ def out(entry: Any, sample: Any, number: int) -> bool:
     """``out=``: a fitting tensor, an empty one, one of another shape, one of another dtype."""
     if not entry.supports_out:
         return False
-    cpu, jax = on("cpu", _detached(sample)), on("jax", _detached(sample))
+    cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
     expected, error = outcome(_apply, entry.op, cpu)
     if error is not None or not tensors(expected):
         return False
@@ -99,12 +99,12 @@ def out(entry: Any, sample: Any, number: int) -> bool:
         assert found[0][1] == wanted[0][1], f"returns its out= {found[0][1]}: {shaped.__name__}"
         if shaped is _fitting:
             assert [t.stride() for t in found[0][2]] == [t.stride() for t in wanted[0][2]]
-        unique = functools.partial(_unique, entry)
+        unique = functools.partial(told_apart, entry)
         again = functools.partial(_apply, entry.op)
         assert_agree(
             unique(jax, _like(expected, found[0][2])),
             unique(cpu, _like(expected, wanted[0][2])),
-            _reference(entry, sample, again, unique) if shaped is not _other_dtype else None,
+            reference(entry, sample, again, unique) if shaped is not _other_dtype else None,
         )
     return True
 
@@ -120,7 +120,7 @@ def backward(entry: Any, sample: Any, number: int) -> bool:
     actual = outcome(call, on("jax", _arguments(sample)))
     if both_raised(actual, expected):
         return True
-    assert_agree(actual[0], expected[0], _reference(entry, sample, call, _itself, gradients=True))
+    assert_agree(actual[0], expected[0], reference(entry, sample, call, _itself, gradients=True))
     return True
 
 
@@ -152,7 +152,9 @@ def _arguments(sample: Any) -> tuple[tuple, dict]:
     return (sample.input, *sample.args), sample.kwargs
 
 
-def _detached(sample: Any) -> tuple[tuple, dict]:
+def detached(sample: Any) -> tuple[tuple, dict]:
+    """A sample's arguments, without gradients."""
+
     def strip(value: Any) -> Any:
         return value.detach() if isinstance(value, torch.Tensor) else value
 
@@ -165,13 +167,14 @@ def _apply(function: Callable[..., Any], arguments: tuple[tuple, dict]) -> Any:
     return function(*args, **kwargs)
 
 
-def _unique(entry: Any, arguments: tuple[tuple, dict], result: Any) -> Any:
+def told_apart(entry: Any, arguments: tuple[tuple, dict], result: Any) -> Any:
+    """What of a result is the same for all right ones."""
     invariant = UNIQUE.get(entry.full_name)
     with torch.no_grad():
         return result if invariant is None else invariant(*arguments, result)
 
 
-def _reference(
+def reference(
     entry: Any, sample: Any, call: Callable, unique: Callable, gradients: bool = False
 ) -> Callable | None:
     """The same computation in double precision on the CPU; None where nothing is floating."""
@@ -179,7 +182,7 @@ def _reference(
         return None
 
     def compute() -> Any:
-        arguments = wide(on("cpu", _arguments(sample) if gradients else _detached(sample)))
+        arguments = wide(on("cpu", _arguments(sample) if gradients else detached(sample)))
         result, error = outcome(call, arguments)
         return None if error is not None else unique(arguments, result)
 

@@ -42,6 +42,12 @@ def count(x: jax.Array, dim: Dims) -> int:
     return math.prod(x.shape[d] for d in axes(x, dim))
 
 
+def _counted(x: jax.Array, dim: Dims) -> Any:
+    """:func:`count` in the dtype of ``x``; under ``jax.export`` it may be a symbol."""
+    n: Any = count(x, dim)
+    return x.dtype.type(n) if isinstance(n, int) else jnp.asarray(n).astype(x.dtype)
+
+
 def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
     """``x`` in the dtype that sums and products are taken in."""
     if dtype is not None:
@@ -98,14 +104,14 @@ def mean_all(self, *, dtype=None):
 def mean_dim(self, dim, keepdim=False, *, dtype=None):
     """NaN of nothing."""
     x = _accumulable(self, dtype)
-    return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), x.dtype.type(count(x, dim)))
+    return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), _counted(x, dim))
 
 
 def _moments(x, dim, correction, keepdim):
     """Variance and mean; none or less than none degrees of freedom divide by 0."""
     x = x.astype(opmath(x.dtype))
     n = count(x, dim)
-    mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), x.dtype.type(n))
+    mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
     off = x - mean
     square = (off * jnp.conj(off)).real
     freedom = jnp.maximum(0, n - (1 if correction is None else correction))

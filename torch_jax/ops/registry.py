@@ -99,51 +99,34 @@ def column_major(x: jax.Array) -> InOrder:
     return InOrder(x, (*range(last - 1), last, last - 1))
 
 
-def op(
-    *names: str,
+def lowering(
+    name: str,
+    function: Callable[..., Any],
+    *,
     static: tuple[str, ...] = (),
-    concrete: bool | Callable[..., bool] = False,
-    random: bool | str = False,
     host: tuple[str, ...] = (),
-    writes: tuple[str, ...] = (),
-    meta: bool | str | Callable[..., bool] = True,
-    check: Callable[..., Any] | None = None,
-    contiguous: tuple[str, ...] = (),
-    strided: tuple[str, ...] = (),
-    channels_last: tuple[str, ...] = (),
-    meta_error: type[Exception] = RuntimeError,
-    uniform: bool = False,
     refuses: str = "",
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    **options: Any,
+) -> Lowering:
+    """A lowering of ``aten.<name>``, which is not in the table; for the options see :func:`op`."""
+    if refuses:
+        function = _refusing(function, name.partition(".")[0], refuses)
+    return Lowering(name, function, frozenset(static), host=frozenset(host), **options)
+
+
+def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function in the table under ATen names such as ``"add.Tensor"`` or ``"relu"``.
 
-    The other options are the attributes of :class:`Lowering`, and ``refuses``: the kinds of dtypes
+    The options are the attributes of :class:`Lowering`, and ``refuses``: the kinds of dtypes
     that PyTorch's CPU kernels do not take though its meta function does, such as
     ``"bool half complex"`` (:func:`promotion.refuse`); the operands' common dtype is meant.
     """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        packet = names[0].partition(".")[0]
-        entered = _refusing(function, packet, refuses) if refuses else function
         for name in names:
             if name in TABLE:
                 raise ValueError(f"the table has two lowerings for aten.{name}")
-            TABLE[name] = Lowering(
-                name,
-                entered,
-                frozenset(static),
-                concrete,
-                random,
-                frozenset(host),
-                writes,
-                meta,
-                check,
-                contiguous,
-                strided,
-                channels_last,
-                meta_error,
-                uniform,
-            )
+            TABLE[name] = lowering(name, function, **options)
         return function
 
     return enter

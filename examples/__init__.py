@@ -1,0 +1,1 @@
+"""Whole applications on device ``jax``; each is a package with a README of its own."""

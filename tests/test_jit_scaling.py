@@ -1,0 +1,280 @@
+"""``torch.amp.GradScaler`` under ``torch_jax.jit``: the device skips steps, not Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torch_jax
+
+INFINITE = (0, 4, 5, 11)  # the steps whose gradients are not finite
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, capturable=True),
+    "adamw foreach": lambda p: torch.optim.AdamW(p, lr=0.1, capturable=True, foreach=True),
+    "adamw for loop": lambda p: torch.optim.AdamW(p, lr=0.1, capturable=True, foreach=False),
+    "adamw of defaults": lambda p: torch.optim.AdamW(p, lr=0.1),
+    "adamw fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.1, capturable=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, capturable=True),
+}
+
+
+class Training:
+    """A small model with an optimizer and a scaler; in float64, that rounding does not grow."""
+
+    def __init__(self, device, make, jitted=False, clip=False, accumulate=1):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double().to(device)
+        self.optimizer = make(self.model.parameters())
+        self.scaler = torch.amp.GradScaler(device, init_scale=64.0, growth_interval=3)
+        self.device, self.clip, self.accumulate = device, clip, accumulate
+        self.step = torch_jax.jit(self.one_step) if jitted else self.one_step
+
+    def one_step(self, x):
+        self.optimizer.zero_grad()
+        for part in x.chunk(self.accumulate):
+            loss = self.model(part).square().mean()
+            self.scaler.scale(loss).backward()
+        if self.clip:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss
+
+    def run(self, steps):
+        """What is left after each step: loss, scale, growth tracker, parameters."""
+        generator, history = torch.Generator().manual_seed(1), []
+        for index in range(steps):
+            x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+            if index in INFINITE:
+                x[0, 0] = float("inf")
+            loss = self.step(x.to(self.device))
+            history.append(
+                (
+                    loss.detach().cpu(),
+                    self.scaler.get_scale(),
+                    self.scaler._growth_tracker.item(),
+                    [p.detach().cpu().clone() for p in self.model.parameters()],
+                )
+            )
+        return history
+
+    def state(self):
+        """The tensors of the optimizer's state, on the CPU."""
+        return [
+            {key: value.cpu() for key, value in state.items() if isinstance(value, torch.Tensor)}
+            for state in self.optimizer.state_dict()["state"].values()
+        ]
+
+
+def agree(first, second):
+    torch.testing.assert_close(first, second, equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+CASES = [(name, False) for name in OPTIMIZERS] + [("adam", True), ("adamw fused", True)]
+
+
+@pytest.mark.parametrize("name, clip", CASES)
+def test_training_is_that_of_eager_and_of_the_cpu(name, clip):
+    make = OPTIMIZERS[name]
+    eager, jitted = Training("jax", make, clip=clip), Training("jax", make, True, clip)
+    history = jitted.run(20)
+    agree(history, eager.run(20))
+    agree(jitted.state(), eager.state())
+    assert {scale for _, scale, *_ in history} > {16.0, 32.0}  # it went down and up
+    assert jitted.step.explain().traces == 1
+    if "capturable" not in jitted.optimizer.defaults or not jitted.optimizer.defaults["capturable"]:
+        cpu = Training("cpu", make, clip=clip)
+        agree(history, cpu.run(20))
+
+
+def test_skipped_steps_leave_parameters_and_state_bit_for_bit():
+    training = Training("jax", OPTIMIZERS["adam"], True)
+    history = training.run(12)
+    for index in INFINITE[1:]:
+        for before, after in zip(history[index - 1][3], history[index][3], strict=True):
+            assert torch.equal(before, after)
+    steps = {state["step"].item() for state in training.state()}
+    assert steps == {12 - len(INFINITE)}
+
+
+def test_gradients_are_accumulated():
+    make = OPTIMIZERS["sgd"]
+    eager = Training("jax", make, accumulate=3)
+    jitted = Training("jax", make, True, accumulate=3)
+    agree(jitted.run(8), eager.run(8))
+
+
+def test_the_learning_rate_may_change():
+    trainings = [Training("jax", OPTIMIZERS["adam"], jitted) for jitted in (False, True)]
+    for rate in (0.1, 0.01):
+        for training in trainings:
+            training.optimizer.param_groups[0]["lr"] = rate
+        agree(*(training.run(5) for training in trainings))
+    assert trainings[1].step.explain().traces == 1
+
+
+def test_two_optimizers_skip_on_their_own():
+    def train(wrap):
+        a, b = (nn.Parameter(torch.ones(3, device="jax")) for _ in range(2))
+        optimizers = [torch.optim.SGD([p], lr=0.5, momentum=0.5) for p in (a, b)]
+        scaler = torch.amp.GradScaler("jax", init_scale=8.0)
+
+        def step(x, y):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            scaler.scale((a * x).sum() + (b * y).sum()).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+
+        step = wrap(step)
+        history = []
+        for x, y in ((1.0, 2.0), (float("inf"), 1.0), (1.0, float("nan")), (3.0, 1.0)):
+            step(torch.tensor(x, device="jax"), torch.tensor(y, device="jax"))
+            history.append((a.detach().cpu().clone(), b.detach().cpu().clone(), scaler.get_scale()))
+        return history
+
+    eager, jitted = train(lambda f: f), train(torch_jax.jit)
+    agree(jitted, eager)
+    assert torch.equal(jitted[1][0], jitted[0][0]) and not torch.equal(jitted[1][1], jitted[0][1])
+
+
+def test_eager_steps_between_compiled_ones():
+    mixed, eager = Training("jax", OPTIMIZERS["adam"], True), Training("jax", OPTIMIZERS["adam"])
+    compiled = mixed.step
+    calls = iter(range(20))
+    mixed.step = lambda x: (mixed.one_step if next(calls) % 3 == 1 else compiled)(x)
+    agree(mixed.run(12), eager.run(12))
+    assert compiled.explain().traces == 1
+
+
+def test_hooks_after_a_step_are_skipped_with_it():
+    def train(jitted):
+        training = Training("jax", OPTIMIZERS["sgd"], jitted)
+        average = [p.detach().clone() for p in training.model.parameters()]
+
+        def hook(*_):
+            torch._foreach_lerp_(average, [p.detach() for p in training.model.parameters()], 0.5)
+
+        training.optimizer.register_step_post_hook(hook)
+        training.run(8)
+        return [a.cpu() for a in average]
+
+    agree(train(True), train(False))
+
+
+def test_in_an_autocast_region_of_float16():
+    def train(wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4).to("jax")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
+        scaler = torch.amp.GradScaler("jax", init_scale=2.0**20)  # too large for float16
+
+        @wrap
+        def step(x):
+            optimizer.zero_grad()
+            with torch.autocast("jax", dtype=torch.float16):
+                loss = model(x).float().square().sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        x = torch.linspace(-1, 1, 32, device="jax").reshape(4, 8)
+        losses = [step(x).item() for _ in range(12)]
+        return losses, scaler.get_scale()
+
+    (jitted, scale), (eager, other) = train(torch_jax.jit), train(lambda f: f)
+    assert scale == other < 2.0**20
+    torch.testing.assert_close(jitted, eager, rtol=1e-2, atol=1e-2)
+    assert jitted[-1] < jitted[0]
+
+
+REFUSED = {
+    "counts on the host": (lambda p: torch.optim.Adagrad(p, lr=0.1), "capturable"),
+    "first step is another": (
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
+        "first step",
+    ),
+}
+
+
+@pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED)
+def test_steps_that_cannot_be_taken_back_are_refused(make, message):
+    training = Training("jax", make, True)
+    before = training.state()
+    with pytest.raises(torch_jax.NotTraceableError, match=message):
+        training.run(1)
+    assert training.scaler._scale is None
+    agree(training.state(), before)
+    assert not training.scaler._per_optimizer_states
+
+
+def test_the_first_step_may_be_taken_before():
+    make = REFUSED["first step is another"][0]
+    jitted, eager = Training("jax", make), Training("jax", make)
+    x = torch.ones(6, 4, dtype=torch.float64, device="jax")
+    for training in (jitted, eager):
+        training.step(x)
+    jitted.step = torch_jax.jit(jitted.one_step)
+    agree(jitted.run(8), eager.run(8))
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that counts in Python."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["count"] = self.state[p].get("count", 0) + 1
+
+
+def test_a_count_in_python_is_refused():
+    training = Training("jax", lambda p: Counting(p, lr=0.1), True)
+    with pytest.raises(torch_jax.NotTraceableError, match="counts its steps on the host"):
+        training.run(1)
+
+
+def test_a_scaler_that_is_switched_off():
+    def train(jitted):
+        training = Training("jax", OPTIMIZERS["sgd"], jitted)
+        training.scaler = torch.amp.GradScaler("jax", enabled=False)
+        for _ in range(3):
+            training.step(torch.ones(6, 4, dtype=torch.float64, device="jax"))
+        return [p.detach().cpu() for p in training.model.parameters()]
+
+    agree(train(True), train(False))
+
+
+def test_state_is_saved_and_loaded_between_compiled_steps():
+    training = Training("jax", OPTIMIZERS["sgd"], True)
+    training.run(3)
+    state = training.scaler.state_dict()
+    assert state["scale"] == 32.0 and state["_growth_tracker"] == 2
+    training.scaler.load_state_dict(state | {"scale": 8.0})
+    training.step(torch.ones(6, 4, dtype=torch.float64, device="jax"))
+    assert training.scaler.get_scale() == 16.0
+
+
+def test_with_a_schedule_and_held_against_eager_calls():
+    def train(jitted, **options):
+        training = Training("jax", OPTIMIZERS["adam"])
+        schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 3, gamma=0.5)
+
+        def step(x):
+            loss = training.one_step(x)
+            schedule.step()
+            return loss
+
+        training.step = torch_jax.jit(step, **options) if jitted else step
+        return training.run(12)
+
+    eager = train(False)
+    agree(train(True), eager)
+    agree(train(True, verify=6), eager)

@@ -1,0 +1,115 @@
+"""Entries of bytes in a directory: bounded in size, shared by many processes without locks.
+
+An entry is written beside its place and moved there, so that a reader sees all of it or nothing. It
+carries a checksum; a damaged one counts as missing. What a file system refuses is warned of once,
+and never raised.
+
+>>> import tempfile
+>>> files = CacheFiles(Path(tempfile.mkdtemp()), 1000)
+>>> files.put("key", b"value")
+>>> files.get("key"), files.get("another")
+(b'value', None)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from torch_jax.log import LOGGER
+
+_ENTRY, _PART = ".entry", ".part"  # whole entries, and those that are being written
+_DIGEST = 16  # bytes
+
+
+class CacheFiles:
+    """A cache in a directory, with the methods that JAX asks of one.
+
+    Args:
+      directory: where the entries are; made, for the user alone, when the first is written.
+      limit: how many bytes the entries may take. The least recently used go first.
+      mark: what else an entry depends on, besides its key.
+    """
+
+    def __init__(self, directory: Path, limit: int, mark: str = ""):
+        self._path, self._limit, self._mark = directory, limit, mark
+        self._unmeasured = limit  # bytes put since the directory was last measured
+        self._writable = True
+
+    def get(self, key: str) -> bytes | None:
+        """The value of an entry, None where there is none that is whole."""
+        file = self._file(key)
+        try:
+            sealed = file.read_bytes()
+        except OSError:
+            return None
+        digest, value = sealed[:_DIGEST], sealed[_DIGEST:]
+        if digest != self._digest(key, value):
+            LOGGER.warning("%s is damaged, and made anew", file)
+            with suppress(OSError):
+                file.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(file)
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        """Store an entry, and drop old ones where there are too many."""
+        if not self._writable or len(value) > self._limit:
+            return
+        file = self._file(key)
+        part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}{_PART}")
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part.write_bytes(self._digest(key, value) + value)
+            part.replace(file)
+        except OSError as error:
+            self._writable = False
+            LOGGER.warning("%s takes no more entries in this process: %s", self._path, error)
+            with suppress(OSError):
+                part.unlink()
+            return
+        self._unmeasured += len(value)
+        if self._unmeasured > self._limit // 32:  # to measure it at each write would take longer
+            self._unmeasured = 0
+            self._shrink()
+
+    def _file(self, key: str) -> Path:
+        name = hashlib.blake2b(f"{self._mark} {key}".encode(), digest_size=_DIGEST).hexdigest()
+        return self._path / f"{name}{_ENTRY}"
+
+    @staticmethod
+    def _digest(key: str, value: bytes) -> bytes:
+        return hashlib.blake2b(value, digest_size=_DIGEST, key=_short(key)).digest()
+
+    def _shrink(self) -> None:
+        """Drop the least recently used entries, where all take more than they may."""
+        files = list(self._measured())
+        excess = sum(size for _, size, _ in files) - self._limit
+        if excess <= 0:
+            return
+        excess += self._limit // 8
+        for _, size, path in sorted(files):
+            with suppress(OSError):  # another process has been here
+                os.unlink(path)
+            excess -= size
+            if excess <= 0:
+                break
+
+    def _measured(self) -> list[tuple[int, int, str]]:
+        """Time of use, size and path of every file that is ours."""
+        found = []
+        with suppress(OSError), os.scandir(self._path) as entries:
+            for entry in entries:
+                if entry.name.endswith((_ENTRY, _PART)):
+                    with suppress(OSError):
+                        stat = entry.stat()
+                        found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        return found
+
+
+def _short(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()

@@ -1,0 +1,121 @@
+"""What XLA compiles is kept on disk, for the next process: JAX's persistent compilation cache.
+
+It is on by default (settings ``cache``, ``cache_dir`` and ``cache_megabytes``), unless the user has
+given JAX a directory himself (``JAX_COMPILATION_CACHE_DIR``, ``jax_compilation_cache_dir``): then
+JAX is left as it is, also where that is done after the device was first used.
+
+Everything is kept, eager operators as well as whole steps: to load one costs a fraction of
+compiling it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from torch_jax import _internals, config
+from torch_jax.cache_files import CacheFiles
+
+_DIRECTORY = "jax_compilation_cache_dir"
+_LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+
+_followed: tuple | None = None  # the settings in force
+_installed: _Cache | None = None
+_seconds_before: float = 0.0
+
+
+def install() -> None:
+    """Follow the settings from here on; called once, when the device is first used."""
+    config.listeners.append(follow)
+    follow()
+
+
+def follow() -> None:
+    """Switch the cache on, off or over to another directory, as the settings say."""
+    global _followed
+    settings = config.get("cache"), config.get("cache_dir"), config.get("cache_megabytes")
+    if settings == _followed:
+        return
+    _followed = settings
+    if _installed is not None:
+        _leave(_installed)
+    if config.get("cache") and _is_left_to_us():
+        _enter(_Cache(directory(), config.get("cache_megabytes") << 20, _machine()))
+
+
+def directory() -> Path:
+    """Where compiled programs are kept: the setting ``cache_dir``, or the user's cache directory.
+
+    That is ``$XDG_CACHE_HOME/torch_jax``, or ``~/.cache/torch_jax``.
+    """
+    chosen = config.get("cache_dir")
+    if chosen != "auto":
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~"), ".cache")
+    return root / "torch_jax"
+
+
+class _Cache(CacheFiles):
+    """The files, as long as JAX is to use them."""
+
+    def get(self, key: str) -> bytes | None:
+        return super().get(key) if self._is_wanted() else None
+
+    def put(self, key: str, value: bytes) -> None:
+        if self._is_wanted():
+            super().put(key, value)
+
+    def _is_wanted(self) -> bool:
+        """Whether the user has not told JAX of another directory meanwhile."""
+        wanted = _configured(_DIRECTORY) == str(self._path)
+        if not wanted and _installed is self:
+            _leave(self)
+        return wanted
+
+
+def _is_left_to_us() -> bool:
+    """Whether the user has configured nothing of JAX's cache."""
+    return not _configured(_DIRECTORY) and bool(_configured("jax_enable_compilation_cache"))
+
+
+def _configured(name: str) -> Any:
+    return getattr(jax.config, name, None)
+
+
+def _enter(cache: _Cache) -> None:
+    global _installed, _seconds_before
+    if not _internals.set_compilation_cache(cache):
+        return
+    _installed, _seconds_before = cache, _configured(_LEAST_SECONDS)
+    jax.config.update(_DIRECTORY, str(cache._path))
+    jax.config.update(_LEAST_SECONDS, 0.0)
+
+
+def _leave(cache: _Cache) -> None:
+    """JAX's cache as it was; a directory that the user has chosen since stays."""
+    global _installed
+    _installed = None
+    if _configured(_DIRECTORY) == str(cache._path):
+        jax.config.update(_DIRECTORY, None)
+    if _configured(_LEAST_SECONDS) == 0.0:
+        jax.config.update(_LEAST_SECONDS, _seconds_before)
+    _internals.set_compilation_cache(None)
+
+
+@functools.cache
+def _machine() -> str:
+    """What code for the CPU depends on: home directories are shared by different machines."""
+    flags = ""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = platform.processor()
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()}"

@@ -1,0 +1,118 @@
+"""``torch.compile(backend="jax")``: what Dynamo captures, each graph one executable.
+
+Dynamo turns Python into graphs, AOTAutograd these into functional ones of ATen operators, forward
+and backward (https://docs.pytorch.org/docs/stable/torch.compiler_dynamo_overview.html). The entry
+point of the group ``torch_dynamo_backends`` names :func:`backend`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_jax import _internals, device
+from torch_jax.log import LOGGER
+
+_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_OPTIONS = ("donate", "xla")
+_numbers = itertools.count()
+
+
+def backend(
+    graph: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile one of Dynamo's graphs; ``torch.compile`` calls this.
+
+    Args:
+      graph: a graph of PyTorch's functions.
+      inputs: fake tensors and numbers, like those it will be called with.
+      mode: as of ``torch.compile``; XLA has no modes, so that all of them mean the same.
+      options: ``donate``: by default the memory of tensors that are written is given to the
+        result; True gives what is saved for the backward pass too, which then cannot run twice
+        (``retain_graph``), and False gives nothing. ``xla``: a dict of XLA's compiler options.
+
+    Raises:
+      ValueError: an unknown mode or option.
+
+    >>> model = torch.nn.Linear(3, 2).to("jax")
+    >>> compiled = torch.compile(model, backend="jax")
+    >>> compiled(torch.ones(4, 3, device="jax")).shape
+    torch.Size([4, 2])
+    """
+    options = dict(options or {})
+    if mode not in _MODES:
+        raise ValueError(f"torch.compile(backend='jax') knows modes {_MODES}, not {mode!r}")
+    if unknown := options.keys() - set(_OPTIONS):
+        raise ValueError(
+            f"torch.compile(backend='jax') knows options {_OPTIONS}, not {sorted(unknown)}"
+        )
+    device.wake()
+    return _compile(graph, inputs, options.get("donate"), dict(options.get("xla") or {}))
+
+
+def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) -> Any:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    number = next(_numbers)
+
+    def compiler(what: str) -> Callable[..., Any]:
+        def compile_graph(graph: fx.GraphModule, _examples: Any) -> Any:
+            from torch_jax.executable import Executable
+
+            saved = _dead() if what == "backward" and donate else ()
+            name = f"graph {number} ({what})"
+            return _boxed(Executable(graph, name, saved, donate is not False, xla))
+
+        return compile_graph
+
+    make = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    with config.patch(donated_buffer=donate is True):
+        return make(graph, inputs)
+
+
+def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """A function that takes a list and empties it, which AOTAutograd knows by an attribute."""
+
+    def run(args: list[Any]) -> list[Any]:
+        return executable(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _dead() -> Sequence[int]:
+    """The inputs of a backward graph that nothing needs after it, as AOTAutograd says."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return getattr(metadata, "bw_donated_idxs", None) or ()
+
+
+def concerns(graph: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a graph has tensors on device jax."""
+    held = (*graph.parameters(), *graph.buffers()) if isinstance(graph, torch.nn.Module) else ()
+    return any(
+        isinstance(value, torch.Tensor) and value.device.type == _internals.DEVICE_TYPE
+        for value in (*inputs, *held)
+    )
+
+
+def in_place_of_inductor(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph on device jax for which no backend was named."""
+    LOGGER.info("torch.compile was given no backend for device 'jax': it uses backend=\"jax\"")
+    return backend(graph, inputs)

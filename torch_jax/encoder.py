@@ -1,0 +1,101 @@
+"""What PyTorch's transformer modules call where no gradient is needed, as what they call else.
+
+``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` end in one operator each in inference.
+Here these run the functions that the modules run in training: XLA fuses what it can under a trace.
+"""
+
+from __future__ import annotations
+
+from torch.nn import functional as F
+
+from torch_jax.kernels import kernel
+
+
+@kernel("_native_multi_head_attention")
+def attention_block(
+    query,
+    key,
+    value,
+    embed_dim,
+    num_heads,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    mask=None,
+    need_weights=True,
+    average_attn_weights=True,
+    mask_type=None,
+):
+    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2)."""
+    masks = {"attn_mask": mask, "key_padding_mask": None}
+    if mask_type == 1:
+        masks = {"attn_mask": None, "key_padding_mask": mask}
+    elif mask_type == 2:
+        masks["attn_mask"] = mask.flatten(0, 1)
+    query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    out, weights = F.multi_head_attention_forward(
+        query,
+        key,
+        value,
+        embed_dim,
+        num_heads,
+        qkv_weight,
+        qkv_bias,
+        None,
+        None,
+        False,
+        0.0,
+        proj_weight,
+        proj_bias,
+        training=False,
+        need_weights=need_weights,
+        average_attn_weights=average_attn_weights,
+        **masks,
+    )
+    return out.transpose(0, 1), weights
+
+
+@kernel("_transformer_encoder_layer_fwd")
+def encoder_layer(
+    src,
+    embed_dim,
+    num_heads,
+    qkv_weight,
+    qkv_bias,
+    proj_weight,
+    proj_bias,
+    use_gelu,
+    norm_first,
+    eps,
+    norm_weight_1,
+    norm_bias_1,
+    norm_weight_2,
+    norm_bias_2,
+    ffn_weight_1,
+    ffn_bias_1,
+    ffn_weight_2,
+    ffn_bias_2,
+    mask=None,
+    mask_type=None,
+):
+    """``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
+    shape = (embed_dim,)
+    projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+
+    def attend(x):
+        masks = (mask, False, True, mask_type)
+        return attention_block(x, x, x, embed_dim, num_heads, *projections, *masks)[0]
+
+    def perceive(x):
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
+
+    x = src
+    blocks = ((attend, norm_weight_1, norm_bias_1), (perceive, norm_weight_2, norm_bias_2))
+    for block, weight, bias in blocks:
+        if norm_first:
+            x = x + block(F.layer_norm(x, shape, weight, bias, eps))
+        else:
+            x = F.layer_norm(x + block(x), shape, weight, bias, eps)
+    return x

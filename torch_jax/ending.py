@@ -1,0 +1,70 @@
+"""The end of the process: daemon threads stop at their next operator, where that does no harm.
+
+Python ends daemon threads by unwinding their stacks when they next ask for its lock. In the middle
+of an operator that is in C++, which aborts the process (on the CPU's device, too). So when Python
+begins to end, other threads that compute are made to wait for ever at their next operator.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_OURS = str(Path(__file__).parent)
+_PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
+_for_ever = threading.Lock()
+
+
+def install() -> None:
+    """Hear of the end of the process; called once, when the device is first used."""
+    atexit.register(_stop_daemons)
+
+
+def _stop_daemons() -> None:
+    """Let other threads finish the operator that they are in, and start no other."""
+    here = threading.current_thread()
+    daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
+    if not daemons:
+        return
+    from torch_jax import dispatch
+    from torch_jax.x64 import x64
+
+    deadline = time.monotonic() + _PATIENCE
+    lock = getattr(sys.modules.get("torch_jax.jitted"), "_LOCK", None)
+    if lock is not None:  # so that none of them has it when it stops
+        lock.acquire(timeout=_PATIENCE)
+    _for_ever.acquire()
+    enter = x64.__enter__
+
+    def enter_or_stop(self: Any) -> None:
+        if threading.current_thread() is not here:
+            _stop()
+        enter(self)
+
+    x64.__enter__ = enter_or_stop  # type: ignore[method-assign]
+    dispatch.forget_compiled()  # what is hot does not come by there
+    quiet = 0
+    while quiet < 5 and time.monotonic() < deadline:
+        time.sleep(0.002)
+        frames = sys._current_frames()
+        busy = any(_is_busy(frames.get(ident)) for ident in daemons if ident is not None)
+        quiet = 0 if busy else quiet + 1
+
+
+def _stop() -> None:
+    _for_ever.acquire()
+
+
+def _is_busy(frame: Any) -> bool:
+    """Whether a thread is in one of our operators, and not stopped there."""
+    ours = False
+    while frame is not None:
+        if frame.f_code is _stop.__code__:
+            return False
+        ours = ours or frame.f_code.co_filename.startswith(_OURS)
+        frame = frame.f_back
+    return ours

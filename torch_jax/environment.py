@@ -1,0 +1,164 @@
+"""The environment: defaults and overrides that hold for a region or for the process.
+
+Tensors on device ``jax`` need none: what an environment changes is where factories put new
+tensors, whether ``"cuda"`` means jax, and which functions serve which operators.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax import config, forked, overrides, redirects
+from torch_jax.overrides import Override
+from torch_jax.scopes import Scopes, decorate
+
+_regions = Scopes("torch_jax environment")
+_lock = threading.RLock()
+_everywhere = False
+_is_lost = False  # in a process forked from one that had used the device
+_installed = False
+
+
+def is_enabled() -> bool:
+    """Whether the environment is enabled for the caller."""
+    return (_everywhere or _regions.any()) and not _is_lost
+
+
+class Environment:
+    """There is one in a process; :func:`default_env` gives it.
+
+    While it is enabled, factory functions make tensors on device ``jax`` where they are given no
+    device (setting ``redirect_default``), and ``"cuda"`` means ``"jax"`` (``redirect_cuda``, off by
+    default). It is enabled for a region of this thread, or this asyncio task, by ``with env:``;
+    for a function by ``@env``; and for all threads by :meth:`enable_globally`. Tensors and modules
+    work the same everywhere, enabled or not.
+
+    >>> import torch
+    >>> env = default_env()
+    >>> with env:
+    ...     x = torch.ones(2)
+    >>> x.device.type, torch.ones(2).device.type, env.enabled
+    ('jax', 'cpu', False)
+    """
+
+    config = config
+
+    def __new__(cls) -> Environment:
+        """The one there is."""
+        return _environment
+
+    def __repr__(self) -> str:
+        return f"<torch_jax environment, {'enabled' if self.enabled else 'not enabled'} here>"
+
+    def __reduce__(self) -> tuple:
+        return default_env, ()
+
+    def __copy__(self) -> Environment:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Environment:
+        return self
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it is enabled here: on all threads, or by a region that the caller is in."""
+        return is_enabled()
+
+    def enable_globally(self) -> None:
+        """Enable it on every thread, those that run already too, until told otherwise."""
+        global _everywhere
+        _install()
+        _everywhere = True
+
+    def disable_globally(self) -> None:
+        """Undo :meth:`enable_globally`; regions (``with env:``) are not touched."""
+        global _everywhere
+        _everywhere = False
+
+    def __enter__(self) -> Environment:
+        _install()
+        _regions.enter()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        _regions.leave()
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Enable it while ``function`` runs; a generator or coroutine function too."""
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"an environment decorates functions, not {function!r}")
+        return decorate(self, function)
+
+    def override(self, target: Any, function: Any = None, **options: Any) -> Any:
+        """Serve an operator, or a callable of PyTorch's, with a function of your own.
+
+        With ``function``, for the region of a ``with`` block, on this thread or asyncio task; as
+        a decorator, for good and everywhere, until :meth:`remove_override`. An override comes
+        before everything else, in every executor. Inside ``function`` the target is again what
+        it was without it.
+
+        Args:
+          target: an operator (``torch.ops.aten.relu``, ``"aten::relu"``, ``"add.Tensor"``), all of
+            its overloads and derived variants; or a callable, such as
+            ``torch.nn.functional.scaled_dot_product_attention`` or ``torch.Tensor.relu``, for
+            calls with a tensor on device ``jax`` among their arguments.
+          function: takes the target's arguments.
+          **options: ``takes="jax"``, a pure function of ``jax.Array``s (the default for
+            operators), or ``takes="torch"``, one of tensors (the default for callables); and
+            for a JAX function those of :func:`torch_jax.register_op`.
+
+        Raises:
+          TypeError: the target is neither an operator nor callable.
+          ValueError: this PyTorch has no such operator.
+
+        >>> import torch
+        >>> with default_env().override("aten::relu", lambda x: x * 2):
+        ...     torch.relu(torch.ones(2, device="jax")).cpu()
+        tensor([2., 2.])
+        """
+        if function is not None:
+            return Override(target, function, **options)
+
+        def permanent(function: Callable[..., Any]) -> Callable[..., Any]:
+            overrides.install(Override(target, function, **options))
+            return function
+
+        return permanent
+
+    def remove_override(self, target: Any) -> None:
+        """Take away the last permanent override of ``target``; ``KeyError`` where there is none."""
+        overrides.remove(target)
+
+    def overrides(self) -> tuple[Override, ...]:
+        """Those in force for the caller, the first to be asked first."""
+        return overrides.in_force()
+
+
+_environment = object.__new__(Environment)
+
+
+def default_env() -> Environment:
+    """The environment of this process, always the same object."""
+    return _environment
+
+
+def _install() -> None:
+    global _installed
+    with _lock:
+        if not _installed:
+            redirects.install(is_enabled)
+            _installed = True
+
+
+def _after_fork() -> None:
+    """In a child that cannot use the device, nothing may be sent there."""
+    global _is_lost, _lock
+    _lock = threading.RLock()
+    _is_lost = forked.is_lost()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,436 @@
+"""A functional graph of tensors as one executable, called with tensors.
+
+The executable takes the memories behind its tensors, as an eager operator does, so that views are
+read inside of it, and writes nothing: what the graph writes to its inputs comes out as new
+memories, which are put back. It is made once for each *form*: the geometry of inputs that are not
+whole, and the numbers among them; where sizes change, also for each set of sizes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import fx
+
+from torch_jax import (
+    _internals,
+    config,
+    errors,
+    geometry,
+    graphs,
+    program,
+    random,
+    storage,
+    traced,
+    transfer,
+)
+from torch_jax.log import LOGGER
+from torch_jax.results import Geometry
+from torch_jax.storage import is_jax, is_jax_storage
+from torch_jax.x64 import x64
+
+_x64 = _internals.x64_state()
+_swap, _restore = _x64.swap_local, _x64.set_local
+_NO_WORDS = np.zeros(4, np.uint32)
+
+
+class Made(NamedTuple):
+    """A new tensor over an array that comes out of the program."""
+
+    at: int
+    geometry: Geometry
+    whole: bool
+    on_host: bool  # the graph says that it is on the CPU
+
+
+class Kept(NamedTuple):
+    """A tensor over the memory of an input, as it is now: later writes to that do not show."""
+
+    at: int
+    geometry: Geometry
+
+
+class Same(NamedTuple):
+    """An input itself."""
+
+    at: int
+
+
+class Value(NamedTuple):
+    """A number, or None."""
+
+    value: Any
+
+
+class _Given(NamedTuple):
+    """An input that is a tensor; ``whole``: contiguous, and all of its memory."""
+
+    geometry: Geometry
+    whole: bool
+
+
+class _Scalar(NamedTuple):
+    """An input without dimensions on the CPU: all of a dtype come and go in one array."""
+
+    dtype: torch.dtype
+
+
+class _Compiled:
+    """The executable of one form, and what becomes of its results; filled by its trace."""
+
+    def __init__(self, run: Callable[..., Any]):
+        self.run = run
+        self.results: list[Any] = []
+        self.written: list[int] = []
+        self.scalars: list[list[int]] = []  # those that are written, by dtype
+        self.steps = 0
+        self.checks: list[tuple[str, type[Exception]]] = []
+
+
+class Executable:
+    """A graph whose call takes a list of tensors and numbers, and gives a list of the same.
+
+    The list is emptied, so that what nobody else needs is freed.
+
+    Args:
+      graph: what AOTAutograd makes: without writes but for ``copy_`` to its inputs.
+      name: what the log calls it.
+      donated: the inputs whose memory the program may take for its results, where nobody else has
+        it; writes to inputs are such, if ``donates``.
+      donates: whether to donate at all.
+      options: options of XLA's compiler.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        name: str,
+        donated: Sequence[int] = (),
+        donates: bool = True,
+        options: dict[str, Any] | None = None,
+    ):
+        self.graph, self.name = graph, name
+        self.options = (program.compiler_options() or {}) | (options or {})
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
+        self._donated = [
+            sum(tensors[:at])  # the place among the memories
+            for at in sorted({*donated, *_written(graph, placeholders)})
+            if donates and _is_device(placeholders[at])
+        ]
+        self._dynamic = not all(map(_is_static, placeholders))
+        self._inputs = len(placeholders)
+        held = graphs.tensors_of(graph)
+        self._names = list(held)
+        self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
+        self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Run it."""
+        given = [*args, *self._held]
+        args.clear()
+        try:
+            return self._run(given)
+        except traced.TracedElsewhere:
+            traced.wait_for_traces()
+            if any(map(traced.is_traced, map(_memory, given))):
+                raise  # a tracer that has outlived its trace
+            return self._run(given)
+
+    def _run(self, given: list[Any]) -> list[Any]:
+        key, memories = self._form(given)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            arrays, compiled = self._first(key, given, memories)
+        else:
+            words = _NO_WORDS
+            if compiled.steps:
+                words = random.words(*random.default_generator.advance(compiled.steps))
+            arrays = self._launch(compiled, words, memories)
+        return _finish(compiled, given, arrays)
+
+    def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
+        """What a call is compiled for, and the memories behind its tensors."""
+        key: list[Any] = []
+        memories: list[Any] = []
+        scalars: dict[torch.dtype, list[torch.Tensor]] = {}
+        dynamic = self._dynamic
+        for value in given:
+            try:
+                memory = value.untyped_storage().array
+            except AttributeError:  # a number, or a tensor on the CPU
+                if not isinstance(value, torch.Tensor):
+                    key.append(value)
+                elif _has_memory(value):
+                    memories.append(transfer.array_of(value.detach()))
+                    key.append(value.shape if dynamic else None)
+                else:
+                    scalars.setdefault(value.dtype, []).append(value.detach())
+                continue
+            memories.append(memory)
+            shape = value.shape
+            if (
+                shape != memory.shape
+                or not value.is_contiguous()
+                or value.is_conj()
+                or value.is_neg()
+            ):
+                key += len(memories), memory.shape, Geometry.of(value)
+            elif dynamic:
+                key.append(shape)
+        memories += [transfer.array_of(torch.stack(group)) for group in scalars.values()]
+        return tuple(key), memories
+
+    def _first(self, key: tuple, given: list[Any], memories: list[Any]) -> tuple[list, _Compiled]:
+        """A call of a new form: it is traced and compiled."""
+        start = time.perf_counter()
+        compiled = self._make(given)
+        words = random.words(*random.default_generator.where())
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            arrays = self._launch(compiled, words, memories)
+        random.default_generator.advance(compiled.steps)
+        what = "specialised" if self._compiled or self._dynamic else "compiled"
+        inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
+        seconds = time.perf_counter() - start
+        LOGGER.info("%s %s for %s in %.2f s", what, self.name, inputs, seconds)
+        if len(self._compiled) >= config.get("jit_cache_size"):
+            self._compiled.popitem(last=False)
+        self._compiled[key] = compiled
+        return arrays, compiled
+
+    def _launch(self, compiled: _Compiled, words: Any, memories: list[Any]) -> list[Any]:
+        for at in self._donated:
+            if sys.getrefcount(memories[at]) > _ALONE:  # another storage, or the user, has it too
+                with x64():
+                    memories[at] = jnp.array(memories[at], copy=True)
+        old = _swap(True)
+        try:
+            return compiled.run(words, *memories)
+        except Exception as error:
+            if traced.is_traced_elsewhere(memories):
+                raise traced.TracedElsewhere from error
+            if isinstance(error, jax.errors.JaxRuntimeError):
+                raise errors.translate(error, f"in {self.name}") from error
+            raise
+        finally:
+            _restore(old)
+
+    def _make(self, given: list[Any]) -> _Compiled:
+        inputs = [_input(value) for value in given]
+        count = self._inputs
+
+        def torch_jax_graph(words: Any, *memories: Any) -> list[Any]:
+            tensors = _tensors(inputs, memories)
+            before = [_memory(tensor) for tensor in tensors]
+            draws = graphs.Draws(words)
+            held = dict(zip(self._names, tensors[count:], strict=True))
+            with graphs.running(draws):
+                results = graphs.Runner(self.graph, held).run(*tensors[:count])
+            arrays: list[Any] = []
+            compiled.results = _specs(results, self._on_host(), tensors, before, arrays)
+            after = [_memory(tensor) for tensor in tensors]
+            written = [i for i, a in enumerate(after) if a is not before[i]]
+            compiled.written = [i for i in written if type(inputs[i]) is _Given]
+            compiled.scalars = _by_dtype(inputs, written)
+            compiled.steps = draws.steps
+            compiled.checks = [(message, kind) for _, message, kind in draws.checks]
+            arrays += [after[i] for i in compiled.written]
+            arrays += [jnp.stack([after[i] for i in group]) for group in compiled.scalars]
+            return [*arrays, *(ok for ok, _, _ in draws.checks)]
+
+        donated = [at + 1 for at in self._donated]  # the words stand in front
+        compiled = _Compiled(
+            jax.jit(torch_jax_graph, donate_argnums=donated, compiler_options=self.options)
+        )
+        return compiled
+
+    def _on_host(self) -> list[bool]:
+        """Which outputs the graph has on the CPU."""
+        (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
+        return [isinstance(one, fx.Node) and _is_on_host(one) for one in output.args[0]]
+
+
+# references to a memory that nobody but its storage has: that, our list, and the question itself
+_ALONE = 3
+
+
+def _is_static(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return not any(isinstance(n, torch.SymInt) for n in value.shape)
+    return not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _written(graph: fx.GraphModule, placeholders: list[fx.Node]) -> set[int]:
+    """Which inputs a graph writes by ``copy_``."""
+    copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    targets = {node.args[0] for node in copies}
+    return {i for i, node in enumerate(placeholders) if node in targets}
+
+
+def _is_device(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == _internals.DEVICE_TYPE
+
+
+def _is_on_host(node: fx.Node) -> bool:
+    """Whether a result is on the CPU; states of generators only pass from graph to graph."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+        return False
+    source = node.args[0] if node.args else None
+    return "run_and_save_rng_state" not in str(getattr(source, "target", ""))
+
+
+def _shape(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+
+def _input(value: Any) -> Any:
+    """How a trace makes an input of its memory."""
+    if not isinstance(value, torch.Tensor):
+        return Value(value)
+    if not _has_memory(value):
+        return _Scalar(value.dtype)
+    if not is_jax_storage(value.untyped_storage()):
+        meta = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return _Given(Geometry.of(meta), True)
+    memory = storage.memory_of(value)
+    form = Geometry.of(value)
+    plain = form.size == memory.shape and value.is_contiguous() and not (form.conj or form.neg)
+    return _Given(form, plain and 0 not in form.size)
+
+
+def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
+    """The inputs of the graph; ``memories`` end with the arrays of scalars, one a dtype."""
+    count = sum(type(spec) is _Given for spec in inputs)
+    kinds = dict.fromkeys(spec.dtype for spec in inputs if type(spec) is _Scalar)
+    rest = iter(memories)
+    scalars = {kind: iter(array) for kind, array in zip(kinds, memories[count:], strict=True)}
+
+    def tensor(spec: Any) -> Any:
+        if isinstance(spec, Value):
+            return spec.value
+        if isinstance(spec, _Scalar):
+            return storage.wrap(next(scalars[spec.dtype]), spec.dtype)
+        memory = next(rest)
+        if spec.whole:
+            return storage.wrap(memory, spec.geometry.dtype)
+        return spec.geometry.over(storage.storage_of(memory))
+
+    return [tensor(spec) for spec in inputs]
+
+
+def _by_dtype(inputs: list[Any], written: list[int]) -> list[list[int]]:
+    """The scalars among the inputs that are written, by dtype."""
+    groups: dict[torch.dtype, list[int]] = {}
+    for at in written:
+        if isinstance(inputs[at], _Scalar):
+            groups.setdefault(inputs[at].dtype, []).append(at)
+    return list(groups.values())
+
+
+def _has_memory(value: Any) -> bool:
+    """Whether an input has an array of its own: numbers and scalars on the CPU have none."""
+    return isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.dim() > 0)
+
+
+def _memory(value: Any) -> Any:
+    """The memory behind a tensor, None for what has none."""
+    storage: Any = value.untyped_storage() if isinstance(value, torch.Tensor) else None
+    return getattr(storage, "array", None)
+
+
+def _specs(
+    results: Sequence[Any], on_host: list[bool], tensors: list, before: list, arrays: list
+) -> list[Any]:
+    """What each result is made of; arrays that must come out are appended to ``arrays``."""
+    owner = {id(t.untyped_storage()): i for i, t in enumerate(tensors) if _memory(t) is not None}
+    same = {id(t): i for i, t in enumerate(tensors) if isinstance(t, torch.Tensor)}
+    places: dict[int, int] = {}
+
+    def spec(value: Any, host: bool) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return Value(value)
+        if id(value) in same:
+            return Same(same[id(value)])
+        memory: Any = value.untyped_storage()
+        form = Geometry.of(value)
+        at = owner.get(id(memory))
+        if at is not None and memory.array is before[at] and not host:
+            return Kept(at, form)
+        if host:
+            arrays.append(transfer.value_of(value))
+            return Made(len(arrays) - 1, form, True, True)
+        if id(memory) not in places:
+            places[id(memory)] = len(arrays)
+            arrays.append(memory.array)
+        whole = storage.is_whole(value, memory.array) and not (form.conj or form.neg)
+        return Made(places[id(memory)], form, whole and value.numel() > 0, False)
+
+    return [spec(value, host) for value, host in zip(results, on_host, strict=True)]
+
+
+def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[Any]:
+    """Put written memories back, raise what a check found, and make the results."""
+    if compiled.checks:
+        flags = arrays[-len(compiled.checks) :]
+        for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
+            if transfer.checks_indices() and not bool(ok):
+                raise kind(f"{message} (in a compiled graph)")
+    written, scalars = compiled.written, compiled.scalars
+    start = len(arrays) - len(compiled.checks) - len(scalars) - len(written)
+    for at, array in zip(written, arrays[start:], strict=False):
+        _put_back(given[at], array)
+    for group, array in zip(scalars, arrays[start + len(written) :], strict=False):
+        with torch.no_grad():
+            torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
+    storages: dict[int, Any] = {}
+    results = []
+    for spec in compiled.results:
+        if type(spec) is Made:
+            results.append(_made(spec, arrays, storages))
+        elif type(spec) is Kept:
+            memory = storage.storage_of(storage.memory_of(given[spec.at]))
+            results.append(spec.geometry.over(memory))
+        else:
+            results.append(given[spec.at] if type(spec) is Same else spec.value)
+    return results
+
+
+def _put_back(tensor: torch.Tensor, array: Any) -> None:
+    memory: Any = tensor.untyped_storage()
+    if is_jax_storage(memory):
+        memory.array = array
+    else:
+        tensor.copy_(transfer.host_copy(array))
+
+
+def _made(spec: Made, arrays: list[Any], storages: dict[int, Any]) -> torch.Tensor:
+    if spec.on_host:
+        copy = transfer.host_copy(arrays[spec.at])
+        if copy.stride() == spec.geometry.stride or not geometry.memory_order(
+            spec.geometry.size, spec.geometry.stride
+        ):
+            return copy
+        return torch.empty_strided(copy.shape, spec.geometry.stride, dtype=copy.dtype).copy_(copy)
+    known = storages.get(spec.at)
+    if known is None and spec.whole:
+        tensor = storage.wrap(arrays[spec.at], spec.geometry.dtype)
+        storages[spec.at] = tensor.untyped_storage()
+        return tensor
+    if known is None:
+        known = storages[spec.at] = storage.storage_of(arrays[spec.at])
+    return spec.geometry.over(known)

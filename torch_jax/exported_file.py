@@ -1,0 +1,337 @@
+"""Exported models and the files they are kept in: JAX, NumPy and Python's library, nothing else.
+
+This file imports neither torch nor the package it is in: where a model runs without PyTorch, copy
+it there. ``python exported_file.py model.zip`` prints what a file holds. A file is a zip archive:
+
+- ``header.json``: the format's version, what the inputs are, and who made it;
+- ``program``: a function ``(weights, args, kwargs)``, as ``jax.export`` serializes it;
+- ``weights.safetensors``: the weights by name, unless they are beside the archive.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+
+FORMAT, VERSION = "torch_jax.export", 1
+HEADER, PROGRAM, WEIGHTS = "header.json", "program", "weights.safetensors"
+
+Weights = Mapping[str, Any]
+
+
+class Exported:
+    """A model as a JAX program with its weights.
+
+    Attributes:
+      weights: parameters, buffers and constants by name: arrays, to be replaced or differentiated.
+      header: what the file says of itself: ``inputs``, ``outputs``, ``platforms``, ``static`` …
+    """
+
+    def __init__(self, program: jax_export.Exported, weights: Weights, header: dict[str, Any]):
+        self.program, self.weights, self.header = program, weights, header
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program on arrays, as the model was called where it was exported.
+
+        Integers and floats of another width than the model's are converted. The program is compiled
+        once. Inside of ``jax.jit`` the weights are constants: jit :meth:`call_with` instead. It can
+        be differentiated as often as ``vjp_order`` said.
+
+        Raises:
+          ValueError: the arguments are not those of the model.
+        """
+        return self.call_with(self.weights, *args, **kwargs)
+
+    def call_with(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
+        """:meth:`call` with other weights; as a function of them it can be differentiated."""
+        given = _without_static(args, kwargs, self.header.get("static", {}))
+        with jax.enable_x64(True):
+            return self.program.call(*self._converted((dict(weights), *given)))
+
+    def _converted(self, arguments: tuple) -> tuple:
+        """Arrays of the dtypes that the program takes."""
+        leaves, tree = jax.tree_util.tree_flatten(arguments)
+        if (tree, {}) != self._tree():
+            shown = jax.tree_util.tree_map(lambda _: "array", arguments[1:])
+            raise ValueError(
+                f"the arguments {shown} do not fit the inputs {self.header.get('inputs')}"
+            )
+        avals = self.program.in_avals
+        arrays = [_as(leaf, aval.dtype) for leaf, aval in zip(leaves, avals, strict=True)]
+        _check_shapes(arrays, avals, self.header.get("sizes", {}))
+        return jax.tree_util.tree_unflatten(tree, arrays)
+
+    def _tree(self) -> tuple:
+        tree: Any = self.program.in_tree
+        positional, named = tree.children()
+        return positional, jax.tree_util.tree_unflatten(named, range(named.num_leaves))
+
+    def mlir(self) -> str:
+        """The program as text, in StableHLO."""
+        return str(self.program.mlir_module())
+
+    def serialize(self, vjp_order: int = 0) -> bytes:
+        """The file as bytes, weights inside; :func:`load` takes them.
+
+        Args:
+          vjp_order: how often the loaded program can be differentiated.
+        """
+        file = io.BytesIO()
+        self._write(file, self._program(vjp_order), {WEIGHTS: None})
+        return file.getvalue()
+
+    def save(self, path: str | os.PathLike, weights: str = "inside", vjp_order: int = 0) -> None:
+        """Write the file.
+
+        Args:
+          path: where to; an existing file is replaced.
+          weights: ``"inside"`` the file, or ``"beside"`` it as ``<path>.safetensors``.
+          vjp_order: how often the loaded program can be differentiated.
+        """
+        if weights not in ("inside", "beside"):
+            raise ValueError(f"weights must be 'inside' or 'beside', not {weights!r}")
+        path, program = Path(path), self._program(vjp_order)
+        inside: dict[str, Any] = {WEIGHTS: None}
+        if weights == "beside":
+            beside = path.with_name(f"{path.name}.safetensors")
+            with _replacing(beside) as file:
+                _write_safetensors(file, self.weights)
+            inside = {"weights": beside.name}
+        with _replacing(path) as file:
+            self._write(file, program, inside)
+
+    def _program(self, vjp_order: int) -> bytes:
+        with jax.enable_x64(True):
+            try:
+                return bytes(self.program.serialize(vjp_order=vjp_order))
+            except ImportError as error:
+                raise ImportError("exported files need flatbuffers: pip install flatbuffers") from (
+                    error
+                )
+
+    def _write(self, file: Any, program: bytes, weights: dict[str, Any]) -> None:
+        header = self.header | {"weights": weights.get("weights")}
+        with zipfile.ZipFile(file, "w") as archive:  # uncompressed: weights are noise
+            archive.writestr(HEADER, json.dumps(header, indent=1))
+            archive.writestr(PROGRAM, program)
+            if WEIGHTS in weights:
+                with archive.open(WEIGHTS, "w", force_zip64=True) as entry:
+                    _write_safetensors(entry, self.weights)
+
+    def __repr__(self) -> str:
+        lines = [f"{n}: {self.header.get(n)}" for n in ("inputs", "outputs", "platforms")]
+        size = sum(np.dtype(w.dtype).itemsize * w.size for w in self.weights.values())
+        lines.append(f"weights: {len(self.weights)} arrays, {size / 1e6:.1f} MB")
+        return "\n".join(["an exported model", *(f"  {line}" for line in lines)])
+
+
+def load(source: str | os.PathLike | bytes) -> Exported:
+    """Read what :meth:`Exported.save` wrote, or :meth:`Exported.serialize` gave.
+
+    Raises:
+      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
+      FileNotFoundError: there is no such file, or its weights are not beside it.
+    """
+    where = "the bytes" if isinstance(source, bytes) else str(source)
+    file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        with zipfile.ZipFile(file) as archive:
+            header = _header(archive, where)
+            program = archive.read(PROGRAM)
+            beside = header.get("weights")
+            content = archive.read(WEIGHTS) if beside is None else b""
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise ValueError(f"{where} is no exported model, or damaged: {error}") from error
+    if beside is not None:
+        if isinstance(source, bytes):
+            raise ValueError("the weights are beside the file: load it by its path")
+        if Path(beside).name != beside:
+            raise ValueError(f"{where} names weights elsewhere: {beside!r}")
+        content = (Path(source).parent / beside).read_bytes()
+    weights = _read_safetensors(content, where if beside is None else beside)
+    exported = Exported(_deserialized(program, header, where), weights, header)
+    _check_weights(exported, where)
+    return exported
+
+
+def _header(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
+    """The header, of a version that is understood."""
+    try:
+        header = json.loads(archive.read(HEADER))
+        kind, version = header["format"], header["version"]
+    except (KeyError, TypeError, ValueError) as error:
+        names = archive.namelist()[:5]
+        raise ValueError(f"{where} is no exported model: it holds {names}") from error
+    if kind != FORMAT:
+        raise ValueError(f"{where} is no exported model, but {kind!r}")
+    if version > VERSION:
+        raise ValueError(
+            f"{where} has version {version} of the format, made by torch_jax "
+            f"{header.get('torch_jax')}; this reader knows versions up to {VERSION}"
+        )
+    return header
+
+
+def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_export.Exported:
+    try:
+        return jax_export.deserialize(bytearray(program))
+    except ImportError as error:
+        raise ImportError("exported files need flatbuffers: pip install flatbuffers") from error
+    except Exception as error:
+        raise ValueError(
+            f"the program of {where}, made with jax {header.get('jax')}, cannot be read by jax "
+            f"{jax.__version__}: {error}"
+        ) from error
+
+
+def _check_weights(exported: Exported, where: str) -> None:
+    """Raise where the weights are not those that the program takes."""
+    tree, _ = exported._tree()
+    count = tree.num_leaves
+    wanted = jax.tree_util.tree_unflatten(tree, exported.program.in_avals[:count])[0]
+    for name in sorted(wanted.keys() | exported.weights.keys()):
+        found, aval = exported.weights.get(name), wanted.get(name)
+        if found is None or aval is None or (found.shape, found.dtype) != (aval.shape, aval.dtype):
+            have = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            want = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
+            raise ValueError(f"{where}: weight {name!r} is {have} where the program takes {want}")
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def _without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any]) -> tuple:
+    """The arguments with None for what was fixed by the export, which must be the same."""
+
+    def checked(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path).removeprefix(".")
+        if name not in static and (leaf is None or hasattr(leaf, "dtype") or np.isscalar(leaf)):
+            return leaf
+        fixed = static.get(name)
+        if leaf is not None and (type(leaf) is not type(fixed) or leaf != fixed):
+            raise ValueError(f"argument {name} was exported as {fixed!r} and cannot be {leaf!r}")
+        return None
+
+    def is_none(value: Any) -> bool:
+        return value is None
+
+    def of(tree: Any, root: str) -> Any:
+        key = (jax.tree_util.GetAttrKey(root),)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: checked((*key, *path), leaf), tree, is_leaf=is_none
+        )
+
+    named = of(kwargs, "kwargs")
+    return of(args, "args"), {n: v for n, v in named.items() if jax.tree_util.tree_leaves(v)}
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    """An array in the dtype that is wanted, where that is another width of the same kind."""
+    array = value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    kinds = (jnp.integer, jnp.floating, jnp.complexfloating)
+    if any(jnp.issubdtype(array.dtype, k) and jnp.issubdtype(dtype, k) for k in kinds):
+        return jnp.asarray(array).astype(dtype)
+    raise ValueError(f"an argument is {array.dtype} where the program takes {dtype}")
+
+
+def _check_shapes(arrays: list[Any], avals: Sequence[Any], ranges: Mapping[str, Any]) -> None:
+    """Raise where sizes are not those of the program, or symbols differ or are out of range."""
+    known: dict[str, int] = {}
+    for array, aval in zip(arrays, avals, strict=True):
+        fits = len(array.shape) == len(aval.shape)
+        for size, wanted in zip(array.shape, aval.shape, strict=False):
+            if isinstance(wanted, int):
+                fits = fits and size == wanted
+            elif str(wanted) in ranges:
+                least, most = ranges[str(wanted)]
+                fits = fits and known.setdefault(str(wanted), size) == size
+                fits = fits and least <= size and (most is None or size <= most)
+        if not fits:
+            spans = "".join(f", {name} from {a} to {b}" for name, (a, b) in ranges.items())
+            raise ValueError(
+                f"an argument has shape {list(array.shape)} where the program takes "
+                f"{aval.str_short()}{spans}"
+            )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16",
+    "U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16",
+    "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+_LETTERS = {name: letters for letters, name in _NAMES.items()}
+
+
+def _write_safetensors(file: Any, weights: Weights) -> None:
+    """Write arrays by name, in the format of the library safetensors."""
+    entries, at = {}, 0
+    for name, array in weights.items():
+        size = array.size * np.dtype(array.dtype).itemsize
+        letters = _LETTERS.get(np.dtype(array.dtype).name)
+        if letters is None:
+            raise TypeError(f"weight {name!r} is {array.dtype}, which safetensors cannot hold")
+        entries[name] = {
+            "dtype": letters, "shape": list(array.shape), "data_offsets": [at, at + size],
+        }  # fmt: skip
+        at += size
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    file.write(len(header).to_bytes(8, "little") + header)
+    for array in weights.values():
+        file.write(np.ascontiguousarray(array).tobytes())
+
+
+def _read_safetensors(content: bytes, where: str) -> dict[str, jax.Array]:
+    """Arrays by name; a file that is cut off, or something else, is an error."""
+    try:
+        length = int.from_bytes(content[:8], "little")
+        entries = json.loads(content[8 : 8 + length])
+        entries.pop("__metadata__", None)
+        data = memoryview(content)[8 + length :]
+        found = {}
+        for name, entry in entries.items():
+            first, last = entry["data_offsets"]
+            flat = np.frombuffer(data[first:last], dtype=jnp.dtype(_NAMES[entry["dtype"]]))
+            found[name] = flat.reshape(entry["shape"])
+        with jax.enable_x64(True):
+            return {name: jnp.asarray(array) for name, array in found.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the weights in {where} are damaged: {error!r}") from error
+
+
+class _replacing:
+    """A file that takes its place when it is whole."""
+
+    def __init__(self, path: Path):
+        self.path, self.part = path, path.with_name(f".{path.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> Any:
+        self.file = open(self.part, "wb")
+        return self.file
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        self.file.close()
+        if kind is None:
+            self.part.replace(self.path)
+        else:
+            self.part.unlink()
+
+
+if __name__ == "__main__":
+    print(load(sys.argv[1]))

@@ -1,0 +1,331 @@
+"""``torch_jax.export``: a model as a StableHLO program that runs without PyTorch.
+
+>>> model = torch.nn.Linear(3, 2)
+>>> exported = export(model, (torch.ones(4, 3),))
+>>> exported.call(torch.ones(4, 3)).shape
+torch.Size([4, 2])
+>>> "stablehlo.dot_general" in exported.mlir()
+True
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import export as jax_export
+from jax.interpreters import partial_eval
+from torch.utils import _pytree as pytree
+
+import torch_jax
+from torch_jax import (
+    _internals,
+    device,
+    dtypes,
+    exported_file,
+    graphs,
+    interop,
+    storage,
+    symbolic,
+    transfer,
+)
+from torch_jax.exported_file import FORMAT, VERSION
+from torch_jax.interpreter import JaxInterpreter
+from torch_jax.storage import is_jax
+from torch_jax.traced import NotTraceableError
+from torch_jax.x64 import x64
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+class Exported(exported_file.Exported):
+    """An exported model, which also takes tensors."""
+
+    def __init__(self, *parts: Any):
+        super().__init__(*parts)
+        self._of_tensors = interop.jax_function(self.call_with)
+        self._held: dict[str, torch.Tensor] = {}  # the weights as tensors, which are no constants
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program, on arrays or on tensors; see :meth:`exported_file.Exported.call`.
+
+        Tensors, on the CPU or on device ``jax``, give tensors on that device, through which
+        gradients flow.
+        """
+        given = pytree.tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+        if not tensors:
+            return super().call(*args, **kwargs)
+        self._held = self._held or {n: storage.wrap(w) for n, w in self.weights.items()}
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to(_internals.DEVICE_TYPE), (args, kwargs)
+        )
+        try:
+            results = self._of_tensors(self._held, *args, **kwargs)
+        except RuntimeError as error:  # with the operator's name around it
+            if isinstance(error.__cause__, ValueError):
+                raise error.__cause__ from None
+            raise
+        target = tensors[0].device
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(target), results)
+
+
+def load(source: str | os.PathLike | bytes) -> Exported:
+    """Read an exported model, from its file or from its bytes.
+
+    Raises:
+      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
+      FileNotFoundError: there is no such file, or its weights are not beside it.
+    """
+    device.wake()
+    found = exported_file.load(source)
+    return Exported(found.program, found.weights, found.header)
+
+
+def export(
+    model: Any,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    platforms: tuple[str, ...] | None = None,
+) -> Exported:
+    """Export a model for inputs like these.
+
+    Args:
+      model: an ``nn.Module`` or a function, on the CPU or on device ``jax``, in the mode
+        (``eval()``) in which it is to run; or a ``torch.export.ExportedProgram``, with nothing
+        else.
+      args: its arguments; tensors become inputs, of whatever value, all else is fixed.
+      kwargs: its named arguments.
+      dynamic_shapes: which sizes may change, as ``torch.export.export`` takes it:
+        ``{"x": {0: torch.export.Dim("batch")}}``. The model then goes through ``torch.export``.
+      platforms: where the program shall run, of ``"cpu"``, ``"cuda"``, ``"tpu"``, ``"rocm"``. By
+        default the first three, or this one only where an operator is not for all of them.
+
+    Returns:
+      An :class:`Exported`, with ``call``, ``mlir``, ``serialize`` and ``save``.
+
+    Raises:
+      DataDependentError: the model looks at values of tensors.
+      NotTraceableError: it draws random numbers (dropout in training).
+      OperatorNotFound: it has an operator without a lowering.
+    """
+    device.wake()
+    kwargs = dict(kwargs or {})
+    if isinstance(model, torch.export.ExportedProgram):
+        if args or kwargs or dynamic_shapes is not None:
+            raise TypeError("an ExportedProgram has its arguments and shapes already: give none")
+        return _of_graph(model, platforms)
+    if dynamic_shapes is not None:
+        with torch.no_grad():
+            graph = torch.export.export(
+                model, *pytree.tree_map(_host, (args, kwargs)),
+                dynamic_shapes=dynamic_shapes,
+            )  # fmt: skip
+        return _of_graph(graph, platforms)
+    tensors = _tensors_of(model)
+    arguments = _Arguments(args, kwargs)
+
+    def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
+        held = {name: storage.wrap(array) for name, array in weights.items()}
+        tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
+        with graphs.running(graphs.Draws(words)), torch.no_grad():
+            return _plain(_called(model, held, *tensors))
+
+    weights = {name: _array(tensor) for name, tensor in tensors.items()}
+    return _export(program, weights, arguments.shapes, arguments.static, platforms)
+
+
+def _called(model: Any, held: dict[str, torch.Tensor], args: tuple, kwargs: dict) -> Any:
+    if isinstance(model, torch.nn.Module):
+        return torch.func.functional_call(model, held, args, kwargs)
+    return model(*args, **kwargs)
+
+
+def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, tied ones once."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+_INPUTS = torch.Tensor, jax.ShapeDtypeStruct
+
+
+class _Arguments:
+    """The arguments of a model: shapes where it takes tensors, None for what is fixed.
+
+    Attributes:
+      shapes: ``(args, kwargs)`` with shapes and dtypes for tensors and None for all else; named
+        arguments without tensors are left out.
+      static: what is fixed, by its path, as far as it can be written into a file.
+    """
+
+    def __init__(self, args: tuple, kwargs: dict[str, Any]):
+        self.given = args, kwargs
+        self.static: dict[str, Any] = {}
+        roots = ((jax.tree_util.GetAttrKey(n), v) for n, v in (("args", args), ("kwargs", kwargs)))
+        positional, named = (
+            jax.tree_util.tree_map_with_path(
+                lambda path, leaf, root=root: self._note((root, *path), leaf), tree
+            )
+            for root, tree in roots
+        )
+        named = {n: v for n, v in named.items() if jax.tree_util.tree_leaves(v)}
+        self.shapes = positional, named
+
+    def _note(self, path: Any, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(leaf.dtype))
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        known = isinstance(leaf, bool | int | float | str)
+        self.static[jax.tree_util.keystr(path).removeprefix(".")] = leaf if known else repr(leaf)
+        return None
+
+    def filled(self, given: tuple) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with the arrays of ``given``, ``(args, kwargs)``, and what is fixed."""
+        arrays = iter(jax.tree_util.tree_leaves(given))
+        leaves, tree = jax.tree_util.tree_flatten(self.given)
+        return jax.tree_util.tree_unflatten(
+            tree, [next(arrays) if isinstance(v, _INPUTS) else v for v in leaves]
+        )
+
+
+def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
+    """Export what ``torch.export`` gave."""
+    if symbolic.has_symbols(graph):
+        return _of_symbolic_graph(graph, platforms)
+    arguments = _Arguments(*graph.example_inputs)
+    run = JaxInterpreter(graph)
+
+    def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
+        args, kwargs = arguments.filled(arrays)
+        return _plain(run.call(weights, *args, key=jax.random.wrap_key_data(words[:2]), **kwargs))
+
+    return _export(program, run.state, arguments.shapes, arguments.static, platforms)
+
+
+def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
+    """The same where sizes may change."""
+    leaves, tree = pytree.tree_flatten(graph.example_inputs)
+    shapes = symbolic.shapes_of(graph)
+    arguments = _Arguments(
+        *pytree.tree_unflatten(
+            [
+                leaf if shape is None else jax.ShapeDtypeStruct(shape, dtypes.to_jax(leaf.dtype))
+                for leaf, shape in zip(leaves, shapes, strict=True)
+            ],
+            tree,
+        )
+    )
+    run = symbolic.SymbolicProgram(graph)
+
+    def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
+        return _plain(run(weights, *arguments.filled(arrays)), operator.attrgetter("array"))
+
+    exported = _export(program, run.state, arguments.shapes, arguments.static, platforms)
+    exported.header["sizes"] = symbolic.ranges_of(graph)
+    return exported
+
+
+def _export(
+    program: Callable[..., Any],
+    weights: dict[str, jax.Array],
+    arguments: tuple,
+    static: dict[str, Any],
+    platforms: tuple[str, ...] | None,
+) -> Exported:
+    """Export a function of key words, weights and arguments, which must not need the first."""
+    given = weights, *arguments
+    shapes = jax.tree_util.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), given)
+    with x64():
+        traced_program = _traced(program, shapes)
+        try:
+            exported = jax_export.export(traced_program, platforms=platforms or PLATFORMS)(*shapes)
+        except NotImplementedError:  # some operator is not for all of them
+            if platforms is not None:
+                raise
+            exported = jax_export.export(traced_program)(*shapes)
+    return Exported(exported, weights, _header(exported, arguments, static))
+
+
+def _traced(program: Callable[..., Any], shapes: tuple) -> Any:
+    """A program that was traced once, without what has no part in its results, to be jitted.
+
+    Attention draws numbers for its dropout, and uses none: whether a model is random is known only
+    afterwards.
+    """
+    words = jax.ShapeDtypeStruct((4,), jnp.uint32)
+    closed, form = jax.make_jaxpr(program, return_shape=True)(words, *shapes)
+    jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.out_avals))
+    if used[0]:
+        raise NotTraceableError(
+            "the model draws random numbers, which would be the same at each call: call "
+            "model.eval() before it is exported, or make it take them as an argument"
+        )
+    tree = jax.tree_util.tree_structure(form)
+
+    def torch_jax_program(weights: Any, args: Any, kwargs: Any) -> Any:
+        leaves = jax.tree_util.tree_leaves((weights, args, kwargs))
+        given = [leaf for leaf, needed in zip(leaves, used[1:], strict=True) if needed]
+        return jax.tree_util.tree_unflatten(tree, jax.core.eval_jaxpr(jaxpr, closed.consts, *given))
+
+    return jax.jit(torch_jax_program)
+
+
+def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str, Any]:
+    count = len(jax.tree_util.tree_leaves(arguments))
+    paths, _ = jax.tree_util.tree_flatten_with_path(arguments)
+    names = [jax.tree_util.keystr(path[1:]) for path, _ in paths]
+    inputs = exported.in_avals[len(exported.in_avals) - count :]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "torch_jax": torch_jax.__version__,
+        "torch": torch.__version__,
+        "jax": jax.__version__,
+        "platforms": list(exported.platforms),
+        "inputs": {name: aval.str_short() for name, aval in zip(names, inputs, strict=True)},
+        "outputs": [aval.str_short() for aval in exported.out_avals],
+        "static": static,
+    }
+
+
+def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
+    """A result as JAX can write it down: arrays in dicts, lists and tuples.
+
+    ``array`` makes them of tensors.
+    """
+    again = functools.partial(_plain, array=array)
+    if isinstance(value, torch.Tensor):
+        return (array or _array)(value)
+    if value is None or isinstance(value, jax.Array):
+        return value
+    if isinstance(value, bool | int | float | complex):
+        return jnp.asarray(value)
+    if isinstance(value, Mapping):
+        return {str(key): again(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(map(again, value))
+    if type(value) in pytree.SUPPORTED_NODES:
+        return [*map(again, pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0])]
+    raise TypeError(
+        f"the model returns a {type(value).__name__}, which cannot be exported: return tensors in "
+        "dicts, lists and tuples"
+    )
+
+
+def _array(tensor: torch.Tensor) -> jax.Array:
+    return transfer.value_of(tensor) if is_jax(tensor) else transfer.array_of(tensor.detach())
+
+
+def _host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,83 @@
+"""Forked processes: a child of a process that has used the device cannot use it.
+
+JAX's threads do not come along, so that whatever waits for one of them would wait for ever. The
+child gets the error that ``torch.cuda`` raises there. Nothing is checked where operators are hot:
+what they would run is taken away in the child (:data:`listeners`), and what is left comes by
+:func:`refuse`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax import _internals
+
+listeners: list[Callable[[], None]] = []  # called in a child that has lost the device
+
+_in_use = False
+_lost = False
+_held: Any = None
+
+
+def note_use() -> None:
+    """The device is used from here on: children of this process will not have it."""
+    global _in_use
+    _in_use = True
+
+
+def is_lost() -> bool:
+    """Whether this process was forked from one that had used the device, or JAX."""
+    return _lost
+
+
+def refuse(*_ignored: Any) -> None:
+    """Raise in a process that has lost the device.
+
+    >>> refuse()  # not in this one
+    """
+    if _lost:
+        raise RuntimeError(
+            "Cannot re-initialize jax in forked subprocess. To use jax with multiprocessing, you "
+            "must use the 'spawn' start method"
+        )
+
+
+class Refusal:
+    """A context that cannot be entered, in place of a lock that a thread of the parent may hold."""
+
+    def __enter__(self) -> None:
+        refuse()
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+
+def install() -> None:
+    """Hear of forks; called once, at ``import torch``."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)
+
+
+def _hold() -> None:
+    """Hold what JAX has, so that the child never has to free it: that too would wait, or abort."""
+    global _held
+    _held = _internals.what_jax_holds()
+
+
+def _let_go() -> None:
+    global _held
+    _held = None
+
+
+def _lose() -> None:
+    global _lost
+    _lost = _lost or _in_use or _held is not None
+    if _lost:
+        _internals.leave_jax_behind(_held)
+        for listener in listeners:
+            listener()
+
+
+install()

@@ -1,0 +1,188 @@
+"""``torch_jax.JaxInterpreter``: an fx graph as a function of ``jax.Array``s."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import fx
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.utils import _pytree as pytree
+
+from torch_jax import _internals, device, dispatch, graphs, random, storage, transfer
+from torch_jax.storage import is_jax
+from torch_jax.x64 import x64
+
+
+class JaxInterpreter:
+    """An fx graph as a pure function of ``jax.Array``s, to be jitted, differentiated, vmapped.
+
+    The graph may be of ATen operators or of PyTorch's functions, made by ``make_fx``,
+    ``torch.export``, ``torch.fx.symbolic_trace`` or a pass of your own, from a model on any device.
+    It runs by the operators of device ``jax``; ``torch.cond``, ``while_loop``, ``scan``, ``map``
+    and ``checkpoint`` become JAX's own. int64 and float64 are what they are in PyTorch, whatever
+    ``jax_enable_x64`` says.
+
+    Args:
+      module: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
+      state: arrays for the parameters, buffers and constants of the module by name. What is not
+        named is read from the module, once.
+
+    Attributes:
+      state: all of these, a dict of arrays. A tensor with two names (tied weights) is there once,
+        under the first.
+
+    >>> import jax
+    >>> model = torch.nn.Linear(3, 2)
+    >>> run = JaxInterpreter(torch.fx.symbolic_trace(model))
+    >>> jax.jit(run)(jax.numpy.ones((4, 3))).shape
+    (4, 2)
+    >>> loss = lambda state, x: (run.call(state, x) ** 2).sum()
+    >>> jax.grad(loss)(run.state, jax.numpy.ones((4, 3)))["weight"].shape
+    (2, 3)
+    """
+
+    def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
+        device.wake()
+        _keep_x64()
+        if isinstance(module, torch.export.ExportedProgram):
+            module = _internals.unlifted(module)
+        if not isinstance(module, fx.GraphModule):
+            raise TypeError(
+                f"JaxInterpreter takes a torch.fx.GraphModule or an ExportedProgram, not a "
+                f"{type(module).__name__}: make one with torch.fx.symbolic_trace or torch.export"
+            )
+        self.module = module
+        self._names, held = _by_first_name(graphs.tensors_of(module))
+        given = dict(state or {})
+        unknown = given.keys() - self._names.keys()
+        if unknown:
+            raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
+        named = {self._names[name]: array for name, array in given.items()}
+        self.state = {n: named[n] if n in named else _array(t) for n, t in held.items()}
+
+    def __call__(self, *args: Any, key: Any = None, **kwargs: Any) -> Any:
+        """Run the graph with the state it holds; see :meth:`call`."""
+        return self.call(self.state, *args, key=key, **kwargs)
+
+    def call(self, state: Mapping[str, Any], *args: Any, key: Any = None, **kwargs: Any) -> Any:
+        """Run the graph on arrays.
+
+        Args:
+          state: arrays by name, as :attr:`state`.
+          *args: the graph's arguments: arrays where it takes tensors, in any tree.
+          key: a ``jax.random.key``, for graphs that draw random numbers. Without, they draw from
+            PyTorch's generator of the device, which under a trace is an error.
+          **kwargs: the graph's named arguments.
+
+        Returns:
+          What the graph returns, arrays in place of tensors. What it writes to its arguments in
+          place is not seen outside.
+
+        Raises:
+          TypeError: an argument is a ``torch.Tensor``.
+          OperatorNotFound: an operator of the graph has no lowering. As all errors that come out
+            of a graph, it says the node and its line of source.
+          DataDependentError: under a trace, the graph asks for a value.
+        """
+        return self.call_stateful(state, *args, key=key, **kwargs)[0]
+
+    def call_stateful(
+        self, state: Mapping[str, Any], *args: Any, key: Any = None, **kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Like :meth:`call`, and the state as the graph leaves it (statistics of batch norm)."""
+        if unknown := state.keys() - self.state.keys():
+            raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
+        held = {name: _given(array) for name, array in state.items()}
+        tensors = {name: held[first] for name, first in self._names.items() if first in held}
+        args, kwargs = pytree.tree_map(_given, (args, kwargs))
+        draws = graphs.Draws(_words(key), _generator(key))
+        with graphs.running(draws):
+            runner = graphs.Runner(self.module, tensors)
+            result = runner.run(*_positional(self.module, args, kwargs))
+            return _arrays(result), {name: _array(tensor) for name, tensor in held.items()}
+
+
+@functools.cache
+def _keep_x64() -> None:
+    """Let programs keep 64-bit types; what JAX has traced before would not."""
+    _internals.keep_x64_in_programs()
+    dispatch.forget_compiled()
+    jax.clear_caches()
+
+
+def _words(key: Any) -> Any:
+    """The key words of a run's first draw."""
+    if key is None:
+        return None
+    bits = jax.random.bits(key, (2,), jnp.uint32)
+    return jnp.concatenate([bits, jnp.zeros(2, jnp.uint32)])
+
+
+def _generator(key: Any) -> Any:
+    """Where draws come from that have no key, None under a trace: they would be constants."""
+    return random.default_generator if key is None and _internals.is_outside_traces() else None
+
+
+def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:
+    """For each name the first one of the same tensor, and the tensors by these."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+    return names, {name: tensors[name] for name in dict.fromkeys(names.values())}
+
+
+def _given(value: Any) -> Any:
+    """An argument as the graph takes it: arrays as tensors, all else as it is."""
+    if isinstance(value, torch.Tensor):
+        raise TypeError(
+            "JaxInterpreter takes jax.Arrays, not tensors: call the module itself for these, or "
+            "give it torch_jax arrays with jax.numpy.asarray(tensor.cpu())"
+        )
+    if isinstance(value, np.ndarray | np.generic):
+        with x64():
+            value = jnp.asarray(value)
+    return storage.wrap(value) if isinstance(value, jax.Array) else value
+
+
+def _array(tensor: torch.Tensor) -> jax.Array:
+    return transfer.value_of(tensor) if is_jax(tensor) else transfer.array_of(tensor.detach())
+
+
+def _arrays(result: Any) -> Any:
+    """A graph's result with arrays for tensors, and plain containers for those of fx."""
+    if isinstance(result, immutable_dict):
+        return {key: _arrays(value) for key, value in result.items()}
+    if isinstance(result, immutable_list):
+        return [_arrays(value) for value in result]
+    if type(result) in (list, tuple):
+        return type(result)(map(_arrays, result))
+    return pytree.tree_map_only(torch.Tensor, _array, result)
+
+
+def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> tuple:
+    """Arguments in the order of the graph's inputs."""
+    if not kwargs:
+        return args
+    spec = getattr(getattr(module.graph._codegen, "pytree_info", None), "in_spec", None)
+    if spec is not None:  # of (args, kwargs): the graph flattens them in this order
+        order = spec.children()[1].context
+        _refuse_unknown(kwargs.keys() - set(order))
+        return (*args, *(kwargs[name] for name in order if name in kwargs))
+    names = [n.target for n in module.graph.nodes if n.op == "placeholder"][len(args) :]
+    _refuse_unknown(kwargs.keys() - set(names))
+    defaults = {n.target: n.args[0] for n in module.graph.nodes if n.op == "placeholder" and n.args}
+    given = defaults | kwargs
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise TypeError(f"the graph's inputs {missing} are missing")
+    return (*args, *(given[name] for name in names))
+
+
+def _refuse_unknown(names: set[str]) -> None:
+    if names:
+        raise TypeError(f"the graph has no inputs named {sorted(names)}")

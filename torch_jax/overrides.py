@@ -1,0 +1,372 @@
+"""Functions in place of operators and of PyTorch's callables, for a region or for good.
+
+An operator that is overridden for the first time gets a *switch*: a kernel that asks, at each call,
+which override is in force for its caller, and else does what the operator did before. The switch
+of an operator that PyTorch composes above autograd stands above autograd too. A callable of
+PyTorch's is replaced by name (:mod:`torch_jax.callables`) while an override of it exists.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from torch_jax import _internals, callables, device, dispatch, interop, log, variants
+from torch_jax.active import ACTIVE
+from torch_jax.eager import Kernel
+from torch_jax.ops import registry
+from torch_jax.scopes import Scopes
+from torch_jax.signature import signature
+
+_scopes = Scopes("torch_jax overrides")
+_running: ContextVar[tuple[Any, ...]] = ContextVar("torch_jax overrides that run", default=())
+_permanent: dict[Any, list[Override]] = {}
+_changes = 0  # of what is permanent
+_lock = threading.RLock()
+
+
+class Override:
+    """One function in place of an operator or a callable; a context manager.
+
+    Made by :meth:`torch_jax.Environment.override`.
+    """
+
+    def __init__(self, target: Any, function: Callable[..., Any], takes: str = "", **options: Any):
+        """See :meth:`torch_jax.Environment.override`."""
+        if not callable(function):
+            raise TypeError(f"an override is a function, not {function!r}")
+        device.wake()
+        self.targets, self.function = resolve(target), function
+        is_operator = isinstance(self.targets[0], torch._ops.OpOverload)
+        self.takes = takes or ("jax" if is_operator else "torch")
+        if self.takes not in ("jax", "torch"):
+            raise ValueError(f"takes must be 'jax' or 'torch', not {takes!r}")
+        if options and not (is_operator and self.takes == "jax"):
+            raise TypeError(f"only JAX functions for operators have options: {sorted(options)}")
+        make = _operator_call if is_operator else _callable_call
+        self.calls = {one: make(one, function, self.takes, options) for one in self.targets}
+        self.was_used = False
+
+    def __repr__(self) -> str:
+        shown = ", ".join(name_of(target) for target in self.targets)
+        name = getattr(self.function, "__name__", repr(self.function))
+        return f"<override of {shown} by {name}, a {self.takes} function>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "was_used", True):
+            warnings.warn(
+                f"{self!r} was never entered: write `with env.override(target, function):`, or "
+                "`@env.override(target)` for good",
+                stacklevel=2,
+            )
+
+    def __enter__(self) -> Override:
+        self.was_used = True
+        for target in self.targets:
+            _use(target)
+        _scopes.enter(self)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        _scopes.leave(self)
+        for target in self.targets:
+            _release(target)
+
+    def run(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call the function; inside, the target is what it was without this override."""
+        token = _running.set((*_running.get(), self))
+        try:
+            return self.calls[target](*args, **kwargs)
+        finally:
+            _running.reset(token)
+
+
+def install(override: Override) -> None:
+    """Put an override in force for good, on all threads."""
+    global _changes
+    override.was_used = True
+    log.LOGGER.debug("%r comes into force", override)
+    for target in override.targets:
+        _use(target)
+        with _lock:
+            _permanent[target] = [*_permanent.get(target, ()), override]
+            _changes += 1
+
+
+def remove(target: Any) -> None:
+    """Take the last permanent override of ``target`` away."""
+    global _changes
+    targets = resolve(target)
+    with _lock:
+        found = _permanent.get(targets[0])
+        if not found:
+            raise KeyError(f"{name_of(targets[0])} has no permanent override")
+        override = found[-1]
+        log.LOGGER.debug("%r goes", override)
+        for one in override.targets:
+            _permanent[one] = [o for o in _permanent[one] if o is not override]
+            _release(one)
+        _changes += 1
+
+
+def chosen(target: Any) -> Override | None:
+    """The override that serves ``target`` for the caller, None where there is none."""
+    permanent = _permanent.get(target, ())
+    scoped = _scopes.values()
+    if not (permanent or scoped):
+        return None
+    running = _running.get()
+    for override in (*reversed(scoped), *reversed(permanent)):
+        if target in override.calls and override not in running:
+            return override
+    return None
+
+
+def in_force() -> tuple[Override, ...]:
+    """All overrides that may serve the caller, the first to be asked first."""
+    permanent = dict.fromkeys(o for some in _permanent.values() for o in reversed(some))
+    return (*reversed(_scopes.values()), *permanent)
+
+
+def state() -> tuple:
+    """What of overrides a trace depends on."""
+    return _changes, _scopes.values(), _running.get()
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def resolve(target: Any) -> tuple[Any, ...]:
+    """The overloads, or the one callable, that an override is about."""
+    if isinstance(target, torch._ops.OpOverload):
+        return (target,)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = target._qualified_op_name
+    if isinstance(target, str):
+        return _functional_overloads(target)
+    if not callable(target):
+        raise TypeError(f"an override is of an operator or a callable, not of {target!r}")
+    with _lock:
+        original = next((o for o, r in _replaced.items() if r.function is target), target)
+    return (original,)
+
+
+def _functional_overloads(name: str) -> tuple[Any, ...]:
+    """``"aten::relu"``, ``"add.Tensor"``: these overloads; those derived from them follow."""
+    plain = name.removeprefix("torch.ops.").removeprefix("aten.")
+    namespace, _, rest = plain.rpartition("::")
+    packet, _, overload = rest.partition(".")
+    found = [
+        op
+        for op in variants.siblings(packet, namespace or "aten")
+        if overload in ("", op._overloadname)
+    ]
+    functional = tuple(op for op in found if not op._schema.is_mutable)
+    if not found:
+        raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
+    return functional or tuple(found)
+
+
+def name_of(target: Any) -> str:
+    """An operator's or a callable's name, for messages."""
+    return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+_switched: dict[Any, torch.library.Library] = {}
+
+
+def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
+    """What serves ``op`` where the override is in force."""
+    if takes == "torch":
+        return function
+    if dispatch.is_composite(op) and not options:  # its gradient is nobody's but the function's
+        return interop.jax_function(function)
+    lowering = registry.lowering(variants.table_name(op), function, **options)
+    kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
+    dispatch.others.add(kernel)
+    return kernel.call
+
+
+def _switch_operator(op: Any) -> None:
+    """Give an operator, and what is derived from it, kernels that ask for overrides."""
+    if op in _switched:
+        return
+    _switched[op] = _register(op, _switch(op))
+    for variant in _variants_of(op):
+        if variant not in _switched:
+            _switched[variant] = _register(variant, _derived_switch(variant, op))
+
+
+def _variants_of(op: Any) -> list[Any]:
+    if op._schema.is_mutable or op.namespace != "aten":
+        return []
+    packet = op._schema.name.removeprefix("aten::")
+    candidates = (*variants.siblings(packet), *variants.siblings(f"{packet}_"))
+    mutable = [one for one in candidates if one._schema.is_mutable]
+    return [one for one in mutable if variants.functional_of(one) is op]
+
+
+def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
+    library = torch.library.Library(op.namespace, "IMPL")
+    above = ("AutogradPrivateUse1",) if dispatch.is_composite(op) else ()
+    with warnings.catch_warnings():  # that a kernel was there before, which is the point
+        warnings.simplefilter("ignore")
+        for key in (*above, "PrivateUse1"):
+            library.impl(op, kernel, key, allow_override=True)
+    return library
+
+
+def _switch(op: Any) -> Callable[..., Any]:
+    before, above_autograd = dispatch.kernel_of(op), dispatch.is_composite(op)
+
+    def switch(*args: Any, **kwargs: Any) -> Any:
+        override = chosen(op)
+        if override is None:
+            return before(*args, **kwargs)
+        run = functools.partial(override.run, op, args, kwargs)
+        for trace in ACTIVE.traces if above_autograd else ():
+            run = functools.partial(trace.overridden, op, args, kwargs, run)
+        return run()
+
+    return switch
+
+
+def _derived_switch(op: Any, functional: Any) -> Callable[..., Any]:
+    """An in-place or ``out=`` overload: out of the functional one while that is overridden."""
+    before = dispatch.kernel_of(op)
+    derived = dispatch.derived(op, functional)
+
+    def switch(*args: Any, **kwargs: Any) -> Any:
+        own, of_functional = chosen(op), chosen(functional)
+        if own is not None:
+            return own.run(op, args, kwargs)
+        return (before if of_functional is None else derived)(*args, **kwargs)
+
+    return switch
+
+
+# --- callables ------------------------------------------------------------------------------------
+
+
+class _Replaced:
+    """A callable of PyTorch's that is replaced: by what, where, and for how many overrides."""
+
+    def __init__(self, original: Callable[..., Any]):
+        self.places = callables.places_of(original)
+        if not self.places:
+            raise ValueError(
+                f"{original!r} is in no public module of PyTorch and no loaded module, so its "
+                "calls cannot be seen: override the operator that it ends in"
+            )
+        self.function = callables.wrapper_of(original, self.places, _asking(original))
+        self.users = 0
+        callables.replace(self.places, self.function)
+
+
+_replaced: dict[Any, _Replaced] = {}
+
+
+def _callable_call(original: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
+    return function if takes == "torch" else interop.jax_function(function)
+
+
+def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, unless an override is in force and a tensor of this device concerned."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        override = chosen(original)
+        if override is None or not _concerns_us((*args, *kwargs.values())):
+            return original(*args, **kwargs)
+        if _internals.function_modes():  # they see the call first, as they see PyTorch's own
+            function = _replaced[original].function
+            return torch.overrides.handle_torch_function(function, (), *args, **kwargs)
+        return override.run(original, args, kwargs)
+
+    return call
+
+
+def _concerns_us(values: Iterable[Any]) -> bool:
+    """Whether a plain tensor on this device is among the values, and nothing that intercepts."""
+    found = False
+    for value in values:
+        if isinstance(value, list | tuple):
+            found = found or _concerns_us(value)
+        elif isinstance(value, torch.Tensor):
+            if type(value).__torch_function__ not in _PLAIN:
+                return False
+            found = found or value.device.type == _internals.DEVICE_TYPE
+        elif hasattr(type(value), "__torch_function__"):
+            return False
+    return found
+
+
+_PLAIN = (torch.Tensor.__torch_function__, torch.nn.Parameter.__torch_function__)
+
+
+# --- both -----------------------------------------------------------------------------------------
+
+
+def _use(target: Any) -> None:
+    """See the calls of ``target``."""
+    with _lock:
+        if isinstance(target, torch._ops.OpOverload):
+            _switch_operator(target)
+            return
+        if target not in _replaced:
+            _replaced[target] = _Replaced(target)
+        _replaced[target].users += 1
+
+
+def _release(target: Any) -> None:
+    """Put a callable back that nobody overrides any more; an operator keeps its switch."""
+    with _lock:
+        replaced = _replaced.get(target)
+        if replaced is None:
+            return
+        replaced.users -= 1
+        if replaced.users == 0:
+            callables.restore(replaced.places, target, replaced.function)
+            del _replaced[target]
+
+
+def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
+    """Serve an ATen (or custom) overload with a function of ``jax.Array``s, for good.
+
+    It comes before everything else in the lookup ladder; ``torch_jax.default_env()`` can undo it
+    (:meth:`torch_jax.Environment.remove_override`).
+
+    Args:
+      name: ``"relu"``, ``"add.Tensor"`` or ``"namespace::op"``.
+      **options: ``takes="torch"`` for a function of tensors; for one of arrays those of
+        :func:`torch_jax.ops.registry.op`, such as ``static=``.
+
+    Raises:
+      ValueError: this PyTorch has no such operator.
+
+    >>> import jax.numpy as jnp
+    >>> lib = torch.library.Library("doc", "FRAGMENT")
+    >>> _ = lib.define("twice(Tensor x) -> Tensor")
+    >>> @register_op("doc::twice", meta=False)
+    ... def twice(x):
+    ...     return x + x
+    >>> torch.ops.doc.twice(torch.ones(2, device="jax")).cpu()
+    tensor([2., 2.])
+    """
+
+    def enter(function: Callable) -> Callable:
+        plain = name.removeprefix("aten::").removeprefix("aten.")
+        op = variants.overload(plain)
+        if op is None:
+            raise ValueError(f"torch {torch.__version__} has no operator {name!r}")
+        install(Override(op, function, **options))
+        return function
+
+    return enter

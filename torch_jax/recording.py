@@ -1,0 +1,476 @@
+"""``torch_jax.trace_ops``: every call of PyTorch's that a block of code makes, as a tree.
+
+Two modes see the calls: one of functions (``torch.nn.functional.dropout``), one of the operators
+that they end in (``aten.native_dropout``). Where an operator is composed of others on this device,
+the mode stays on below it, so that these are its children. Autograd's own thread inherits the
+modes; each thread has its own stack of open calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax import _internals, dispatch, eager, errors, operators, overrides, traced
+from torch_jax.active import ACTIVE
+
+_STDOUT = object()
+_OPERATORS = (
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops.HigherOrderOperator,
+)
+_COMPOSING = ("composite", "decomposition", "kernel", "override")  # and some variants
+_PLAIN = (int, float, complex, str, bool, type(None), type(...))
+
+
+class Call:
+    """One call: of a function, of an operator, of a compiled function; or a backward pass.
+
+    Attributes:
+      name: ``torch.nn.functional.dropout``, ``aten.native_dropout.default``, ``backward`` …
+      level: ``"torch"``, ``"aten"``, ``"jit"`` or ``"backward"``.
+      arguments, result: what it took and gave, as text: dtypes and shapes for tensors.
+      rung, where: of an operator on this device, as :class:`torch_jax.operators.Operator`.
+      seconds: wall time on the host. JAX runs asynchronously: it may go on computing after that.
+      compiled: operators that XLA compiled something for, in this call itself.
+      returned_input: whether it ran nothing and gave back one of its arguments.
+      line: the user's ``file:line, in function``.
+      error: what it raised, or ''.
+      children: the calls it made.
+    """
+
+    def __init__(self, name: str, level: str, arguments: str, line: str):
+        self.name, self.level, self.arguments, self.line = name, level, arguments, line
+        self.rung = self.where = self.result = self.error = self.note = ""
+        self.seconds = 0.0
+        self.compiled: list[str] = []
+        self.returned_input = False
+        self.children: list[Call] = []
+        self.operator: operators.Operator | None = None
+        self.task = -1  # the backward pass in which it was called
+
+    def walk(self) -> Iterator[Call]:
+        """This call and all below it, in order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def lines(self, depth: int = 0, line: str = "") -> Iterator[str]:
+        """The tree as text; the user's line where it is another one than the parent's."""
+        told = [f"{self.name}({self.arguments})" if self.level in ("torch", "aten") else self.name]
+        told += [f"-> {self.result}"] * bool(self.result)
+        told += [f"| {self.rung} {self.where}".rstrip()] * bool(self.rung)
+        told += ["| returned its input"] * self.returned_input
+        told += [f"| {self.note}"] * bool(self.note)
+        told += ["| compiled"] * bool(self.compiled)
+        told += [f"| raised {self.error}"] * bool(self.error)
+        told += [f"| {self.seconds * 1e3:.2f} ms"]
+        told += [f"| {_short(self.line)}"] * (self.line != line)
+        yield "  " * depth + " ".join(told)
+        for child in self.children:
+            yield from child.lines(depth + 1, self.line)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+class Trace:
+    """What a ``with torch_jax.trace_ops()`` block called: ``calls`` are the outermost ones."""
+
+    def __init__(self, file: Any):
+        self.calls: list[Call] = []
+        self._file = file
+        self._open = threading.local()  # each thread's stack of open calls
+        self._own: list[Call] = []  # the stack of the thread that entered the block
+        self._backward: dict[int, Call] = {}
+        self._pending: list[Call] = []  # backward passes that may go on
+        self._lock = threading.RLock()
+        self._modes = _FunctionLevel(self), _OperatorLevel(self)
+
+    def __iter__(self) -> Iterator[Call]:
+        """Every call, parents before children."""
+        for call in self.calls:
+            yield from call.walk()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.calls))
+
+    def __enter__(self) -> Trace:
+        # what PyTorch imports at the first call that a mode sees is no part of that call's time
+        importlib.import_module("torch._dynamo")
+        self._own = self._stack()
+        eager.compile_listeners.append(self._heard_of)
+        ACTIVE.traces = (*ACTIVE.traces, self)
+        for mode in self._modes:
+            mode.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for mode in reversed(self._modes):
+            mode.__exit__(*exception)
+        ACTIVE.traces = tuple(trace for trace in ACTIVE.traces if trace is not self)
+        eager.compile_listeners.remove(self._heard_of)
+        self._flush()
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def record(self, call: Call) -> Iterator[Call]:
+        """Make a call, open in this thread until the block ends, a part of the tree."""
+        stack = self._stack()
+        parent = self._parent(stack)
+        if parent is not None and call.level == "aten":
+            call.line = parent.line
+        call.task = _internals.current_graph_task()
+        stack.append(call)
+        start = time.perf_counter()
+        try:
+            yield call
+        except BaseException as error:
+            text = str(error).strip().partition("\n")[0]
+            call.error = _cut(f"{type(error).__name__}: {text}", 120)
+            raise
+        finally:
+            call.seconds = time.perf_counter() - start
+            if call.level == "jit" and not call.error:
+                call.note = "traced and compiled" if call.children else "one executable"
+            stack.pop()
+            self._add(call, parent)
+
+    def compiled_function(self, name: str) -> AbstractContextManager[Call]:
+        """Record a call of a function under ``torch_jax.jit``."""
+        return self.record(Call(f"torch_jax.jit {name}", "jit", "", traced.user_line()))
+
+    def overridden(self, op: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
+        """Record an operator that is overridden above autograd, where no mode sees it."""
+        return self.operator(op, operators.describe(op), args, kwargs, run)
+
+    def operator(self, op: Any, about: Any, args: tuple, kwargs: dict, run: Any) -> Any:
+        """Run an operator, recorded with what is known ``about`` it."""
+        stack = self._stack()
+        call = Call(str(op), "aten", _show_call(args, kwargs), "" if stack else traced.user_line())
+        if stack and stack[-1].name == call.name and stack[-1].arguments == call.arguments:
+            return run()
+        if about is not None:
+            call.operator, call.rung, call.where = about, about.rung, about.where
+        with self.record(call):
+            result = run()
+            _note_result(call, result, args, kwargs)
+        return result
+
+    def _stack(self) -> list[Call]:
+        return self._open.__dict__.setdefault("calls", [])
+
+    def _add(self, call: Call, parent: Call | None) -> None:
+        if call.level == "torch" and not (call.children or call.result or call.error):
+            return  # a question about sizes, dtypes and the like
+        if parent is not None:
+            parent.children.append(call)
+            if parent.level == "backward":
+                parent.seconds += call.seconds
+            return
+        self._flush()
+        self.calls.append(call)
+        self._print(call)
+
+    def _parent(self, stack: list[Call]) -> Call | None:
+        """What a new call is part of: the last open one, or a backward pass that began since."""
+        outer = stack[-1] if stack else None
+        task = _internals.current_graph_task()
+        if task < 0 or (outer is not None and outer.task == task):
+            return outer
+        with self._lock:  # autograd runs passes on threads of its own
+            if task not in self._backward:
+                outer = outer or (self._own[-1] if self._own else None)
+                found = Call("backward", "backward", "", outer.line if outer else "")
+                self._backward[task] = found
+                (outer.children if outer else self.calls).append(found)
+                if outer is None:
+                    self._pending.append(found)
+            return self._backward[task]
+
+    def _flush(self) -> None:
+        """Print the backward passes that are over."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        for call in pending:
+            self._print(call)
+
+    def _print(self, call: Call) -> None:
+        if self._file is not None:
+            file = sys.stdout if self._file is _STDOUT else self._file
+            file.write(f"{call}\n")
+
+    def _heard_of(self, op: Any) -> None:
+        """An operator had no compiled entry; under a trace that compiles nothing by itself."""
+        stack = self._stack()
+        if stack and _internals.is_outside_traces():
+            stack[-1].compiled.append(str(op))
+
+
+def trace_ops(file: Any = _STDOUT) -> Trace:
+    """Show every call of PyTorch's in a block of code: functions, and the operators they end in.
+
+    The block's tree has, for each call, dtypes and shapes of arguments and results; for an operator
+    the rung of the ladder that serves it and where its lowering stands; whether something was
+    compiled for it; the time it took; and your line. Operators that are composed of others have
+    these below them. A call that runs nothing and gives back its argument says so. Times are those
+    of the host: JAX computes asynchronously, so that a call may be over before its result is there.
+    Calls of one thread, and of the backward passes it starts, are seen; of a function under
+    :func:`torch_jax.jit` those of its first call, and one line for each later one. While any
+    mode is on, PyTorch computes a few gradients (``prod``, ``linalg.eig``) by other formulas.
+
+    Args:
+      file: where each outermost call is printed when it ends; None prints nothing, the default is
+        ``sys.stdout``.
+
+    Returns:
+      A context manager that gives a :class:`Trace`: ``print(trace)``, ``trace.calls``, and
+      ``for call in trace`` over all of them.
+
+    >>> x = torch.ones(3, device="jax")
+    >>> with trace_ops(file=None) as trace:
+    ...     _ = torch.nn.functional.dropout(x, training=False)
+    >>> trace.calls[0].name, trace.calls[0].returned_input, trace.calls[0].children
+    ('torch.nn.functional.dropout', True, [])
+    """
+    return Trace(file)
+
+
+# --- the two levels -------------------------------------------------------------------------------
+
+
+class _FunctionLevel(TorchFunctionMode):
+    """Sees functions and methods of PyTorch's, as they are written in Python code."""
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, _OPERATORS):  # seen below
+            return func(*args, **kwargs)
+        call = Call(_name_of(func), "torch", _show_call(args, kwargs), traced.user_line())
+        override = overrides.chosen(inspect.unwrap(func))
+        if override is not None:
+            call.rung, call.where = "override", operators.place(override.function)
+        with self.trace.record(call):
+            result = func(*args, **kwargs)
+            # an attribute is no call, unless it runs something
+            if call.children or not call.name.endswith(("__get__", "__set__")):
+                _note_result(call, result, args, kwargs)
+        return result
+
+
+class _Waiting(threading.local):
+    """The operator modes of nested blocks that wait for an operator to run, innermost first."""
+
+    def __init__(self) -> None:
+        self.modes: list[Any] = []
+
+
+_WAITING = _Waiting()
+
+
+class _OperatorLevel(TorchDispatchMode):
+    """Sees the operators that reach the device."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, trace: Trace):
+        super().__init__()
+        self.trace = trace
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        devices = _devices(func, args, kwargs)
+        operator = _describe(func) if _internals.DEVICE_TYPE in devices else None
+        stack = self.trace._stack()
+        if devices == {"meta"} or (stack and _is_detail(stack[-1], operator)):
+            return func(*args, **kwargs)
+        run = functools.partial(self._run, operator, func, args, kwargs)
+        return self.trace.operator(func, operator, args, kwargs, run)
+
+    def _run(self, operator: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        waiting = _WAITING.modes
+        waiting.append(self)
+        try:
+            if not _composes(operator, func) or _internals.dispatch_modes():
+                return func(*args, **kwargs)
+            _WAITING.modes = []
+            with ExitStack() as modes:
+                for mode in reversed(waiting):
+                    modes.enter_context(mode)
+                return func.redispatch(_internals.DEVICE_KEYS, *args, **kwargs)
+        finally:
+            _WAITING.modes = waiting
+            waiting.pop()
+
+
+def _describe(func: Any) -> operators.Operator | None:
+    return operators.describe(func) if isinstance(func, torch._ops.OpOverload) else None
+
+
+def _composes(operator: operators.Operator | None, func: Any) -> bool:
+    """Whether an operator's kernel on this device calls other operators."""
+    if operator is None:
+        return False
+    derived = operator.rung == "variant" and func not in dispatch.KERNELS_BY_OP
+    return derived or operator.rung in _COMPOSING
+
+
+def _is_detail(parent: Call, operator: operators.Operator | None) -> bool:
+    """Whether a call is how one of our own kernels about storage works: views of its operand."""
+    inside = parent.level == "aten" and parent.rung == "kernel"
+    return inside and (operator is None or operator.rung in ("view", "kernel"))
+
+
+def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
+    """The kinds of device of an operator's tensors, or where it makes some, of the new ones."""
+    found = {tensor.device.type for tensor in _tensors((args, kwargs))}
+    device = kwargs.get("device")
+    return found if found or device is None else {torch.device(device).type}
+
+
+# --- what a call ends in --------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One operator that a call reached, and the operators with lowerings that it ended in."""
+
+    operator: operators.Operator
+    ends_in: tuple[operators.Operator, ...]
+
+
+class Reached(NamedTuple):
+    """What a call reached on the device, and what the gradient of its result did.
+
+    ``error`` is why there is no gradient, where one was asked for in vain.
+    """
+
+    forward: list[Step]
+    backward: list[Step]
+    error: str
+
+
+def path(function: Callable[[], Any]) -> Reached:
+    """The operators that a call reaches on the device, forward and backward.
+
+    >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
+    ['aten.ones.default', 'aten.relu.default']
+    """
+    with Trace(None) as forward:
+        result = function()
+    tensors = result if isinstance(result, list | tuple) else [result]
+    outputs = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    weights = [torch.ones_like(output) for output in outputs]
+    error = ""
+    with Trace(None) as backward:
+        try:
+            if outputs:
+                torch.autograd.backward(outputs, weights)
+        except RuntimeError as failure:  # an operator without a derivative
+            error = str(failure)
+    return Reached(_steps(forward.calls), _steps(backward.calls), error)
+
+
+def _steps(calls: list[Call]) -> list[Step]:
+    """The outermost operators of this device below these calls."""
+    steps = []
+    for call in calls:
+        if call.operator is None:
+            steps += _steps(call.children)
+        else:
+            below = (inner for child in call.children for inner in child.walk())
+            found = [c.operator for c in below if c.operator is not None and not c.children]
+            ends_in = [o for o in found if o.rung not in ("view", "kernel")]
+            steps.append(Step(call.operator, tuple(dict.fromkeys(ends_in))))
+    return steps
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _note_result(call: Call, result: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Nothing is kept of tensors but this text: values stay as alive as they are."""
+    tensors = list(_tensors(result))
+    if tensors:
+        call.result = _show(result)
+    elif call.level == "aten" and result is not None:
+        call.result = _show(result)
+    taken = list(_tensors((args, kwargs)))
+    writes = call.level == "aten" or bool(call.children)
+    call.returned_input = not writes and any(one is other for one in tensors for other in taken)
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    plain = inspect.unwrap(func)
+    name = getattr(plain, "__name__", "")
+    for owner in (torch, torch.Tensor):  # torch.mm is torch.spmm too
+        if getattr(owner, name, None) is plain:
+            return f"torch.{name}" if owner is torch else f"torch.Tensor.{name}"
+    known = resolve_name(func) or resolve_name(plain)
+    return known or f"{getattr(plain, '__module__', '')}.{getattr(plain, '__qualname__', plain)}"
+
+
+def _show_call(args: tuple, kwargs: dict[str, Any]) -> str:
+    named = (f"{name}={_show(value)}" for name, value in kwargs.items() if value is not None)
+    return ", ".join([*map(_show, args), *named])
+
+
+def _show(value: Any) -> str:
+    """A value as text; of objects the type, since their ``repr`` may run anything."""
+    if isinstance(value, torch.Tensor):
+        return _show_tensor(value)
+    if type(value) in _PLAIN:
+        return _cut(repr(value), 40)
+    if isinstance(value, torch.dtype | torch.device | torch.memory_format | torch.layout):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, list | tuple):
+        shown = [*map(_show, value[:4]), *(["…"] if len(value) > 4 else [])]
+        return f"[{', '.join(shown)}]"
+    if isinstance(value, slice):
+        parts = (value.start, value.stop, value.step)
+        return ":".join("" if part is None else _show(part) for part in parts).removesuffix(":")
+    return getattr(value, "__name__", None) or f"<{type(value).__name__}>"
+
+
+def _show_tensor(tensor: torch.Tensor) -> str:
+    try:
+        text = errors.describe(tensor).partition("@")[0]
+    except RuntimeError:  # nested ones have no shape
+        text = type(tensor).__name__
+    kind = tensor.device.type
+    return text if kind == _internals.DEVICE_TYPE else f"{text}@{kind}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _short(line: str) -> str:
+    """``file.py:12`` of ``/somewhere/file.py:12, in function``."""
+    return line.rpartition("/")[2].partition(",")[0]

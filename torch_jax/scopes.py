@@ -1,0 +1,211 @@
+"""Regions of ``with`` blocks: each thread and each asyncio task has its own, left in any order.
+
+A context variable holds the open scopes, so that a task that waits inside a block does not change
+what other tasks of its thread see. When a block is left, it is over for all, tasks that were
+started in it too. It may be left in another context than it was entered in (a generator that is
+finished, or collected, on another thread): its scope is known again by the frame that opened it.
+
+Autograd runs a backward pass on a thread of its own, which knows nothing of the caller's blocks; so
+inside a block backward passes run on the thread that asks for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from torch_jax import _internals
+
+
+class _Scope:
+    """One block that was entered: what for, by which frame, and whether it still stands."""
+
+    __slots__ = ("frame", "is_open", "value")
+
+    def __init__(self, value: Any, frame: int):
+        self.value, self.frame, self.is_open = value, frame, True
+
+
+class _BackwardHere(threading.local):
+    """The scopes that were opened on this thread, while which autograd uses no other thread."""
+
+    def __init__(self) -> None:
+        self.scopes: list[_Scope] = []
+        self.before = True
+
+    def enter(self, scope: _Scope) -> None:
+        """A scope was opened on this thread."""
+        self.settle()
+        if not self.scopes:
+            self.before = _internals.is_multithreading_enabled()
+            _internals.set_multithreading_enabled(False)
+        self.scopes.append(scope)
+
+    def settle(self) -> None:
+        """Forget scopes that were left, wherever that was."""
+        open_ones = [scope for scope in self.scopes if scope.is_open]
+        if self.scopes and not open_ones:
+            _internals.set_multithreading_enabled(self.before)
+        self.scopes = open_ones
+
+
+_backward_here = _BackwardHere()
+_lock = threading.RLock()  # a generator may be collected, and its block left, while we hold it
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that is not there any more may hold the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Scopes:
+    """The values of the blocks that the caller is in, the innermost last.
+
+    >>> scopes = Scopes("example")
+    >>> scopes.enter("a"); scopes.values()
+    ('a',)
+    >>> scopes.leave("a"); scopes.values()
+    ()
+    """
+
+    def __init__(self, name: str):
+        """Start with no block; ``name`` is the context variable's."""
+        self._current: ContextVar[tuple[_Scope, ...]] = ContextVar(name, default=())
+        self._by_frame: dict[int, list[_Scope]] = {}
+        self._open = 0  # in all contexts; torch.compile can guard a number, but no context variable
+
+    def enter(self, value: Any = None, depth: int = 1) -> None:
+        """Open a scope for the frame ``depth`` above the caller."""
+        scope = _Scope(value, id(sys._getframe(depth + 1)))
+        self._current.set((*(s for s in self._current.get() if s.is_open), scope))
+        with _lock:
+            self._by_frame.setdefault(scope.frame, []).append(scope)
+            self._open += 1
+        _backward_here.enter(scope)
+
+    def leave(self, value: Any = None, depth: int = 1) -> None:
+        """Close the scope of ``value`` that the frame ``depth`` above the caller opened."""
+        frame = id(sys._getframe(depth + 1))
+        scope = self._find(value, frame)
+        if scope is None:
+            return
+        scope.is_open = False  # also where a context that we cannot write to has it
+        self._current.set(tuple(s for s in self._current.get() if s.is_open))
+        _backward_here.settle()
+        self._forget(scope)
+
+    def _find(self, value: Any, frame: int) -> _Scope | None:
+        here = [s for s in self._current.get() if s.value is value]
+        everywhere = [s for s in self._by_frame.get(frame, ()) if s.value is value]
+        for scopes in ([s for s in here if s.frame == frame], everywhere, here):
+            if scopes:
+                return scopes[-1]
+        return None
+
+    def _forget(self, scope: _Scope) -> None:
+        with _lock:
+            scopes = self._by_frame.get(scope.frame, [])
+            if scope in scopes:
+                scopes.remove(scope)
+                self._open -= 1
+            if not scopes:
+                self._by_frame.pop(scope.frame, None)
+
+    def any(self) -> bool:
+        """Whether the caller is in a block."""
+        if not self._open:
+            return False
+        scopes = self._current.get()
+        return bool(scopes) and any(s.is_open for s in scopes)
+
+    def values(self) -> tuple[Any, ...]:
+        """What the blocks around the caller were entered for."""
+        if not self._open:
+            return ()
+        scopes = self._current.get()
+        return tuple(s.value for s in scopes if s.is_open) if scopes else ()
+
+
+def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` run inside ``context``: for generators, only while their own code runs."""
+    if inspect.isasyncgenfunction(function):
+        wrapped = _async_generator(context, function)
+    elif inspect.iscoroutinefunction(function):
+        wrapped = _coroutine(context, function)
+    elif inspect.isgeneratorfunction(function):
+        wrapped = _generator(context, function)
+    else:
+        wrapped = _plain(context, function)
+    return functools.wraps(function)(wrapped)
+
+
+def _plain(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _coroutine(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def _generator(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            steps = function(*args, **kwargs)
+        step, value = steps.send, None
+        while True:
+            try:
+                with context:
+                    result = step(value)
+            except StopIteration as end:
+                return end.value
+            try:
+                step, value = steps.send, (yield result)
+            except GeneratorExit:
+                with context:
+                    steps.close()
+                raise
+            except BaseException as error:
+                step, value = steps.throw, error
+
+    return call
+
+
+def _async_generator(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            steps = function(*args, **kwargs)
+        step, value = steps.asend, None
+        while True:
+            try:
+                with context:
+                    result = await step(value)
+            except StopAsyncIteration:
+                return
+            try:
+                step, value = steps.asend, (yield result)
+            except GeneratorExit:
+                with context:
+                    await steps.aclose()
+                raise
+            except BaseException as error:
+                step, value = steps.athrow, error
+
+    return call

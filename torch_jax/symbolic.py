@@ -1,0 +1,288 @@
+"""Graphs of ``torch.export`` with sizes that may change, run over arrays with symbolic sizes.
+
+A tensor has integers for sizes; an array under ``jax.export`` may have symbols. So here the
+table's functions are called on arrays directly, node by node.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import export as jax_export
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils import _pytree as pytree
+
+from torch_jax import _internals, dtypes, errors, transfer, variants
+from torch_jax.ops import promotion
+from torch_jax.ops.registry import TABLE, Lowering
+from torch_jax.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
+from torch_jax.symbolic_views import VIEWS
+from torch_jax.traced import NotTraceableError
+
+_ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
+_RANGES = ("sym_constrain_range", "sym_constrain_range_for_size")
+_CHECKS = frozenset((*_ASSERTIONS, *_RANGES))
+_USER = torch.export.graph_signature.InputKind.USER_INPUT
+_SIZES: dict[Any, Callable[..., Any]] = {
+    torch.sym_max: jax.core.max_dim,
+    torch.sym_min: jax.core.min_dim,
+    torch.sym_int: lambda size: size,
+}
+
+
+def has_symbols(program: Any) -> bool:
+    """Whether sizes of an ``ExportedProgram``'s inputs may change."""
+    return any(isinstance(n, torch.SymInt) for shape in _shapes(program) for n in shape or ())
+
+
+def shapes_of(program: Any) -> list[tuple[Any, ...] | None]:
+    """The shape of each leaf among the arguments, with symbols; None for what is no tensor."""
+    shapes = _shapes(program)
+    scope = jax_export.SymbolicScope(_constraints(program))
+
+    def symbolic(shape: Any) -> Any:
+        text = ", ".join(_written(size) for size in shape)
+        return jax_export.symbolic_shape(f"({text},)" if shape else "()", scope=scope)
+
+    return [None if shape is None else symbolic(shape) for shape in shapes]
+
+
+def _shapes(program: Any) -> list[Any]:
+    """PyTorch's shapes of the arguments."""
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    found: list[Any] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == _USER:
+            node = nodes.get(getattr(spec.arg, "name", None))
+            value = None if node is None else node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                raise NotTraceableError(f"argument {spec.arg.name} is a number that may change")
+            found.append(value.shape if isinstance(value, torch.Tensor) else None)
+    return found
+
+
+def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
+    """From where to where each symbol goes."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for symbol, span in program.range_constraints.items():
+        known = span.upper.is_number and span.upper.is_finite and span.upper < 2**31
+        found[str(symbol)] = max(int(span.lower), 1), int(span.upper) if known else None
+    return found
+
+
+def _constraints(program: Any) -> list[str]:
+    """What is known of the symbols, as JAX writes it."""
+    known = []
+    for symbol, (least, most) in ranges_of(program).items():
+        known += [f"{symbol} >= {least}"] + ([] if most is None else [f"{symbol} <= {most}"])
+    return known
+
+
+def _written(size: Any) -> str:
+    return str(size.node.expr) if isinstance(size, torch.SymInt) else str(int(size))
+
+
+class SymbolicProgram:
+    """An ``ExportedProgram`` as a function of arrays, of any sizes that it allows.
+
+    Attributes:
+      state: its parameters, buffers and constants by name.
+    """
+
+    def __init__(self, program: Any):
+        self.program = program.run_decompositions(_decompositions())
+        _without_checks(self.program.graph_module)
+        held = self.program.state_dict | self.program.constants
+        self._specs = self.program.graph_signature.input_specs
+        first: dict[int, str] = {}
+        self._first = {
+            spec.target: first.setdefault(id(held[spec.target]), spec.target)
+            for spec in self._specs
+            if spec.target is not None
+        }
+        self.state = {n: transfer.array_of(held[n].detach()) for n in self._first.values()}
+
+    def __call__(self, state: Mapping[str, jax.Array], args: tuple, kwargs: dict) -> Any:
+        """Run it on arrays; what it writes to its state is not seen.
+
+        Tensors stand for arrays in the result, which they have as attribute ``array``: containers
+        that are made of it look at what they contain.
+        """
+        leaves = iter(pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: leaf is None))
+        given = [self._input(spec, state, leaves) for spec in self._specs]
+        runner = _Runner(self.program.graph_module)
+        runner.extra_traceback = False  # the errors say where
+        results = runner.run(*given)
+        specs = self.program.graph_signature.output_specs
+        wanted = torch.export.graph_signature.OutputKind.USER_OUTPUT
+        results = [r for r, spec in zip(results, specs, strict=True) if spec.kind == wanted]
+        return pytree.tree_unflatten(map(_stand_in, results), self.program.call_spec.out_spec)
+
+    def _input(self, spec: Any, state: Mapping[str, jax.Array], leaves: Iterator[Any]) -> Any:
+        """What the graph takes: a weight, an argument, or a token of what must stay in order."""
+        if spec.target is not None:
+            return state[self._first[spec.target]]
+        return next(leaves) if spec.kind == _USER else None
+
+
+def _stand_in(result: Any) -> Any:
+    """A tensor without elements that carries an array."""
+    if jax_export.is_symbolic_dim(result):
+        result = jnp.asarray(result)
+    if not isinstance(result, jax.Array):
+        return result
+    tensor: Any = torch.empty(0, device="meta")
+    tensor.array = result
+    return tensor
+
+
+def _without_checks(module: fx.GraphModule) -> None:
+    """Take out what compares sizes only to raise an error: JAX checks them at each call."""
+    for node in reversed(list(module.graph.nodes)):
+        if isinstance(node.target, OpOverload) and variants.table_name(node.target) in _CHECKS:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of what has no function here."""
+    table = _internals.decompositions() | dict(torch.export.default_decompositions().items())
+    return {op: d for op, d in table.items() if isinstance(op, OpOverload) and not _is_known(op)}
+
+
+def _is_known(op: OpOverload) -> bool:
+    name = variants.table_name(op)
+    if name in VIEWS or name in _CHECKS:
+        return True
+    return name in TABLE and not TABLE[name].random
+
+
+class _Runner(fx.Interpreter):
+    """Runs a graph's nodes on arrays."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        """One node; an error says which, and where it was written."""
+        try:
+            return _in_dtype(super().run_node(node), node.meta.get("val"))
+        except Exception as error:
+            if isinstance(error, NotTraceableError):
+                raise
+            raise NotTraceableError(
+                f"{node.target} ({node.name}, {_line(node)}) cannot take sizes that may change: "
+                f"{type(error).__name__}: {error}. Export it with fixed sizes there."
+            ) from error
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An operator, or arithmetic of sizes."""
+        if isinstance(target, HigherOrderOperator) and target.name() == "with_effects":
+            token, target, *args = args
+            result = self.call_function(target, tuple(args), kwargs)
+            return token, *(result if isinstance(result, list | tuple) else (result,))
+        if not isinstance(target, OpOverload):
+            known = target is operator.getitem or target in _SIZES or _is_of_sizes(args)
+            if not known:
+                raise NotImplementedError("only ATen operators and arithmetic of sizes are known")
+            return _SIZES.get(target, target)(*args, **kwargs)
+        name = variants.table_name(target)
+        if name in VIEWS:
+            return VIEWS[name](*args, **_named(kwargs))
+        if name not in TABLE:
+            raise errors.not_found(target, args, kwargs)
+        return _apply(target, TABLE[name], args, kwargs)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant."""
+        value = self.fetch_attr(target)
+        return transfer.array_of(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_of_sizes(values: Any) -> bool:
+    return all(isinstance(v, int | float) or jax_export.is_symbolic_dim(v) for v in values)
+
+
+def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as functions take them: dtypes are NumPy's, and placement is none."""
+    return {
+        name: dtypes.to_jax(value) if isinstance(value, torch.dtype) else value
+        for name, value in kwargs.items()
+        if name not in ("device", "layout", "pin_memory", "non_blocking", "memory_format")
+    }
+
+
+def _apply(op: OpOverload, lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a function of the table as the eager executor does."""
+    if lowering.random:
+        raise NotTraceableError(
+            f"{op} draws random numbers, which would be the same at each call: call model.eval()"
+        )
+    if lowering.concrete is True:
+        raise TypeError("the size of its result depends on values")
+    sig = signature(op, lowering.static, lowering.writes)
+    given = dict(zip(sig.names, args, strict=False)) | kwargs
+    named = {n: _argument(sig, n, value) for n, value in given.items() if sig.by_name[n] != DROP}
+    for name in lowering.contiguous:
+        named[f"{name}_is_contiguous"] = True
+    for name in lowering.strided:
+        named[f"{name}_strides"] = _row_major(named[name].shape)
+    count = len(sig.positional)
+    positional = []
+    for name in sig.names[:count]:
+        if name not in named:
+            break
+        positional.append(named.pop(name))
+    with promotion.default_float_is(dtypes.to_jax(torch.get_default_dtype())):
+        result = lowering.function(*positional, **named)
+    return result[: sig.fresh] if lowering.writes else result
+
+
+def _row_major(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _argument(sig: Signature, name: str, value: Any) -> Any:
+    kind = sig.by_name[name]
+    if value is None:
+        return None
+    if kind == DTYPE:
+        return dtypes.to_jax(value)
+    if kind == NUMBER:
+        return jnp.asarray(value)
+    if kind == NUMBERS:
+        return [jnp.asarray(v) for v in value]
+    return tuple(value) if isinstance(value, list) and not _has_arrays(value) else value
+
+
+def _has_arrays(values: list) -> bool:
+    return any(isinstance(v, jax.Array) for v in values)
+
+
+def _in_dtype(result: Any, expected: Any) -> Any:
+    """A result in the dtype that PyTorch gives it."""
+    if isinstance(expected, list | tuple) and isinstance(result, list | tuple):
+        pairs = zip(result, expected, strict=False)
+        return [_in_dtype(r, e) for r, e in pairs]
+    value = getattr(result, "value", result)
+    if isinstance(expected, torch.Tensor) and isinstance(value, jax.Array | np.ndarray):
+        return promotion.convert(jnp.asarray(value), dtypes.to_jax(expected.dtype))
+    return value
+
+
+def _line(node: fx.Node) -> str:
+    """Where the user's code called what became a node."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    own = [line for line in lines if not line.startswith(f'File "{_TORCH}')]
+    return [*lines, *own, "of unknown source"][-2 if lines else -1]
+
+
+_TORCH = str(Path(str(torch.__file__)).parent)

@@ -1,0 +1,194 @@
+"""Views, and what else is no operator of the table, as functions of arrays with symbolic sizes.
+
+Named by ATen overloads, with the arguments of their schemas. Sizes and bounds may be symbols of
+``jax.export``, of which only what holds for all their values can be decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from torch_jax.ops.attention import attention
+
+VIEWS: dict[str, Callable[..., Any]] = {}
+
+_FAR = 2**62  # where a slice ends that has no end
+
+
+def _view(*names: str) -> Callable[[Callable], Callable]:
+    """Enter a function under ATen overload names."""
+
+    def enter(function: Callable) -> Callable:
+        VIEWS.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+@_view("alias", "detach", "clone", "lift_fresh_copy", "contiguous", "copy.default")
+def same(self, **_memory_format):
+    """The value itself."""
+    return self
+
+
+@_view("view", "_unsafe_view", "reshape")
+def reshape(self, size):
+    """One of the sizes may be -1."""
+    return self.reshape(tuple(size))
+
+
+@_view("expand")
+def expand(self, size, *, implicit=False):
+    """Where the size is -1 it stays."""
+    old = (None,) * (len(size) - self.ndim) + self.shape
+    sizes = [n if _is(wanted, -1) else wanted for wanted, n in zip(size, old, strict=True)]
+    return jnp.broadcast_to(self, sizes)
+
+
+@_view("permute")
+def permute(self, dims):
+    """All dimensions in another order."""
+    return self.transpose(tuple(dims))
+
+
+@_view("transpose.int")
+def transpose(self, dim0, dim1):
+    """Two dimensions exchanged."""
+    return self.swapaxes(dim0, dim1) if self.ndim else self
+
+
+@_view("t")
+def t(self):
+    """A matrix transposed."""
+    return self.T
+
+
+@_view("unsqueeze")
+def unsqueeze(self, dim):
+    """A new dimension of size 1."""
+    return jnp.expand_dims(self, dim)
+
+
+@_view("squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(self, dim=None):
+    """Without dimensions of size 1; one whose size may change is none."""
+    dims = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    return self.squeeze(tuple({d % max(self.ndim, 1) for d in dims if _is(self.shape[d], 1)}))
+
+
+@_view("slice.Tensor")
+def slice_(self, dim=0, start=None, end=None, step=1):
+    """Bounds may be negative, and past the end."""
+    size = self.shape[dim]
+    start = 0 if start is None else _bound(start, size)
+    end = size if end is None else _bound(end, size)
+    return jax.lax.slice_in_dim(self, start, jax.core.max_dim(start, end), step, dim)
+
+
+def _bound(at: Any, size: Any) -> Any:
+    """A bound of a slice, between 0 and the size."""
+    if isinstance(at, int) and at >= _FAR:
+        return size
+    if at < 0:
+        at = jax.core.max_dim(at + size, 0)
+    return jax.core.min_dim(at, size)
+
+
+@_view("select.int")
+def select(self, dim, index):
+    """One of a dimension."""
+    index = index + self.shape[dim] if index < 0 else index
+    return jax.lax.index_in_dim(self, index, dim, keepdims=False)
+
+
+@_view("split.Tensor")
+def split(self, split_size, dim=0):
+    """Parts of one size, the last one smaller; their number is that of the example."""
+    count = math.ceil(_number(self.shape[dim]) / _number(split_size))
+    return [slice_(self, dim, i * split_size, (i + 1) * split_size) for i in range(count)]
+
+
+@_view("split_with_sizes")
+def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
+    """Parts of these sizes."""
+    parts, at = [], 0
+    for size in split_sizes:
+        parts.append(jax.lax.slice_in_dim(self, at, at + size, 1, dim))
+        at = at + size
+    return parts
+
+
+@_view("unbind.int")
+def unbind(self, dim=0):
+    """All of a dimension one by one."""
+    return [select(self, dim, i) for i in range(_number(self.shape[dim]))]
+
+
+@_view("diagonal")
+def diagonal(self, offset=0, dim1=0, dim2=1):
+    """The diagonal as last dimension."""
+    return jnp.diagonal(self, offset, dim1, dim2)
+
+
+@_view("_to_copy", "to.dtype")
+def to_copy(self, *, dtype=None, **_placement):
+    """In another dtype; PyTorch truncates floats to integers as NumPy does."""
+    return self if dtype is None else self.astype(dtype)
+
+
+@_view("empty.memory_format", "zeros", "new_zeros", "new_empty")
+def zeros(*args, dtype=None, **_placement):
+    """Zeros of a size, which comes last."""
+    return jnp.zeros(tuple(args[-1]), dtype)
+
+
+@_view("arange", "arange.start", "arange.start_step")
+def arange(*bounds, dtype=None, **_placement):
+    """From, to, by."""
+    start, end, step = bounds if len(bounds) == 3 else (*((0,) * (2 - len(bounds))), *bounds, 1)
+    return jnp.arange(start, end, step, dtype)
+
+
+@_view("_linalg_check_errors")
+def unchecked(info, api_name, *, is_matrix):
+    """A program raises no errors; where a matrix is singular, the result is not finite."""
+
+
+@_view("sym_size.int")
+def size_of(self, dim):
+    """A size, maybe a symbol."""
+    return self.shape[dim]
+
+
+@_view("sym_numel")
+def numel(self):
+    """How many elements there are."""
+    return math.prod(self.shape)
+
+
+@_view("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
+    enable_gqa=False,
+):  # fmt: skip
+    """Attention without dropout, whose decompositions would fix strides."""
+    if dropout_p:
+        raise NotImplementedError("dropout draws random numbers: call model.eval()")
+    unused = jax.random.key(0)
+    arguments = query, key, value, attn_mask, 0.0, is_causal
+    return attention(*arguments, scale=scale, prng=unused)[0]
+
+
+def _is(size: Any, number: int) -> bool:
+    """Whether a size is surely this number."""
+    return isinstance(size, int) and size == number
+
+
+def _number(size: Any) -> int:
+    """A size that must not be a symbol: how many results there are hangs on it."""
+    return int(size)

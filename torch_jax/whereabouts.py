@@ -1,0 +1,135 @@
+"""Where a model's parameters and buffers are: :func:`is_jax_module` and :func:`where_is`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax import _internals
+
+
+class Row(NamedTuple):
+    """One module with all below it: ``devices`` and ``dtypes`` are sorted, ``bytes`` the memory."""
+
+    name: str
+    devices: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    tensors: int
+    bytes: int
+
+
+class Whereabouts(NamedTuple):
+    """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        cells = [("module", "devices", "dtypes", "tensors", "memory")]
+        for row in self.rows:
+            names = ", ".join(row.devices), ", ".join(row.dtypes)
+            cells.append((row.name, *names, str(row.tensors), _readable(row.bytes)))
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+        return "\n".join(lines)
+
+
+def is_jax_module(module: torch.nn.Module) -> bool:
+    """Whether all parameters and buffers of a module are on the device ``jax``.
+
+    A module without any is on no device: False.
+
+    Raises:
+      TypeError: ``module`` is no ``nn.Module``.
+
+    >>> is_jax_module(torch.nn.Linear(2, 3)), is_jax_module(torch.nn.Linear(2, 3, device="jax"))
+    (False, True)
+    """
+    devices = {tensor.device.type for tensor in _tensors_of(_checked(module))}
+    return devices == {_internals.DEVICE_TYPE}
+
+
+def where_is(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    depth: int | None = None,
+) -> Whereabouts:
+    """Devices, dtypes and memory of a module and of each module below it that holds tensors.
+
+    A tensor that is tied, or a view of another's memory, counts once in each row. Parameters that
+    are not initialized yet (lazy modules) count with no memory, those on ``meta`` with the memory
+    that they would take.
+
+    Args:
+      module: any ``nn.Module``, wherever it is.
+      optimizer: gives a last row with the tensors of its state.
+      depth: how many levels of modules below ``module`` to show (None: all).
+
+    Raises:
+      TypeError: ``module`` is no ``nn.Module``.
+
+    >>> print(where_is(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).to("jax")))
+    module      devices  dtypes   tensors  memory
+    Sequential  jax:0    float32  2        36 B
+    0           jax:0    float32  2        36 B
+    """
+    rows = []
+    for name, part in _checked(module).named_modules():
+        below = name.count(".") + 1 if name else 0
+        tensors = list(_tensors_of(part))
+        if (tensors or not name) and (depth is None or below <= depth):
+            rows.append(_row(name or type(module).__name__, tensors))
+    if optimizer is not None:
+        rows.append(_row(f"state of {type(optimizer).__name__}", _state_of(optimizer)))
+    return Whereabouts(tuple(rows))
+
+
+def _checked(module: Any) -> torch.nn.Module:
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"an nn.Module is asked for, not {type(module).__name__}")
+    return module
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:
+    known = {id(tensor): tensor for tensor in tensors}.values()
+    return Row(
+        name,
+        tuple(sorted({str(tensor.device) for tensor in known})),
+        tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in known})),
+        len(known),
+        sum(dict(map(_memory, known)).values()),
+    )
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """What tells the memory of a tensor from others, and its size in bytes."""
+    if torch.nn.parameter.is_lazy(tensor):
+        return id(tensor), 0
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse ones have none of their own
+        return id(tensor), tensor.numel() * tensor.element_size()
+    return storage._cdata, storage.nbytes()
+
+
+def _readable(size: float) -> str:
+    """A number of bytes as it is read best.
+
+    >>> _readable(36), _readable(3 * 1024**2)
+    ('36 B', '3.0 MiB')
+    """
+    power = 0
+    while size >= 1024 and power < 3:
+        size, power = size / 1024, power + 1
+    return f"{size:.1f} {('', 'KiB', 'MiB', 'GiB')[power]}" if power else f"{size} B"
