@@ -138,7 +138,7 @@ def first_sample(entry: Any) -> Any:
     for dtype in DTYPES:
         if dtype not in entry.supported_dtypes("cpu"):
             continue
-        for sample in samples(entry, dtype):
+        for sample in samples(entry, dtype, everything=True):
             result, error = outcome(_apply(entry), on("cpu", detached(sample)))
             strided = all(t.layout is torch.strided for t in found_in((detached(sample), result)))
             if error is None and tensors(result) and strided:
