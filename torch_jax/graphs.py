@@ -147,6 +147,11 @@ class Runner(fx.Interpreter):
     def _function(self, module: fx.GraphModule, name: str) -> Callable[..., Any]:
         return Runner(module, self.tensors, f"{name}.").run
 
+    def output(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """The results: fx has lists of its own, which ``vmap`` takes for something else."""
+        result = super().output(target, args, kwargs)
+        return list(result) if isinstance(result, list) else result
+
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A module that the graph takes whole: its tensors are replaced for the call."""
         part, name = self.fetch_attr(target), f"{self.prefix}{target}"

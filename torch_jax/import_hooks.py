@@ -158,6 +158,25 @@ def _patch_transformers(module: ModuleType) -> None:
     module.is_jax_jitting = is_jax_jitting  # type: ignore[attr-defined]
 
 
+def _serve_experts(_module: ModuleType) -> None:
+    """Its operators have kernels for every device, which would come before the table."""
+    library = torch.library.Library("transformers", "IMPL")
+    for name in ("grouped_mm_fallback", "grouped_mm_fallback_backward"):
+        packet = getattr(torch.ops.transformers, name, None)
+        if packet is not None:
+            library.impl(name, functools.partial(_by_ladder, packet.default), "PrivateUse1")
+    _libraries.append(library)
+
+
+_libraries: list[torch.library.Library] = []  # a registration lives as long as these
+
+
+def _by_ladder(op: Any, *args: Any, **kwargs: Any) -> Any:
+    from torch_jax import dispatch
+
+    return dispatch.fallback(op, *args, **kwargs)
+
+
 def _patch_checkpoint(module: ModuleType) -> None:
     """In a compiled function, what is computed again is kept apart from the first time."""
     original = module.checkpoint
@@ -210,5 +229,6 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch._higher_order_ops.utils": _patch_compiled_control_flow,
     "torch.utils.checkpoint": _patch_checkpoint,
     "transformers.utils.import_utils": _patch_transformers,
+    "transformers.integrations.moe": _serve_experts,
     "torch.nn.attention.flex_attention": _patch_flex_attention,
 }

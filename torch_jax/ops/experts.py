@@ -1,0 +1,23 @@
+"""Operators of transformers: products with the experts of a mixture, for compiled models.
+
+Its own kernels of these look at where each expert's rows end, which no program can. It calls
+them where ``torch.compile`` or ``torch.export`` trace a model that is not in bfloat16.
+"""
+
+from __future__ import annotations
+
+from torch_jax.ops.registry import op
+from torch_jax.ops.scaled import grouped_mm
+
+
+@op("transformers::grouped_mm_fallback")
+def grouped_mm_fallback(input, weight, offs):
+    """Rows of ``input``, up to each of ``offs``, times a matrix of ``weight``."""
+    return grouped_mm(input, weight, offs)
+
+
+@op("transformers::grouped_mm_fallback_backward")
+def grouped_mm_fallback_backward(input, weight, offs, grad_output):
+    """Gradients for ``input`` and ``weight``."""
+    grad_input = grouped_mm(grad_output, weight.swapaxes(1, 2), offs)
+    return grad_input, grouped_mm(input.T, grad_output, offs)
