@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -137,6 +138,85 @@ def test_inference_mode_and_hooks_inside_it():
     outside = compiled(torch.ones(1, 3, device="jax"))
     assert outside.requires_grad and not outside.is_inference()
     torch.testing.assert_close(inside.cpu(), outside.detach().cpu())
+
+
+class _Failed(BaseException):
+    """Neither an error of PyTorch's nor an ``Exception``."""
+
+
+def _fail(*_values: Any) -> Any:
+    raise _Failed("of a hook")
+
+
+def _unpack_fails(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, _fail):
+        return x * x
+
+
+def _again_fails(x: torch.Tensor, reentrant: bool) -> torch.Tensor:
+    def function(x):
+        y = x * 2
+        if y.requires_grad:
+            y.register_hook(_fail)
+        return y
+
+    return torch.utils.checkpoint.checkpoint(function, x, use_reentrant=reentrant)
+
+
+def _with(x: torch.Tensor, register: Callable[[torch.Tensor, torch.Tensor], Any]) -> torch.Tensor:
+    y = x * 2
+    register(x, y)
+    return y
+
+
+FAILING = {
+    "of a leaf": lambda x: _with(x, lambda x, y: x.register_hook(_fail)),
+    "of a result": lambda x: _with(x, lambda x, y: y.register_hook(_fail)),
+    "after a node": lambda x: _with(x, lambda x, y: y.grad_fn.register_hook(_fail)),
+    "before a node": lambda x: _with(x, lambda x, y: y.grad_fn.register_prehook(_fail)),
+    "after accumulation": lambda x: _with(
+        x, lambda x, y: x.register_post_accumulate_grad_hook(_fail)
+    ),
+    "unpacking": _unpack_fails,
+    "checkpointed": lambda x: _again_fails(x, False),
+    "checkpointed, reentrant": lambda x: _again_fails(x, True),
+}
+
+
+@pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_of_a_hook_reaches_the_caller_of_backward(name, threads):
+    for device in DEVICES:
+        x = torch.ones(3, device=device, requires_grad=True)
+        with torch.autograd.set_multithreading_enabled(threads):
+            with pytest.raises(_Failed, match="of a hook"):
+                FAILING[name](x).sum().backward()
+            y = torch.ones(3, device=device, requires_grad=True)
+            (y * y).sum().backward()
+        assert y.grad.tolist() == [2, 2, 2]
+
+
+def test_what_a_hook_must_not_return():
+    for device in DEVICES:
+        x = torch.ones(3, device=device, requires_grad=True)
+        x.register_hook(lambda gradient: "no tensor")
+        with pytest.raises(TypeError, match="hook returned 'str'"):
+            (x * 2).sum().backward()
+
+
+def test_hooks_that_fail_in_several_threads_at_once():
+    def fail(number: int) -> None:
+        x = torch.ones(3, device="jax", requires_grad=True)
+
+        def hook(gradient: torch.Tensor) -> None:
+            raise ValueError(number)
+
+        x.register_hook(hook)
+        with pytest.raises(ValueError, match=f"^{number}$"):
+            (x * 2).sum().backward()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fail, range(40)))
 
 
 # --- reparametrized -------------------------------------------------------------------------------

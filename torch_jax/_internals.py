@@ -59,6 +59,11 @@ _acc = getattr(torch._C, "_acc", None)
 HookBase: Any = getattr(_acc, "PrivateUse1Hooks", object)
 GuardBase: Any = getattr(_acc, "DeviceGuard", object)
 
+# what PyTorch's thread-local state carries to the threads of a backward pass
+carry = _lookup("_C._stash_obj_in_tls")
+get_carried = _lookup("_C._get_obj_in_tls")
+is_carried = _lookup("_C._is_key_in_tls")
+
 _exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
 AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
@@ -93,6 +98,28 @@ def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
 
 
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
+
+
+def raise_pending() -> None:
+    """Raise the error that is set in this thread, if C++ calls us although one is.
+
+    The call itself does nothing; ``ctypes`` looks for an error after it.
+    """
+    _error_occurred()
+
+
+_error_occurred = ctypes.pythonapi.PyErr_Occurred
+_error_occurred.restype = ctypes.c_void_p
+
+
+def autograd_engine() -> Any:
+    """What runs backward passes."""
+    return torch.autograd.Variable._execution_engine
+
+
+def set_autograd_engine(engine: Any) -> None:
+    """Let ``engine`` run them."""
+    torch.autograd.Variable._execution_engine = engine
 
 
 def no_dispatch_modes() -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, forked
+from torch_jax import _internals, forked, unwinding
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -39,6 +39,7 @@ class _Guard(_internals.GuardBase):
     """There is one logical device, so switching devices has nothing to do."""
 
     def type_(self) -> Any:
+        unwinding.take_pending()
         return _internals.PRIVATE_USE1
 
 
@@ -92,6 +93,7 @@ def wake() -> None:
 
         dispatch.install()
         patches.install()
+        unwinding.install()
         compilation_cache.install()
         ending.install()
         _awake = True
