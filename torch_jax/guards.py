@@ -76,7 +76,7 @@ class Guards:
                 self._full += views
         self._contents = [v for i in by_kind["contents"] for v in i.value]
         self._others = [*by_kind["bytes"], *by_kind["cache"], *by_kind["keys"]]
-        self._referents = [*by_kind["weak"], *by_kind["context"]]
+        self._referents = [*by_kind["weak"], *by_kind["context"], *by_kind["number"]]
         self._leaves = [tensor for tensor, _ in self.gradients]
         self._leaf_gradients = [gradient for _, gradient in self.gradients]
         sure = chain.from_iterable(values for _, _, values in self._sure)

@@ -7,6 +7,8 @@ import functools
 import sys
 import sysconfig
 import types
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -18,29 +20,41 @@ import torch
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _STORE = {"STORE_ATTR", "DELETE_ATTR"}
+_CELL = {"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"}
+_COUNTED = {"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"}
+_MENTIONS = _GLOBAL | _ATTRIBUTE | _STORE | _CELL | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
 _ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
+# What reads an object's attributes without naming them, in code that is not watched.
+_COPIERS = frozenset(
+    ("copy", "deepcopy", "replace", "asdict", "astuple", "fields", "dump", "dumps", "save")
+)
 
 
 class Names(NamedTuple):
     """What code mentions, the functions inside it included.
 
     Attributes:
+      cells: variables of closures.
       probes: attributes that are asked for by a text, and may be missing.
+      counts: globals, attributes and cells that it does nothing with but ``+=`` and ``-=``; they
+        are not among the others.
       everything: it may look at attributes of any name.
     """
 
     globals: frozenset[str]
     attributes: frozenset[str]
+    cells: frozenset[str]
     probes: frozenset[str]
     stores: frozenset[str]
     global_stores: frozenset[str]
+    counts: frozenset[str]
     everything: bool
 
     @property
     def followed(self) -> frozenset[str]:
         """Attributes to note: those it reads, and those it writes."""
-        return self.attributes | self.stores
+        return self.attributes | self.stores | self.counts
 
 
 @functools.cache
@@ -52,12 +66,13 @@ def names_of(code: CodeType) -> Names:
     >>> sorted(names.globals - {"getattr"}), sorted(names.attributes), names.everything
     (['scale'], ['bias', 'weight'], False)
     """
-    kinds = ("globals", "attributes", "probes", "stores", "global_stores")
-    found: dict[str, set[str]] = {kind: set() for kind in kinds}
+    found: dict[str, set[str]] = {kind: set() for kind in Names._fields[:-1]}
     instructions = list(dis.get_instructions(code))
+    found["counts"] = counts = _counts(instructions)
     everything = False
     for at, instruction in enumerate(instructions):
-        _sort(instruction, found)
+        if instruction.argval not in counts:
+            _sort(instruction, found)
         if instruction.opname in _GLOBAL and instruction.argval in _BY_TEXT:
             text = _second_argument(instructions, at)
             everything |= text is None
@@ -83,8 +98,47 @@ def _sort(instruction: dis.Instruction, found: dict[str, set[str]]) -> None:
         found["attributes"].add(value)
     elif name in _STORE:
         found["stores"].add(value)
+    elif name in _CELL:
+        found["cells"].add(value)
     elif name == "STORE_GLOBAL":
         found["global_stores"].add(value)
+
+
+def _counts(instructions: list[dis.Instruction]) -> set[str]:
+    """Names that are loaded for ``+=`` and ``-=`` only, and stored by these only."""
+    mentioned: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    for at, instruction in enumerate(instructions):
+        if instruction.opname in _MENTIONS:
+            mentioned[instruction.argval] += 1
+            if instruction.opname in _COUNTED and _is_counted(instructions, at):
+                counted[instruction.argval] += 2  # the load and the store
+    return {name for name, times in counted.items() if mentioned[name] == times}
+
+
+def _is_counted(instructions: list[dis.Instruction], at: int) -> bool:
+    """Whether what is stored at ``at`` is the result of ``+=`` or ``-=``."""
+    before = [i for i in instructions[max(at - 4, 0) : at] if i.opname != "SWAP"]
+    return bool(before) and before[-1].argrepr in ("+=", "-=")
+
+
+def reads(names: Iterable[Names]) -> frozenset[str]:
+    """What code with these names may hang on the value of; what it only counts is left out."""
+    names = list(names)
+    return _union(names, "globals", "attributes") | (_union(names, "counts") - counters(names))
+
+
+def counters(names: Iterable[Names]) -> frozenset[str]:
+    """What code with these names does nothing with but count it up or down."""
+    names = list(names)
+    read = _union(names, "globals", "attributes", "cells")
+    if read & _COPIERS or any(n.everything for n in names):
+        return frozenset()
+    return _union(names, "counts") - _union(names, "stores", "global_stores") - read
+
+
+def _union(names: list[Names], *kinds: str) -> frozenset[str]:
+    return frozenset().union(*(getattr(n, kind) for n in names for kind in kinds))
 
 
 def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:

@@ -36,10 +36,11 @@ class Item:
     - ``bytes``: all of a NumPy array or a buffer;
     - ``cache``: how much a cached function has cached;
     - ``state``: where an iterator or a generator of random numbers stands;
-    - ``weak`` and ``context``: what a weak reference or a context variable refers to.
+    - ``weak`` and ``context``: what a weak reference or a context variable refers to;
+    - ``number``: the class of what stands in an object's ``__dict__`` or a closure's variable.
     """
 
-    _slots__ = ("kind", "owner", "key", "value", "label", "read")
+    __slots__ = ("kind", "owner", "key", "value", "label", "read")
 
     def __init__(self, kind: str, owner: Any, key: Any, value: Any, label: str):
         self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
@@ -89,6 +90,10 @@ def on_class(kind: type, name: str) -> Any:
     return MISSING
 
 
+def _class_there(owner: Any, key: Any) -> Any:
+    return type(_cell(owner, key) if isinstance(owner, types.CellType) else owner.get(key))
+
+
 _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "dict": lambda owner, key: owner.get(key, MISSING),
     "attr": slot,
@@ -102,6 +107,7 @@ _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "state": _state,
     "weak": lambda owner, key: owner(),
     "context": lambda owner, key: owner.get(MISSING),
+    "number": _class_there,
 }
 
 

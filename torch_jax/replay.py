@@ -26,7 +26,7 @@ from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
 from torch_jax.places import Item, put, read_place, slot
 from torch_jax.program import Program
-from torch_jax.results import Argument, Call, Same, Template, Templates, View
+from torch_jax.results import Argument, Call, Counted, Same, Template, Templates, View
 from torch_jax.slices import GivenOut
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
@@ -164,8 +164,12 @@ class _Tracing:
         made = self.watch.made
         templates = Templates(self.capture, self.leaves, self._known(), containers, made)
         self.result = templates.of(result.pop())
-        changed = [*self.watch.effects(), *self.optimizers.effects()]
-        self.effects = [(item, templates.of(now)) for item, now in changed]
+        counts = self.watch.counts
+        self.effects = [
+            (item, templates.counted(item, now) if counts(item, now) else templates.of(now))
+            for item, now in self.watch.effects()
+        ]
+        self.effects += [(item, templates.of(now)) for item, now in self.optimizers.effects()]
         self.gradients = [
             (g, None if g.tensor.grad is None else templates.of(g.tensor.grad))
             for g in self.optimizers.gradients.values()
@@ -263,6 +267,8 @@ class _Tracing:
         items = [item for item in self.watch.items.values() if item.read]
         items += self.optimizers.items.values()
         items += self._hooks()
+        counted = [i for i, t in self.effects if any(isinstance(n, Counted) for n in t.leaves)]
+        items += [Item("number", i.owner, i.key, int, f"the class of {i.label}") for i in counted]
         irreplaceable = self.optimizers.stepped_parameters()
         stepped = set(map(id, irreplaceable))
         gradients: dict[int, tuple[torch.Tensor, Any]] = {}

@@ -14,9 +14,11 @@ from torch.utils import _pytree as pytree
 
 from torch_jax import _internals, storage, traced
 from torch_jax.host import is_host
+from torch_jax.places import Item
 from torch_jax.storage import is_jax
 from torch_jax.tape import Number
 
+_LEAF = pytree.tree_structure(0)
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 
@@ -80,6 +82,13 @@ class Same(NamedTuple):
     value: Any
 
 
+class Counted(NamedTuple):
+    """What stands in a place, and so much more."""
+
+    item: Item
+    amount: int
+
+
 class Instance:
     """A new object at every call: its class, and a template of its ``__dict__``."""
 
@@ -138,6 +147,8 @@ class Call:
             return self.env[leaf.slot]
         if kind is Instance:
             return self._object(leaf)
+        if kind is Counted:
+            return leaf.item.now() + leaf.amount
         return leaf.geometry.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
@@ -186,6 +197,10 @@ class Templates:
         """The template of a value of the trace."""
         leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: id(v) in self.containers)
         return Template(form, [self._leaf(leaf) for leaf in leaves])
+
+    def counted(self, item: Item, now: int) -> Template:
+        """The template of a number that the function counted up."""
+        return Template(_LEAF, [Counted(item, now - item.value)])
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, Number):

@@ -37,13 +37,14 @@ from torch_jax import _internals, containers, made, traced
 from torch_jax.active import ACTIVE
 from torch_jax.names import (
     Names,
-    file_of,
+    counters,
     is_users_module,
-    is_watched_file,
     names_of,
+    reads,
     watched_names,
 )
 from torch_jax.places import MISSING, PLAIN, Item, numpy_state, on_class, put, read_place, same
+from torch_jax.reach import NOTHING, Reach, reach_of, union
 from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
 from torch_jax.storage import is_jax_storage
 from torch_jax.tape import Number
@@ -64,32 +65,8 @@ _LOGGING = (logging.Filterer, logging.Manager, logging.PlaceHolder)
 _CONTAINERS = ("collections", "types", "argparse", "configparser")
 
 
-class Reach:
-    """How far a walk goes: attributes of these names, or of all names."""
-
-    def __init__(self, names: frozenset[str], probes: frozenset[str], everything: bool):
-        self.names, self.probes, self.everything = names, probes, everything
-        self.key = (names, everything)
-        self._on_class: dict[type, list[str]] = {}
-
-    def on_class(self, kind: type) -> list[str]:
-        """Those of the names that a user's class, or a base of one, knows."""
-        if kind not in self._on_class:
-            known = {
-                name
-                for base in kind.__mro__
-                if is_watched_file(file_of(base))
-                for name in self.names & vars(base).keys()
-            }
-            if issubclass(kind, torch.nn.Module):
-                known.add("forward")  # PyTorch calls it, and users replace it
-            self._on_class[kind] = sorted(known)
-        return self._on_class[kind]
-
-
 _NONE: frozenset[str] = frozenset()
-_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
-_NOTHING = Reach(frozenset(), frozenset(), False)
+_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
 
 
 class Watch:
@@ -105,6 +82,8 @@ class Watch:
         self._seen: set[tuple] = set()
         self._names: set[Names] = set()
         self._names_of_steps: set[Names] = set()
+        self._reads: frozenset[str] = frozenset()
+        self._counters: frozenset[str] = frozenset()
         self._codes: set[Any] = set()
         self._walked_codes: set[Any] = set()
         self._kept: list[Any] = []  # so that no id is used twice
@@ -125,9 +104,9 @@ class Watch:
         self._random, self._numpy = (random.getstate(), numpy_state()), np.random.get_state()
         self._old = sys.getprofile()
         self._in_a_place = True
-        self._root(function, "", _NOTHING)
+        self._root(function, "", NOTHING)
         for arg in args:
-            self._root(arg, "an argument", _NOTHING)
+            self._root(arg, "an argument", NOTHING)
         self._in_a_place = False
         sys.setprofile(self._callback)
 
@@ -161,7 +140,7 @@ class Watch:
             stepping = ACTIVE.capture is not None and ACTIVE.capture.optimizers.is_stepping
             # an optimizer's numbers are inputs while it steps: what reads them then is no matter
             (self._names_of_steps if stepping else self._names).add(names)
-            reach = _reach(names)
+            reach = reach_of(names)
             for name, value in frame.f_locals.items():
                 if not _is_iterator(value):  # a loop's own; others are found where they are kept
                     self._root(value, name, reach)
@@ -206,7 +185,7 @@ class Watch:
         self._seen.add(key)
         if not names.attributes.isdisjoint(("environ", "getenv")):
             self._elements(_ENVIRONMENT, "os.environ", reach)
-        for name in names.globals | names.global_stores:
+        for name in names.globals | names.global_stores | (names.counts & owner.keys()):
             item = self._note("dict", owner, name, name)
             item.read |= name in names.globals
             self._walk_placed(item.value, name, reach)
@@ -262,7 +241,7 @@ class Watch:
     def _function(self, value: Any, label: str, reach: Reach) -> None:
         self._walked_codes.add(value.__code__)
         names = watched_names(value.__code__)
-        inner = reach if names is None else _union(reach, names)
+        inner = reach if names is None else union(reach, names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             item = self._note("cell", cell, name, name, read=True)
             self._walk_placed(item.value, name, inner)
@@ -285,7 +264,7 @@ class Watch:
             names = names_of(inner.__code__)
             self._codes.add(inner.__code__)
             self._names.add(names)
-            self._globals(inner.__globals__, names, _union(reach, names))
+            self._globals(inner.__globals__, names, union(reach, names))
         self._walk(inner, label, reach)
 
     def _method(self, value: Any, label: str, reach: Reach) -> None:
@@ -388,9 +367,10 @@ class Watch:
         """Reach once more, now that all names are known; mark what was read."""
         self._find_unreached_functions()
         for _ in range(2):  # cached functions add names of their own
-            reach = functools.reduce(_union, self._names, _NOTHING)
+            reach = functools.reduce(union, self._names, NOTHING)
             for value, label in list(self._roots):
                 self._walk(value, label, reach)
+        self._settle_names()
         for item in list(self.items.values()):
             self._mark(item, reach)
             if item.kind == "keys":
@@ -415,21 +395,29 @@ class Watch:
             new = Item("dict", item.owner, name, MISSING, f"{item.label}.{name}")
             self.items.setdefault(("dict", id(item.owner), name), new)
 
+    def _settle_names(self) -> None:
+        """Tell names whose values are read from those that are only counted up or down."""
+        names = self._names | self._names_of_steps
+        self._reads, self._counters = reads(names), counters(names)
+
     def _mark(self, item: Item, reach: Reach) -> None:
-        if item.kind == "dict" and isinstance(item.key, str):
-            read = reach.everything or item.key in self._loads or item.key == "forward"
-            item.read |= read
+        if self.counts(item, item.now()):
+            item.read = False
+        elif item.kind == "dict" and isinstance(item.key, str):
+            known = {"forward"} | self._counters  # a counter that is no number
+            item.read |= reach.everything or self.reads(item.key) or item.key in known
         elif item.kind == "attr" and isinstance(item.owner, types.FunctionType):
             code = item.value if item.key == "__code__" else item.owner.__code__
             item.read = code in self._codes
 
     def reads(self, name: str) -> bool:
         """Whether the code that ran reads an attribute of this name."""
-        return name in self._loads
+        return name in self._reads
 
-    @property
-    def _loads(self) -> frozenset[str]:
-        return _loads(frozenset(self._names | self._names_of_steps))
+    def counts(self, item: Item, now: Any) -> bool:
+        """Whether a number was only counted up or down: nothing else hangs on its value."""
+        is_number = type(item.value) is int and type(now) is int
+        return is_number and item.kind in ("dict", "cell") and item.key in self._counters
 
     def _find_unreached_functions(self) -> None:
         """Closures that ran without having been reached, such as those out of a registry."""
@@ -437,7 +425,7 @@ class Watch:
         missing = [code for code in self._codes - self._walked_codes - inner if code.co_freevars]
         for function in gc.get_referrers(*missing) if missing else ():
             if isinstance(function, types.FunctionType):
-                self._walk(function, function.__qualname__, _NOTHING)
+                self._walk(function, function.__qualname__, NOTHING)
 
     def release(self, result: Any) -> None:
         """Let go of everything that was only kept for as long as the function ran.
@@ -510,28 +498,6 @@ class Watch:
         if self._random is not None:
             random.setstate(self._random[0])
             np.random.set_state(self._numpy)
-
-
-@functools.cache
-def _reach(names: Names) -> Reach:
-    return Reach(names.followed, names.probes, names.everything)
-
-
-@functools.lru_cache(4096)
-def _union(reach: Reach, names: Names) -> Reach:
-    """A walk that goes as far as both."""
-    if names.followed <= reach.names and names.everything <= reach.everything:
-        return reach
-    return Reach(
-        reach.names | names.followed,
-        reach.probes | names.probes,
-        reach.everything or names.everything,
-    )
-
-
-@functools.lru_cache(64)
-def _loads(names: frozenset[Names]) -> frozenset[str]:
-    return frozenset().union(*(n.attributes | n.globals for n in names))
 
 
 def _is_generated(frame: Any) -> bool:
