@@ -135,6 +135,42 @@ def dynamo_stance(stance: str) -> Any:
     return torch.compiler.set_stance(stance)
 
 
+def guard_graph(module: str, function: str) -> None:
+    """Let Dynamo compile again what it compiles now where a function without arguments differs.
+
+    Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
+    """
+    if torch._guards.TracingContext.try_get() is None:
+        return
+    source = importlib.import_module("torch._dynamo.source")
+    guards = importlib.import_module("torch._dynamo.guards")
+    if not (hasattr(source, "ImportSource") and hasattr(source, "CallFunctionNoArgsSource")):
+        return
+    package, _, name = module.partition(".")
+    at = source.AttrSource(source.AttrSource(source.ImportSource(package), name), function)
+    called = source.CallFunctionNoArgsSource(at)
+    guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
+
+
+def fold_in_graphs(function: Callable[[], Any]) -> None:
+    """Let Dynamo, where it is loaded, take a function's result for a constant and guard it."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    known = sys.modules.get("torch._dynamo.variables.torch")
+    allowed = getattr(rules, "_allowed_callable_ids", None)
+    names = ("constant_fold_functions", "constant_fold_functions_need_guards")
+    tables = [getattr(known, name, None) for name in names]
+    if allowed is None or not all(isinstance(table, dict) for table in tables):
+        return
+    allowed.add(id(function))
+    for table in tables:
+        table[function] = None  # type: ignore[index]
+
+
+def forget_dispatch(op: Any) -> None:
+    """Let ``torch.compile`` look for an operator's kernels again; it remembers where they were."""
+    getattr(op, "_dispatch_cache", {}).clear()
+
+
 def unlifted(program: Any) -> Any:
     """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
     try:

@@ -37,6 +37,17 @@ def wrapper_of(
     return wrapped
 
 
+def asking(
+    original: Callable[..., Any], is_asked: Callable[[], bool], serve: Callable[..., Any]
+) -> Callable[..., Any]:
+    """``original``; or ``serve``, with it and its arguments, while ``is_asked`` says so."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return serve(original, args, kwargs) if is_asked() else original(*args, **kwargs)
+
+    return call
+
+
 _known: dict[Callable[..., Any], tuple[int, list[Place]]] = {}
 
 

@@ -80,6 +80,7 @@ def install() -> None:
         op = torch.ops.torch_jax.write_.default
         _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
         op = torch.ops.torch_jax.call_jax.default
+        torch.library.register_fake("torch_jax::call_jax", interop.fake_call, lib=_private)
         _private.impl("call_jax", make_kernel(op, interop.LOWERING).call, "PrivateUse1")
         for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
             _private.impl("write_", torch.library.fallthrough_kernel, key)

@@ -55,6 +55,7 @@ def backend(
             f"torch.compile(backend='jax') knows options {_OPTIONS}, not {sorted(unknown)}"
         )
     device.wake()
+    _internals.guard_graph("torch_jax.overrides", "state")
     return _compile(graph, inputs, options.get("donate"), dict(options.get("xla") or {}))
 
 

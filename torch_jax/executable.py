@@ -27,6 +27,7 @@ from torch_jax import (
     errors,
     geometry,
     graphs,
+    overrides,
     program,
     random,
     storage,
@@ -163,7 +164,7 @@ class Executable:
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
         """What a call is compiled for, and the memories behind its tensors."""
-        key: list[Any] = []
+        key: list[Any] = [config.version(), overrides.state()]
         memories: list[Any] = []
         scalars: dict[torch.dtype, list[torch.Tensor]] = {}
         dynamic = self._dynamic

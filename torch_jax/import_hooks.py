@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals
+from torch_jax import _internals, folding
 from torch_jax.active import ACTIVE
 
 
@@ -201,7 +201,7 @@ def _add_device_interface(module: ModuleType) -> None:
 
 # What stands in PyTorch's own names, and calls these: Dynamo looks through it.
 _SEEN_THROUGH = frozenset(
-    ("callables", "config", "environment", "import_hooks", "overrides", "redirects", "scopes")
+    ("callables", "config", "environment", "import_hooks", "redirects", "scopes")
 )
 
 
@@ -217,9 +217,15 @@ def _hide_from_dynamo(module: ModuleType) -> None:
     add("jax")
 
 
+def _tell_dynamo(_module: ModuleType) -> None:
+    """Make known what it may take for a constant."""
+    folding.tell_dynamo()
+
+
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "safetensors": _patch_safetensors,
     "safetensors.torch": _patch_safetensors,
+    "torch._dynamo": _tell_dynamo,
     "torch._dynamo.trace_rules": _hide_from_dynamo,
     "torch._dynamo.device_interface": _add_device_interface,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),

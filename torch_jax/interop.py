@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, errors
+from torch_jax import _internals, dtypes, errors
 from torch_jax.ops.registry import Lowering
+from torch_jax.x64 import x64
 
 _numbers = itertools.count()
 _programs: weakref.WeakValueDictionary[int, _Program] = weakref.WeakValueDictionary()
@@ -158,6 +159,19 @@ class _Call(torch.autograd.Function):
 
 def _call_jax(tensors: list[jax.Array], program: int) -> list[jax.Array]:
     return _programs[program](tensors)
+
+
+def fake_call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
+    """Tensors like the results, while ``torch.compile`` traces with tensors that hold nothing."""
+    arrays = [
+        jax.ShapeDtypeStruct(tuple(map(int, t.shape)), dtypes.to_jax(t.dtype)) for t in tensors
+    ]
+    with x64():
+        results = jax.eval_shape(_programs[program]._flat, *arrays)
+    return [
+        torch.empty(r.shape, dtype=dtypes.to_torch(r.dtype), device=_internals.DEVICE_TYPE)
+        for r in results
+    ]
 
 
 SCHEMA = "call_jax(Tensor[] tensors, int program) -> Tensor[]"

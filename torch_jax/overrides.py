@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, callables, device, dispatch, interop, log, variants
+from torch_jax import _internals, callables, device, dispatch, folding, interop, log, variants
 from torch_jax.active import ACTIVE
 from torch_jax.eager import Kernel
 from torch_jax.ops import registry
@@ -221,6 +221,7 @@ def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
             library.impl(op, kernel, key, allow_override=True)
+    _internals.forget_dispatch(op)
     return library
 
 
@@ -266,7 +267,8 @@ class _Replaced:
                 f"{original!r} is in no public module of PyTorch and no loaded module, so its "
                 "calls cannot be seen: override the operator that it ends in"
             )
-        self.function = callables.wrapper_of(original, self.places, _asking(original))
+        asking = callables.asking(original, _is_overridden(original), _serve)
+        self.function = callables.wrapper_of(original, self.places, asking)
         self.users = 0
         callables.replace(self.places, self.function)
 
@@ -278,19 +280,20 @@ def _callable_call(original: Any, function: Callable[..., Any], takes: str, opti
     return function if takes == "torch" else interop.jax_function(function)
 
 
-def _asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original``, unless an override is in force and a tensor of this device concerned."""
+@functools.cache
+def _is_overridden(original: Callable[..., Any]) -> Callable[[], bool]:
+    return folding.question(lambda: chosen(original) is not None)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        override = chosen(original)
-        if override is None or not _concerns_us((*args, *kwargs.values())):
-            return original(*args, **kwargs)
-        if _internals.function_modes():  # they see the call first, as they see PyTorch's own
-            function = _replaced[original].function
-            return torch.overrides.handle_torch_function(function, (), *args, **kwargs)
-        return override.run(original, args, kwargs)
 
-    return call
+def _serve(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The override in force, where a tensor of this device is concerned."""
+    override = chosen(original)
+    if override is None or not _concerns_us((*args, *kwargs.values())):
+        return original(*args, **kwargs)
+    if _internals.function_modes():  # they see the call first, as they see PyTorch's own
+        function = _replaced[original].function
+        return torch.overrides.handle_torch_function(function, (), *args, **kwargs)
+    return override.run(original, args, kwargs)
 
 
 def _concerns_us(values: Iterable[Any]) -> bool:

@@ -1,0 +1,28 @@
+"""Questions that Dynamo answers when it traces, and asks again before each call of what it made.
+
+What is in force for a thread or a task stands in context variables, through which Dynamo cannot
+look. Of a function without arguments that is made known here it takes the answer for a constant,
+and compiles once more where the answer is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax import _internals
+
+_questions: list[Callable[[], Any]] = []
+
+
+def question(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Make a function without arguments, of this thread's or task's state, known to Dynamo."""
+    _questions.append(function)
+    _internals.fold_in_graphs(function)
+    return function
+
+
+def tell_dynamo() -> None:
+    """Make them known, now that Dynamo is imported."""
+    for function in _questions:
+        _internals.fold_in_graphs(function)
