@@ -197,6 +197,112 @@ def test_scripts_for_cuda_run(tmp_path):
     assert torch.cuda.is_available() == available
 
 
+def _timed_on_a_stream():
+    stream, x = torch.cuda.Stream(), torch.ones(3, device="cuda")
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    stream.wait_stream(torch.cuda.current_stream())
+    start.record()
+    with torch.cuda.stream(stream):
+        y = x * 2
+        x.record_stream(stream)
+        end.record(stream)
+    torch.cuda.current_stream().wait_stream(stream)
+    end.synchronize()
+    done = torch.cuda.Event()
+    done.record()
+    stream.wait_event(done)
+    assert done.query() and stream.query() and start.elapsed_time(end) >= 0
+    assert isinstance(stream, torch.Stream) and isinstance(done, torch.Event)
+    with torch.cuda.StreamContext(stream), torch.cuda.device(0), torch.cuda.device_of(x):
+        return y
+
+
+def _in_a_custom_function():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx, x):
+            assert not torch.is_autocast_enabled()
+            return x * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    x = torch.ones(3, device="cuda", dtype=torch.float16, requires_grad=True)
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
+        assert torch.get_autocast_gpu_dtype() is torch.get_autocast_dtype("cuda") is torch.float16
+        y = Doubled.apply(x)
+    assert y.dtype is torch.float32 and not torch.is_autocast_enabled()
+    y.sum().backward()
+    return x.grad
+
+
+def _through_pinned_memory():
+    host = torch.zeros(3, device="cpu", pin_memory=True)
+    for empty in (torch.empty(3, pin_memory=True), torch.empty_like(host, pin_memory=True)):
+        assert empty.device.type == "cpu"
+    on_device = torch.ones(3, device="cuda")
+    back = torch.empty_like(on_device, device="cpu", pin_memory=True)
+    back.copy_(on_device, non_blocking=True)
+    assert back.tolist() == [1, 1, 1]
+    return host.cuda(non_blocking=True)
+
+
+def _with_memory_to_spare():
+    free, total = torch.cuda.mem_get_info()
+    properties = torch.cuda.get_device_properties(0)
+    assert 0 < free <= total == properties.total_memory
+    assert torch.cuda.get_device_capability() == (properties.major, properties.minor) >= (7, 0)
+    stats = torch.cuda.memory_stats()
+    assert stats["active_bytes.all.current"] <= stats["reserved_bytes.all.current"]
+    assert "allocated" in torch.cuda.memory_summary()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.ipc_collect()
+    with torch.cuda.nvtx.range("marked"):
+        return torch.ones(3, device="cuda")
+
+
+def _of_several_devices():
+    model = nn.DataParallel(nn.Linear(3, 2, device="cpu")).cuda()
+    return model(torch.ones(1, 3, device="cuda"))
+
+
+USES = {
+    "streams and events": _timed_on_a_stream,
+    "autocast in functions of one's own": _in_a_custom_function,
+    "pinned memory": _through_pinned_memory,
+    "memory and properties": _with_memory_to_spare,
+    "data parallel": _of_several_devices,
+    "a storage": lambda: torch.ones(3, device="cpu").untyped_storage().cuda(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:pin_memory does nothing", "ignore:.*get_autocast_gpu_dtype")
+@pytest.mark.parametrize("name", USES)
+def test_what_programs_for_cuda_use(name):
+    torch_jax.config.set("redirect_cuda", True)
+    with env:
+        assert USES[name]().device.type == "jax"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there, and means CUDA")
+def test_streams_graphs_and_autocast_of_cuda_are_cudas_otherwise():
+    for make in (torch.cuda.Stream, torch.cuda.Event, torch.cuda.CUDAGraph):
+        with pytest.raises(RuntimeError, match="CUDA|dummy"):
+            make()
+    with torch.autocast("jax"):
+        assert not torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled("jax")
+
+
+def test_cuda_graphs_are_refused():
+    torch_jax.config.set("redirect_cuda", True)
+    with env, pytest.raises(RuntimeError, match="torch_jax.jit"):
+        torch.cuda.CUDAGraph()
+
+
 def test_files_saved_on_cuda(tmp_path):
     """Their storages are marked; here the mark is put into a file made on the CPU."""
     torch.save(torch.arange(5.0), tmp_path / "plain.pt")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from torch_jax import patches
 
 DTYPES = [
     torch.bool,
@@ -256,6 +257,7 @@ def test_operators_return_before_they_have_run():
 
 def test_data_loaders_with_workers_and_pinned_memory():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    patches._warn_pin_memory.cache_clear()  # it warns once in a process
     with pytest.warns(UserWarning, match="pin_memory does nothing"):
         torch.zeros(1).pin_memory()
     loader = torch.utils.data.DataLoader(
@@ -328,6 +330,37 @@ def test_the_module_torch_jax_answers():
     assert start.elapsed_time(end) >= 0
     with torch.jax.stream(torch.jax.Stream()), torch.jax.device(0):
         torch.jax.empty_cache()
+
+
+def test_streams_and_events_of_the_device():
+    x = torch.ones(3, device="jax")
+    for stream in (torch.Stream("jax"), torch.Stream(device="jax:0"), torch.jax.Stream()):
+        assert type(stream) is torch.jax.Stream and isinstance(stream, torch.Stream)
+        assert stream == torch.accelerator.current_stream() and stream.device == x.device
+        with stream:
+            x.record_stream(stream)
+        event = stream.record_event()
+        stream.wait_event(event)
+        event.synchronize()
+        assert event.query() and stream.query()
+    start, end = torch.Event("jax", enable_timing=True), torch.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="must be recorded"):
+        start.elapsed_time(end)
+    start.record()
+    end.record()
+    assert type(end) is torch.jax.Event and isinstance(end, torch.Event)
+    assert start.elapsed_time(end) >= 0
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        start.elapsed_time(torch.Event())
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.Stream("jax:1")
+
+
+def test_streams_of_other_devices_are_theirs():
+    stream = torch.Stream("cpu")
+    assert isinstance(stream, torch.Stream) and not isinstance(stream, torch.jax.Stream)
+    assert issubclass(torch.jax.Stream, torch.Stream) and not isinstance(5, torch.Stream)
+    assert issubclass(torch.xpu.Event, torch.Event) == torch.xpu._is_compiled()
 
 
 def test_torch_accelerator_answers_for_the_device():

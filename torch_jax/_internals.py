@@ -14,7 +14,7 @@ import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -152,8 +152,18 @@ def guard_graph(module: str, function: str) -> None:
     guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
 
 
-def fold_in_graphs(function: Callable[[], Any]) -> None:
-    """Let Dynamo, where it is loaded, take a function's result for a constant and guard it."""
+def traced_modules() -> Iterator[str]:
+    """The modules whose code Dynamo is tracing on this thread, callees first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        translator = frame.f_locals.get("self")
+        if hasattr(translator, "current_instruction"):
+            yield translator.f_globals.get("__name__", "")
+        frame = frame.f_back
+
+
+def fold_in_graphs(function: Callable[[], Any], guarded: bool = True) -> None:
+    """Let Dynamo, where it is loaded, take a function's result for a constant, and guard it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     known = sys.modules.get("torch._dynamo.variables.torch")
     allowed = getattr(rules, "_allowed_callable_ids", None)
@@ -162,7 +172,7 @@ def fold_in_graphs(function: Callable[[], Any]) -> None:
     if allowed is None or not all(isinstance(table, dict) for table in tables):
         return
     allowed.add(id(function))
-    for table in tables:
+    for table in tables if guarded else tables[:1]:
         table[function] = None  # type: ignore[index]
 
 
@@ -177,6 +187,12 @@ def unlifted(program: Any) -> Any:
         return program.module(check_guards=False)
     except TypeError:  # a release that has no such guards
         return program.module()
+
+
+def guards_of(size: Any) -> list[str]:
+    """What PyTorch has found to hold of the sizes that may change, of which ``size`` is one."""
+    guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
+    return [str(guard.expr) for guard in guards]
 
 
 def no_autocast() -> Any:
@@ -325,10 +341,15 @@ def script_as(wrapper: Any, original: Any) -> None:
         builtins._register_builtin(wrapper, name)
 
 
-def device_contexts() -> list[tuple[Any, str]]:
-    """The constructors of what ``with torch.device(...)`` and ``set_default_device`` enter."""
-    kind = _device_context()
-    return [(kind, "__init__")] if kind is not None else []
+def takers_of_devices() -> list[tuple[Any, str]]:
+    """Private places that take a device, as pairs of an owner and a name.
+
+    They are the constructor of what ``with torch.device(...)`` and ``set_default_device`` enter,
+    and what casts the arguments of functions under ``torch.amp.custom_fwd``.
+    """
+    autocast = importlib.import_module("torch.amp.autocast_mode")
+    places = [(_device_context(), "__init__"), (autocast, "_cast")]
+    return [(owner, name) for owner, name in places if hasattr(owner, name)]
 
 
 def set_compilation_cache(cache: Any) -> bool:

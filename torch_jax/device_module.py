@@ -10,15 +10,25 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import time
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from torch_jax import _internals, forked, random
 from torch_jax import device as _device
+from torch_jax import forked, random
+from torch_jax.streams import (  # noqa: F401, what the module has too
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+    synchronize,
+)
 
 _peak = 0
 
@@ -94,14 +104,6 @@ class device:
         pass
 
 
-def synchronize(device: Any = None) -> None:
-    """Wait until every operation given to the device has run; errors surface here."""
-    jax = _jax()
-    for array in jax.live_arrays():
-        if not array.is_deleted():
-            array.block_until_ready()
-
-
 def manual_seed(seed: int) -> None:
     """Seed the device's default generator."""
     random.default_generator.manual_seed(seed)
@@ -166,15 +168,29 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_device_properties(device: Any = None) -> SimpleNamespace:
-    """``name``, ``platform``, ``total_memory`` (bytes, 0 where unknown), ``chips``."""
+    """``name``, ``platform``, ``total_memory`` (bytes, 0 where unknown), ``chips``; for programs
+    that ask CUDA: ``major`` and ``minor`` (:func:`compute_capability`), ``multi_processor_count``.
+    """
     chip = _chip()
-    limit = (chip.memory_stats() or {}).get("bytes_limit", 0)
+    major, minor = compute_capability()
     return SimpleNamespace(
         name=chip.device_kind,
         platform=chip.platform,
-        total_memory=limit,
+        total_memory=_memory()[1],
         chips=_jax().device_count(),
+        major=major,
+        minor=minor,
+        multi_processor_count=getattr(chip, "core_count", None) or 1,
     )
+
+
+def compute_capability(device: Any = None) -> tuple[int, int]:
+    """What ``torch.cuda.get_device_capability`` gives: that of NVIDIA's chip, elsewhere (8, 0).
+
+    From 8.0 on chips compute bfloat16, as XLA does everywhere.
+    """
+    major, _, minor = str(getattr(_chip(), "compute_capability", "8.0")).partition(".")
+    return int(major), int(minor or 0)
 
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
@@ -219,9 +235,15 @@ def max_memory_allocated(device: Any = None) -> int:
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     """JAX's statistics of the chip, with PyTorch's names for the current and peak bytes."""
     stats = OrderedDict(_chip().memory_stats() or {})
-    stats["allocated_bytes.all.current"] = memory_allocated()
-    stats["allocated_bytes.all.peak"] = max_memory_allocated()
+    for kind in ("allocated", "active", "reserved"):
+        stats[f"{kind}_bytes.all.current"] = memory_allocated()
+        stats[f"{kind}_bytes.all.peak"] = max_memory_allocated()
     return stats
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The numbers of :func:`memory_stats`, one a line."""
+    return "\n".join(f"{name}: {value}" for name, value in memory_stats().items())
 
 
 memory_reserved = memory_allocated
@@ -235,12 +257,23 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 reset_accumulated_memory_stats = reset_peak_memory_stats
+reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of the device; zeros where JAX does not know (CPU)."""
-    total = get_device_properties().total_memory
-    return max(0, total - memory_allocated()), total
+    """Free and total bytes of the device: on CPU of the host, zeros where nobody knows."""
+    return _memory()
+
+
+def _memory() -> tuple[int, int]:
+    limit = (_chip().memory_stats() or {}).get("bytes_limit", 0)
+    if limit or _chip().platform != "cpu":
+        return max(0, limit - memory_allocated()), limit
+    try:
+        told = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(told["MemAvailable:"]) << 10, int(told["MemTotal:"]) << 10
+    except (OSError, KeyError):  # not Linux
+        return 0, 0
 
 
 def empty_cache() -> None:
@@ -248,84 +281,22 @@ def empty_cache() -> None:
     gc.collect()
 
 
-class Stream:
-    """Stand-in for a stream: JAX orders work by its data, so there is one."""
-
-    def __init__(self, device: Any = None, priority: int = 0, **_ignored: Any):
-        """Make a stand-in; all are alike."""
-        self.device = torch.device(_internals.DEVICE_TYPE, 0)
-        self.stream_id, self.device_index = 0, 0
-
-    def synchronize(self) -> None:
-        """Wait for all work on the device."""
-        synchronize()
-
-    def query(self) -> bool:
-        """Whether all work is done; waits for it."""
-        synchronize()
-        return True
-
-    def wait_stream(self, stream: Any) -> None:
-        """Nothing to do: work is ordered by its data."""
-
-    def wait_event(self, event: Any) -> None:
-        """Nothing to do: work is ordered by its data."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """Record an event here and return it."""
-        event = event or Event(enable_timing=True)
-        event.record(self)
-        return event
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
+ipc_collect = empty_cache
 
 
-class Event:
-    """Stand-in for an event; recording waits for the device, so that times are true."""
-
-    def __init__(self, enable_timing: bool = False, **_ignored: Any):
-        """Make an event that has not been recorded."""
-        self._time: float | None = None
-
-    def record(self, stream: Any = None) -> None:
-        """Wait for the device and note the time."""
-        synchronize()
-        self._time = time.perf_counter()
-
-    def wait(self, stream: Any = None) -> None:
-        """Nothing to do: work is ordered by its data."""
-
-    def query(self) -> bool:
-        """True: recording has already waited."""
-        return True
-
-    def synchronize(self) -> None:
-        """Wait for all work on the device."""
-        synchronize()
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to ``end``."""
-        if self._time is None or end._time is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end._time - self._time) * 1000.0
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """False: there is no other device."""
+    return False
 
 
-def current_stream(device: Any = None) -> Stream:
-    """The one stream."""
-    return Stream()
+def is_current_stream_capturing() -> bool:
+    """False: what captures here is :func:`torch_jax.jit`."""
+    return False
 
 
-default_stream = current_stream
+class device_of(device):
+    """Context manager that selects the device of a tensor or storage."""
 
-
-def set_stream(stream: Any) -> None:
-    """Nothing to do: there is one stream."""
-
-
-def stream(stream: Any) -> Stream:
-    """A context manager that does nothing."""
-    return stream if stream is not None else Stream()
+    def __init__(self, obj: Any):
+        """Any device will do: there is nothing to switch."""
+        super().__init__(None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from torch_jax import _internals
 from torch_jax import device_module as module
 
@@ -25,7 +23,7 @@ def register(interfaces: ModuleType) -> None:
     class JaxInterface(base):
         """There is one logical device with one stream, and no Triton."""
 
-        Event, Stream = torch.Event, torch.Stream
+        Event, Stream = module.Event, module.Stream
         current_device = staticmethod(module.current_device)
         set_device = staticmethod(module.set_device)
         device_count = staticmethod(module.device_count)

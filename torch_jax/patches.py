@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_jax import _internals, import_hooks
+from torch_jax import _internals, import_hooks, streams
 from torch_jax import device_module as module
 from torch_jax.random import Generator
 
@@ -34,6 +34,7 @@ def install_light() -> None:
     _patch_module_apply()
     _patch_accelerator()
     _patch_pin_memory()
+    streams.install()
     import_hooks.install()
 
 

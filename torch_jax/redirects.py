@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, callables, config, device_module, random
+from torch_jax import _internals, callables, config, device_module, folding, random, streams
 
 _JAX = _internals.DEVICE_TYPE
 
@@ -32,16 +32,24 @@ _CONSTRUCTORS = (
     (torch.nn.Module, "to_empty"),
 )
 
-# What torch.cuda has and torch.jax answers; streams and events are classes, and stay CUDA's.
-_QUERIES = [
-    name
+# What torch.cuda has and torch.jax answers.
+_ANSWERS = {
+    name: value
     for name, value in vars(device_module).items()
-    if not name.startswith("_")
-    and callable(value)
-    and not isinstance(value, type)
-    and getattr(value, "__module__", "") == device_module.__name__
+    if callable(value)
+    and not name.startswith("_")
+    and getattr(value, "__module__", "") in (device_module.__name__, streams.__name__)
     and hasattr(torch.cuda, name)
-]
+} | {"get_device_capability": device_module.compute_capability}
+
+# Marks for NVIDIA's tools, which see nothing of this device.
+_MARKS = (
+    (torch.cuda.nvtx, "range_push range_pop range_start range_end mark"),
+    (torch.cuda.profiler, "start stop"),
+)
+
+# What asks about the autocast of a device; "cuda" where it is given none.
+_AUTOCAST = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype"
 
 _is_enabled: Callable[[], bool] = lambda: False  # noqa: E731
 
@@ -57,16 +65,45 @@ def install(is_enabled: Callable[[], bool]) -> None:
     for original, places in found.items():
         make = _factory if original in factories else _mapped
         callables.replace(places, callables.wrapper_of(original, places, make(original)))
-    for owner, name in (*_CONSTRUCTORS, *_internals.device_contexts()):
+    for owner, name in (*_CONSTRUCTORS, *_internals.takers_of_devices()):
         _wrap(owner, name, _mapped)
     _wrap(torch, "load", _loading)
-    _wrap(torch.Tensor, "cuda", _to_jax)
-    _wrap(torch.nn.Module, "cuda", _to_jax)
-    for name in _QUERIES:
-        _wrap(torch.cuda, name, functools.partial(_query, getattr(device_module, name)))
+    for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
+        _wrap(kind, "cuda", _to_jax)
+    _wrap(torch.nn.DataParallel, "__init__", _one_device)
+    _redirect_functions()
+    _redirect_classes()
     torch.get_default_device = functools.wraps(torch.get_default_device)(
         _default_device(torch.get_default_device)
     )
+
+
+def _redirect_functions() -> None:
+    """Those of ``torch.cuda``, and those that ask about autocast, by whatever module holds them."""
+    answers = {getattr(torch.cuda, name): answer for name, answer in _ANSWERS.items()}
+    makers = {
+        original: functools.partial(_query, answer)
+        for original, answer in answers.items()
+        if not isinstance(original, type)
+    }
+    makers |= {getattr(torch, name): _of_autocast for name in _AUTOCAST.split()}
+    makers[torch.get_autocast_gpu_dtype] = functools.partial(_query, _autocast_dtype)
+    for module, names in _MARKS:
+        makers |= {
+            getattr(module, name): functools.partial(_query, _mark) for name in names.split()
+        }
+    for original, places in callables.places(list(makers)).items():
+        wrapper = callables.wrapper_of(original, places, makers[original](original))
+        callables.replace(places, wrapper)
+
+
+def _redirect_classes() -> None:
+    """Those of ``torch.cuda`` make what ``torch.jax`` has of the same name."""
+    for name, answer in _ANSWERS.items():
+        kind = getattr(torch.cuda, name)
+        if isinstance(kind, type):
+            _wrap(kind, "__new__", functools.partial(_instance, kind, answer))
+    _wrap(torch.cuda.CUDAGraph, "__new__", functools.partial(_instance, None, _refuse_graph))
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -74,15 +111,26 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
+@folding.question
 def redirects_cuda() -> bool:
     """Whether ``"cuda"`` means jax to the caller."""
     return _is_enabled() and config.get("redirect_cuda")
 
 
+@folding.question
+def _fills_in() -> bool:
+    """Whether a factory that is given no device makes tensors on jax."""
+    return config.get("redirect_default")
+
+
 def _factory(original: Any) -> Callable[..., Any]:
     def factory(*args: Any, **kwargs: Any) -> Any:
         if _is_enabled():
-            kwargs = _with_device(kwargs, sys._getframe(1).f_globals.get("__name__", ""))
+            if torch.compiler.is_dynamo_compiling():
+                caller = folding.traced_module()
+            else:
+                caller = sys._getframe(1).f_globals.get("__name__", "")
+            kwargs = _with_device(kwargs, caller)
         return original(*args, **kwargs)
 
     return factory
@@ -90,13 +138,27 @@ def _factory(original: Any) -> Callable[..., Any]:
 
 def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
     device = kwargs.get("device")
+    if device is None and kwargs.get("pin_memory"):
+        return _unpinned(kwargs | {"device": "cpu"})
     if device is not None:
-        return kwargs | {"device": _map(device)} if config.get("redirect_cuda") else kwargs
-    elsewhere = kwargs.get("out") is not None or kwargs.get("pin_memory")
+        kwargs = _unpinned(kwargs)
+        return kwargs | {"device": _map(device)} if redirects_cuda() else kwargs
+    elsewhere = kwargs.get("out") is not None
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
-    if elsewhere or inside or not config.get("redirect_default") or _internals.default_device():
+    if elsewhere or inside or not _fills_in() or _internals.default_device():
         return kwargs
     return kwargs | {"device": _JAX}
+
+
+def _unpinned(kwargs: dict[str, Any], *like: Any) -> dict[str, Any]:
+    """There is no pinned memory for tensors on the CPU: see ``torch.Tensor.pin_memory``."""
+    if not kwargs.get("pin_memory"):
+        return kwargs
+    device = kwargs.get("device") or getattr(like[0] if like else None, "device", None)
+    if str(device) != "cpu":
+        return kwargs
+    torch.empty(0, device="cpu").pin_memory()  # which says so, once
+    return kwargs | {"pin_memory": False}
 
 
 def _mapped(original: Any) -> Callable[..., Any]:
@@ -106,6 +168,8 @@ def _mapped(original: Any) -> Callable[..., Any]:
         if redirects_cuda():
             args = tuple(map(_map, args))
             kwargs = {name: _map(value) for name, value in kwargs.items()}
+        if kwargs.get("pin_memory") and _is_enabled():
+            kwargs = _unpinned(kwargs, *args[:1])
         return original(*args, **kwargs)
 
     return call
@@ -138,7 +202,7 @@ def _to_jax(original: Any) -> Callable[..., Any]:
     """``x.cuda()``."""
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.to(_JAX) if redirects_cuda() else original(self, *args, **kwargs)
+        return self.to(device=_JAX) if redirects_cuda() else original(self, *args, **kwargs)
 
     return cuda
 
@@ -152,6 +216,53 @@ def _query(answer: Any, original: Any) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return query
+
+
+def _instance(kind: Any, answer: Any, original: Any) -> Callable[..., Any]:
+    """``__new__`` of a class of ``torch.cuda``, in whose place ``answer`` makes the instance."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if redirects_cuda() and (kind is None or cls is kind):
+            return _query(answer, None)(*args, **kwargs)
+        return original(cls) if original is object.__new__ else original(cls, *args, **kwargs)
+
+    return __new__
+
+
+def _refuse_graph(*_args: Any, **_kwargs: Any) -> None:
+    raise RuntimeError(
+        "device 'jax' has no CUDA graphs: what they replay is what torch_jax.jit(function) compiles"
+    )
+
+
+def _mark(*_args: Any, **_kwargs: Any) -> int:
+    return 0
+
+
+def _of_autocast(original: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not redirects_cuda():
+            return original(*args, **kwargs)
+        if not args or not isinstance(args[0], str):  # of old, about "cuda"
+            args = (_JAX, *args)
+        return original(_map(args[0]), *args[1:], **kwargs)
+
+    return call
+
+
+def _autocast_dtype() -> torch.dtype:
+    return torch.get_autocast_dtype(_JAX)
+
+
+def _one_device(original: Any) -> Callable[..., Any]:
+    """``DataParallel`` runs its module, as it does where there is nothing to be parallel on."""
+
+    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, module, *args, **kwargs)
+        if redirects_cuda():
+            self.device_ids = []
+
+    return __init__
 
 
 def _default_device(original: Any) -> Callable[..., Any]:

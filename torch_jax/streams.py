@@ -1,0 +1,189 @@
+"""Streams and events: JAX orders work by its data, so there is one stream.
+
+They are PyTorch's own kinds (``torch.Stream``, ``torch.Event``), and what ``torch.Stream`` and
+``torch.Event`` make for this device. Events that measure time wait for the device, so that times
+are true.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from torch_jax import _internals, device, errors
+
+_STREAM: Any = torch.Stream
+_EVENT: Any = torch.Event
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until every operation given to the device has run; errors surface here."""
+    jax = _jax()
+    for array in jax.live_arrays():
+        if not array.is_deleted():
+            array.block_until_ready()
+
+
+def _jax() -> Any:
+    device.wake()
+    import jax
+
+    return jax
+
+
+class Stream(_STREAM):
+    """A stream of the device; all are one.
+
+    >>> torch.jax.Stream() == torch.jax.current_stream() == torch.Stream(device="jax")
+    True
+    """
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_ignored: Any) -> Any:
+        """Make one; ``priority`` has nothing to come before."""
+        errors.check_ordinal(torch.device(device or _internals.DEVICE_TYPE))
+        of_device = {"device_index": 0, "device_type": int(_internals.PRIVATE_USE1)}
+        return super().__new__(cls, stream_id=0, **of_device)
+
+    def __init__(self, *_args: Any, **_kwargs: Any):
+        """Everything is in :meth:`__new__`."""
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
+        synchronize()
+
+    def query(self) -> bool:
+        """Whether all work is done; waits for it."""
+        synchronize()
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        """Nothing to do: work is ordered by its data."""
+
+    def wait_event(self, event: Any) -> None:
+        """Nothing to do: work is ordered by its data."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record an event here and return it."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+
+class Event(_EVENT):
+    """An event of the device; with ``enable_timing``, recording it waits for all work.
+
+    >>> start, end = (torch.jax.Event(enable_timing=True) for _ in range(2))
+    >>> start.record(); end.record()
+    >>> start.elapsed_time(end) >= 0
+    True
+    """
+
+    def __new__(cls, *_args: Any, enable_timing: bool = False, **_ignored: Any) -> Any:
+        """Make an event that has not been recorded."""
+        return super().__new__(cls, _internals.DEVICE_TYPE, enable_timing=enable_timing)
+
+    def __init__(self, *_args: Any, enable_timing: bool = False, **_ignored: Any):
+        """Note whether it measures time."""
+        self._measures, self._time = enable_timing, 0.0
+
+    def record(self, stream: Any = None) -> None:
+        """Note the time when all work is done, if it is to be measured."""
+        if self._measures:
+            synchronize()
+            self._time = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing to do: work is ordered by its data."""
+
+    def query(self) -> bool:
+        """Whether all work is done; waits for it."""
+        synchronize()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
+        synchronize()
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to ``end_event``."""
+        if not (self._measures and end_event._measures):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self._time and end_event._time):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._time - self._time) * 1000.0
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    return Stream()
+
+
+default_stream = current_stream
+
+
+def set_stream(stream: Any) -> None:
+    """Nothing to do: there is one stream."""
+
+
+class StreamContext:
+    """A region on a stream, which is the one that there is."""
+
+    def __init__(self, stream: Any = None):
+        """``stream`` may be None, as PyTorch's."""
+        self.stream = stream
+
+    def __enter__(self) -> Any:
+        return self.stream
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+
+def stream(stream: Any) -> StreamContext:
+    """A region on a stream."""
+    return StreamContext(stream)
+
+
+# --- torch.Stream, torch.Event --------------------------------------------------------------------
+
+
+def install() -> None:
+    """Let ``torch.Stream`` and ``torch.Event`` make this device's; called once."""
+    torch.Stream = _for_devices(_STREAM, Stream)  # type: ignore[misc]
+    torch.Event = _for_devices(_EVENT, Event)  # type: ignore[misc]
+
+
+def _for_devices(kind: Any, ours: Any) -> Any:
+    """A class that stands for ``kind``, but makes ``ours`` for this device."""
+
+    class StandsFor(type):
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, kind) if cls is public else cls in subclass.__mro__
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return issubclass(type(instance), cls)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not public:
+                return super().__call__(*args, **kwargs)
+            return (ours if _is_ours(*args, **kwargs) else kind)(*args, **kwargs)
+
+    public: Any = StandsFor(kind.__name__, (kind,), {"__doc__": kind.__doc__})
+    public.__module__ = "torch"
+    return public
+
+
+def _is_ours(device: Any = None, **options: Any) -> bool:
+    """Whether a stream is one of this device, by what it is made with."""
+    if "device_type" in options:
+        return options["device_type"] == int(_internals.PRIVATE_USE1)
+    found = torch.accelerator.current_accelerator() if device is None else torch.device(device)
+    return found is not None and found.type == _internals.DEVICE_TYPE
