@@ -21,7 +21,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax import _internals, dtypes, errors, transfer, variants
+from torch_jax import _internals, dtypes, errors, symbolic_numbers, transfer, variants
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
@@ -32,11 +32,6 @@ _ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
 _RANGES = ("sym_constrain_range", "sym_constrain_range_for_size")
 _CHECKS = frozenset((*_ASSERTIONS, *_RANGES))
 _USER = torch.export.graph_signature.InputKind.USER_INPUT
-_SIZES: dict[Any, Callable[..., Any]] = {
-    torch.sym_max: jax.core.max_dim,
-    torch.sym_min: jax.core.min_dim,
-    torch.sym_int: lambda size: size,
-}
 
 
 def has_symbols(program: Any) -> bool:
@@ -99,7 +94,7 @@ class SymbolicProgram:
     """
 
     def __init__(self, program: Any):
-        self.program = program.run_decompositions(_decompositions())
+        self.program = _decomposed(program)
         _without_checks(self.program.graph_module)
         held = self.program.state_dict | self.program.constants
         self._specs = self.program.graph_signature.input_specs
@@ -138,6 +133,7 @@ def _stand_in(result: Any) -> Any:
     """A tensor without elements that carries an array."""
     if jax_export.is_symbolic_dim(result):
         result = jnp.asarray(result)
+    result = symbolic_numbers.as_array(result)
     if not isinstance(result, jax.Array):
         return result
     tensor: Any = torch.empty(0, device="meta")
@@ -152,6 +148,25 @@ def _without_checks(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _decomposed(program: Any) -> Any:
+    """The program in operators that have functions here."""
+    size = _a_symbol(program)
+    before = len(_internals.guards_of(size))
+    program = program.run_decompositions(_decompositions())
+    guards = _internals.guards_of(size)[before:]
+    if fixed := [guard for guard in guards if guard.startswith("Eq(")]:
+        raise NotTraceableError(
+            f"PyTorch decomposes an operator of this program for {fixed} only, while sizes may "
+            "change: export it with fixed sizes there"
+        )
+    return program
+
+
+def _a_symbol(program: Any) -> torch.SymInt:
+    sizes = (size for shape in _shapes(program) for size in shape or ())
+    return next(size for size in sizes if isinstance(size, torch.SymInt))
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
@@ -189,10 +204,12 @@ class _Runner(fx.Interpreter):
             result = self.call_function(target, tuple(args), kwargs)
             return token, *(result if isinstance(result, list | tuple) else (result,))
         if not isinstance(target, OpOverload):
-            known = target is operator.getitem or target in _SIZES or _is_of_sizes(args)
-            if not known:
+            if target is operator.getitem:
+                return args[0][args[1]]
+            if kwargs or not all(map(symbolic_numbers.is_number, args)):
                 raise NotImplementedError("only ATen operators and arithmetic of sizes are known")
-            return _SIZES.get(target, target)(*args, **kwargs)
+            return symbolic_numbers.evaluate(target, args)
+        args, kwargs = pytree.tree_map(symbolic_numbers.as_array, (args, kwargs))
         name = variants.table_name(target)
         if name in VIEWS:
             return VIEWS[name](*args, **_named(kwargs))
@@ -204,10 +221,6 @@ class _Runner(fx.Interpreter):
         """A constant."""
         value = self.fetch_attr(target)
         return transfer.array_of(value) if isinstance(value, torch.Tensor) else value
-
-
-def _is_of_sizes(values: Any) -> bool:
-    return all(isinstance(v, int | float) or jax_export.is_symbolic_dim(v) for v in values)
 
 
 def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:

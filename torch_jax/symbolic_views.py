@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import export as jax_export
 
+from torch_jax import dtypes
 from torch_jax.ops.attention import attention
 
 VIEWS: dict[str, Callable[..., Any]] = {}
@@ -106,6 +108,69 @@ def select(self, dim, index):
     return jax.lax.index_in_dim(self, index, dim, keepdims=False)
 
 
+@_view("slice_scatter")
+def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
+    """The whole with another slice."""
+    size = self.shape[dim]
+    start = 0 if start is None else _bound(start, size)
+    end = size if end is None else jax.core.max_dim(start, _bound(end, size))
+    if step == 1:
+        parts = slice_(self, dim, 0, start), src.astype(self.dtype), slice_(self, dim, end)
+        return jnp.concatenate(parts, dim)
+    at = (slice(None),) * (dim % self.ndim) + (start + step * jnp.arange(src.shape[dim]),)
+    return self.at[at].set(src.astype(self.dtype))
+
+
+@_view("select_scatter")
+def select_scatter(self, src, dim, index):
+    """The whole with another one of a dimension."""
+    index = index + self.shape[dim] if index < 0 else index
+    return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
+
+
+@_view("unfold")
+def unfold(self, dimension, size, step):
+    """Windows of a dimension, as last dimension."""
+    if self.ndim == 0:
+        return jnp.broadcast_to(self, (size,))
+    count = (self.shape[dimension] - size) // step + 1
+    at = step * jnp.arange(count)[:, None] + jnp.arange(size)
+    return jnp.moveaxis(jnp.moveaxis(self, dimension, -1)[..., at], -2, dimension % self.ndim)
+
+
+@_view("view_as_complex")
+def view_as_complex(self):
+    """Pairs as complex numbers."""
+    return jax.lax.complex(self[..., 0], self[..., 1])
+
+
+@_view("view_as_real")
+def view_as_real(self):
+    """Complex numbers as pairs."""
+    return jnp.stack([self.real, self.imag], -1)
+
+
+@_view("view.dtype")
+def view_dtype(self, dtype):
+    """The same bits in another dtype of as many."""
+    wanted = dtypes.to_jax(dtype)
+    if wanted.itemsize != self.dtype.itemsize:
+        raise NotImplementedError("a view in a dtype of another width")
+    return jax.lax.bitcast_convert_type(self, wanted)
+
+
+@_view("_conj")
+def conj(self):
+    """The complex conjugate."""
+    return self.conj()
+
+
+@_view("_neg_view")
+def negative(self):
+    """The negative."""
+    return -self
+
+
 @_view("split.Tensor")
 def split(self, split_size, dim=0):
     """Parts of one size, the last one smaller; their number is that of the example."""
@@ -151,7 +216,11 @@ def zeros(*args, dtype=None, **_placement):
 def arange(*bounds, dtype=None, **_placement):
     """From, to, by."""
     start, end, step = bounds if len(bounds) == 3 else (*((0,) * (2 - len(bounds))), *bounds, 1)
-    return jnp.arange(start, end, step, dtype)
+    if not any(map(jax_export.is_symbolic_dim, (start, end, step))):
+        return jnp.arange(start, end, step, dtype)
+    start, end, step = map(_whole, (start, end, step))
+    count = jax.core.max_dim(-((start - end) // step), 0)
+    return (jnp.arange(count) * step + start).astype(dtype or jnp.int64)
 
 
 @_view("_linalg_check_errors")
@@ -182,6 +251,15 @@ def scaled_dot_product_attention(
     unused = jax.random.key(0)
     arguments = query, key, value, attn_mask, 0.0, is_causal
     return attention(*arguments, scale=scale, prng=unused)[0]
+
+
+def _whole(number: Any) -> Any:
+    """An integer, where a float is none."""
+    if not isinstance(number, float):
+        return number
+    if not number.is_integer():
+        raise NotImplementedError(f"a range of sizes with {number}")
+    return int(number)
 
 
 def _is(size: Any, number: int) -> bool:

@@ -73,8 +73,8 @@ def embedding_renorm(self, indices, max_norm, norm_type):
 
 def _bag_of(indices, offsets):
     """The bag that each index belongs to, given where bags begin."""
-    position = jnp.arange(len(indices))
-    return (jnp.searchsorted(offsets, position, side="right") - 1).astype(indices.dtype)
+    begun = jnp.zeros(indices.shape[0], indices.dtype).at[offsets].add(1, mode="drop")
+    return jnp.cumsum(begun) - 1
 
 
 @op("_embedding_bag", "_embedding_bag_forward_only", check=_in_range)
@@ -91,7 +91,7 @@ def _embedding_bag(
 ):
     """Sums, means or maxima of rows over bags; also bag of each index, bag sizes and argmax."""
     begins = offsets[:-1] if include_last_offset else offsets
-    count = len(begins)
+    count = begins.shape[0]
     bag = _bag_of(indices, begins)
     rows = _rows(weight, indices).astype(opmath(weight.dtype))
     # an index that pads belongs to no bag
@@ -107,7 +107,7 @@ def _embedding_bag(
         out = _add_rows(rows, target, count)
         if mode == _MEAN:
             out = out / jnp.maximum(sizes, 1)[:, None]
-    sizes = jnp.pad(sizes, (0, len(offsets) - count))
+    sizes = jnp.pad(sizes, (0, offsets.shape[0] - count))
     return out, bag, sizes, largest
 
 
@@ -115,7 +115,7 @@ def _bag_max(rows, indices, bag, count):
     """Maxima over bags, and the index of the first row that holds each."""
     out = jax.ops.segment_max(rows, bag, count)
     best = _rows(out, bag)
-    n = len(indices)
+    n = indices.shape[0]
     position = jnp.where(rows == best, jnp.arange(n)[:, None], n)
     first = jax.ops.segment_min(position, bag, count)
     return out, indices.at[first].get(mode="fill", fill_value=-1)

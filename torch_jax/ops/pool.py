@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ class _Dim:
         self.dilation = dilation
         self.count = _output_size(size, kernel, stride, padding, dilation, ceil_mode)
         end = (self.count - 1) * stride + dilation * (kernel - 1) + 1
-        self.edges = padding, max(0, end - size - padding)
+        self.edges = padding, jax.core.max_dim(0, end - size - padding)
 
     def starts(self, offset: int) -> int:
         """Where the slice of every window's element ``offset`` begins, in the padded input."""
@@ -60,15 +61,18 @@ def _dims(shape, n, kernel, stride, padding, dilation, ceil_mode) -> list[_Dim]:
 # ---- average ----------------------------------------------------------------------------------
 
 
-def _divisor(dims: list[_Dim], count_include_pad: bool) -> np.ndarray:
+def _divisor(dims: list[_Dim], count_include_pad: bool) -> Any:
     """How many elements each window has: those of the input, or of it and its padding."""
-    total = np.ones((), np.int64)
+    xp: Any = np if all(isinstance(d.count, int) for d in dims) else jnp
+    total = xp.ones((), np.int64)
     for d in dims:
-        begin = np.arange(d.count) * d.stride - d.padding
-        end = np.minimum(begin + d.kernel, d.size + d.padding)
+        begin = xp.arange(d.count) * d.stride - d.padding
+        end = xp.minimum(begin + d.kernel, d.size + d.padding)
         if not count_include_pad:
-            begin, end = np.maximum(begin, 0), np.minimum(end, d.size)
-        total = np.multiply.outer(total, end - begin)
+            begin, end = xp.maximum(begin, 0), xp.minimum(end, d.size)
+        total = total[..., None] * (end - begin)
+    if xp is np and (total == total.flat[0]).all():
+        return total.flat[0]
     return total
 
 
@@ -86,7 +90,6 @@ def _avg_pool(n, self, kernel, stride, padding, ceil_mode, count_include_pad, di
     )
     if not divisor:
         divisor = _divisor(dims, count_include_pad)
-        divisor = divisor.flat[0] if (divisor == divisor.flat[0]).all() else divisor
     return lax.div(out, jnp.broadcast_to(jnp.asarray(divisor, x.dtype), out.shape))
 
 
@@ -134,6 +137,8 @@ def _adaptive_windows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _adaptive_mean(x: jax.Array, axis: int, count: int) -> jax.Array:
     size = x.shape[axis]
+    if not isinstance(size, int):
+        return _mean_of_any_size(x, axis, count)
     if size % max(count, 1) == 0 and count:
         shape = (*x.shape[:axis], count, size // count, *x.shape[axis + 1 :])
         return x.reshape(shape).mean(axis + 1)
@@ -144,6 +149,17 @@ def _adaptive_mean(x: jax.Array, axis: int, count: int) -> jax.Array:
     windows = jnp.take(x, np.minimum(index, size - 1), axis=axis)
     lengths = (end - begin).reshape(count, *[1] * (x.ndim - axis - 1))
     return jnp.where(inside, windows, 0).sum(axis + 1) / lengths.astype(x.dtype)
+
+
+def _mean_of_any_size(x: jax.Array, axis: int, count: int) -> jax.Array:
+    """The same of a size that is a symbol of ``jax.export``: every window sees all elements."""
+    i, size = jnp.arange(count), x.shape[axis]
+    begin, end = i * size // count, -(-(i + 1) * size // count)
+    at = jnp.arange(size)
+    inside = (at >= begin[:, None]) & (at < end[:, None])
+    rest = [1] * (x.ndim - axis - 1)
+    windows = jnp.where(inside.reshape(count, size, *rest), jnp.expand_dims(x, axis), 0)
+    return windows.sum(axis + 1) / (end - begin).reshape(count, *rest).astype(x.dtype)
 
 
 def _adaptive_avg_pool(x, output_size):

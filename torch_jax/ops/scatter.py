@@ -21,7 +21,8 @@ def _position(x, dim: int, index) -> tuple:
     """The index tuple for ``x.at``: ``index`` along ``dim``, its own positions elsewhere."""
     dim %= x.ndim
     index = strict(index, x.shape[dim])
-    if max(x.shape) < 2**31:  # JAX joins all positions into one array: int32 is half of it
+    # JAX joins all positions into one array: int32 is half of it
+    if all(isinstance(size, int) and size < 2**31 for size in x.shape):
         index = jnp.minimum(index, x.shape[dim]).astype(jnp.int32)
     iotas = [lax.broadcasted_iota(index.dtype, index.shape, d) for d in range(x.ndim)]
     return (*iotas[:dim], index, *iotas[dim + 1 :])
