@@ -80,7 +80,7 @@ class Record:
         warnings.warn(
             f"{self.name} was traced {self.traces} times, which takes seconds each: {reasons}. "
             "Call its .explain() for more.",
-            stacklevel=7,
+            stacklevel=8,
         )
 
     def not_kept(self, why: str) -> None:
@@ -138,6 +138,8 @@ def difference(old: tuple, new: tuple, world: tuple[str, ...] = ()) -> str:
     if old[2] != new[2]:
         return "other arguments share memory with one another"
     for index, (was, now) in enumerate(zip(old[4:], new[4:], strict=False)):
+        if now is float and was is not float:
+            return f"argument {index}, a float, changed: it is an input of the program from now on"
         if was != now:
             return f"argument {index} was {_show(was)}, now it is {_show(now)}"
     return "other arguments"

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,7 +30,7 @@ from torch_jax import (
     slices,
 )
 from torch_jax.active import ACTIVE
-from torch_jax.replay import Traced, trace
+from torch_jax.replay import NotANumber, Traced, trace
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.traced import DataDependentError, NotTraceableError
@@ -181,7 +181,15 @@ class Jitted:
                 return self._run(args, kwargs)
 
     def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._run_sorted(args, kwargs)
+        except NotANumber:  # a float that changes is fixed again
+            return self._run_sorted(args, kwargs)
+
+    def _run_sorted(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         leaves, form, key, parts = self._arguments.sort(args, kwargs)
+        if key not in self._entries and self._arguments.let_change(key, self._entries):
+            leaves, form, key, parts = self._arguments.sort(args, kwargs)
         if not (parts and key in self._whole):
             try:
                 return self._call(leaves, form, key, parts)
@@ -221,7 +229,11 @@ class Jitted:
         _install()
         start = time.perf_counter()
         try:
-            entry, result = trace(self.function, leaves, form, key[3], self.donate, parts)
+            changing = self._arguments.changing(form)
+            entry, result = trace(self.function, leaves, form, key[3], self.donate, parts, changing)
+        except NotANumber:
+            self._arguments.fix(form)
+            raise
         except (DataDependentError, NotTraceableError) as error:
             if self.fallback != "eager":
                 raise
@@ -310,6 +322,8 @@ class _Arguments:
     def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
         self.dynamic, self.traced = dynamic, traced
         self._named = traced or dynamic
+        self._changing: dict[Any, frozenset[int]] = {}  # by form: floats that are inputs
+        self._fixed: set[Any] = set()  # forms of which no float is
         self._signature: Any = None
         if self._named:
             import inspect
@@ -332,9 +346,32 @@ class _Arguments:
         leaves, form = flatten(args, kwargs)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
+        if form in self._changing:
+            numbers |= {i for i in self._changing[form] if type(leaves[i]) is float}
         leaves, by_value = (leaves, {}) if whole else slices.by_value(leaves)
         parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
         return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts), by_value
+
+    def let_change(self, key: tuple, known: Iterable[tuple]) -> bool:
+        """Make floats inputs of the program where nothing else differs from a known key."""
+        form = key[0]
+        if form in self._fixed:
+            return False
+        for old in known:
+            differ = [i for i, (a, b) in enumerate(zip(old, key, strict=False)) if a != b]
+            if differ and all(i > 3 and _is_float(old[i]) and _is_float(key[i]) for i in differ):
+                self._changing[form] = self.changing(form) | {i - 4 for i in differ}
+                return True
+        return False
+
+    def changing(self, form: Any) -> frozenset[int]:
+        """The leaves that are inputs of the program though nobody said so."""
+        return self._changing.get(form, frozenset())
+
+    def fix(self, form: Any) -> None:
+        """Make no float an input that was not named."""
+        self._fixed.add(form)
+        self._changing.pop(form, None)
 
     def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         bound = self._signature.bind(*args, **kwargs)
@@ -374,6 +411,10 @@ class _Arguments:
         return frozenset(
             i for i, leaf in enumerate(leaves) if type(leaf) is float and id(leaf) in marked
         )
+
+
+def _is_float(part: Any) -> bool:
+    return type(part) is tuple and part[0] is float
 
 
 def _leaf_key(leaf: Any) -> Any:

@@ -29,7 +29,7 @@ from torch_jax.program import Program
 from torch_jax.results import Argument, Call, Counted, Same, Template, Templates, View
 from torch_jax.slices import GivenOut
 from torch_jax.storage import is_jax
-from torch_jax.tape import Changed, Number
+from torch_jax.tape import Changed, Number, is_or_holds_number
 from torch_jax.traced import NotTraceableError
 from torch_jax.trees import flatten
 from torch_jax.watch import Watch, is_made_here
@@ -46,18 +46,24 @@ def trace(
     numbers: frozenset,
     donate: bool,
     parts: Mapping[int, torch.Tensor] = MappingProxyType({}),
-    run=True,
+    changing: frozenset[int] = frozenset(),
+    run: bool = True,
 ) -> tuple[Traced, Any]:
     """Trace, compile and (unless ``run`` is false) run a function once.
 
     In place of ``parts`` the leaves are copies; :class:`GivenOut` where these do not do.
+    ``changing`` are the numbers that nobody named; :class:`NotANumber` where they may be at fault.
     Whatever goes wrong, tensors and Python's state are as before.
     """
     tracing = _Tracing(function, leaves, form, numbers, parts)
     try:
         entry = tracing.trace(donate)
-    except BaseException:
+        if changing and tracing.watch.tells_numbers():
+            raise NotANumber
+    except BaseException as error:
         tracing.roll_back()
+        if changing and isinstance(error, Exception) and not isinstance(error, GivenOut):
+            raise NotANumber from error
         raise
     if not run:
         tracing.roll_back()
@@ -76,6 +82,10 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+class NotANumber(Exception):
+    """A function may have to know a float argument that was to be an input of its program."""
 
 
 class _Tracing:
@@ -419,6 +429,9 @@ class Traced:
             memory.array = call.outputs[index]
             call.made[index] = memory
         call.tensors.update(tracing.originals)
+        for item, template in self.effects:
+            if is_or_holds_number(item.now()):  # which only this trace knows
+                put(item, template.build(call))
         result = self._result(call, saved)
         for entry in self.inputs:
             entry.source, entry.tracer = None, None

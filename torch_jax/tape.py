@@ -226,6 +226,12 @@ class Number(torch.SymFloat):
         return float(self).is_integer()
 
 
+def is_or_holds_number(value: Any) -> bool:
+    """Whether a value, or an element of a tuple, is a :class:`Number`."""
+    values = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(one, Number) for one in values)
+
+
 class _Expect:
     """A step that raises where an outcome is not the one of the trace."""
 

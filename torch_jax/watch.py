@@ -59,6 +59,8 @@ _GLOBAL_HOOKS = {
 _GROUPS = ("_parameters", "_buffers", "_modules")
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
+# Names of what tells a float from another number; ``x.float()`` does not.
+_TELLERS = {"float", "type", "numbers", "Number", "Real", "isscalar", "__class__"}
 # What these hold decides about lines of a log only; any new logger would be a change.
 _LOGGING = (logging.Filterer, logging.Manager, logging.PlaceHolder)
 # Modules of the standard library whose objects are containers of a user's values.
@@ -413,6 +415,11 @@ class Watch:
     def reads(self, name: str) -> bool:
         """Whether the code that ran reads an attribute of this name."""
         return name in self._reads
+
+    def tells_numbers(self) -> bool:
+        """Whether the code that ran may tell a float from another number."""
+        names = self._names | self._names_of_steps
+        return any(n.globals & _TELLERS or n.attributes & _TELLERS - {"float"} for n in names)
 
     def counts(self, item: Item, now: Any) -> bool:
         """Whether a number was only counted up or down: nothing else hangs on its value."""
