@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -15,6 +17,12 @@ from tests.dynamo import compiled
 from tests.dynamo import fresh as fresh
 
 env = torch_jax.default_env()
+
+
+def on_a_thread(function, *args):
+    """What it returns where no region of this thread is in force."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result()
 
 
 def negated(x, *_args, **_kwargs):
@@ -30,12 +38,10 @@ def test_an_override_of_an_operator_comes_into_force_and_goes(takes):
     with env.override("aten::tanh", negated, takes=takes):
         inside = [function(x), run(x)]
         gradients = [torch.autograd.grad(y.sum(), x)[0] for y in inside]
-        elsewhere: list[torch.Tensor] = []
-        thread = threading.Thread(target=lambda: elsewhere.append(run(x)))
-        thread.start(), thread.join()
+        elsewhere = on_a_thread(run, x)
     assert_same(inside[1], inside[0].detach().cpu())
     assert_same(gradients[1], gradients[0].cpu())
-    for outside in (run(x), *elsewhere):
+    for outside in (run(x), elsewhere):
         assert_same(outside, function(x).detach().cpu())
 
 
@@ -94,10 +100,8 @@ def test_a_callable_that_is_overridden_elsewhere_breaks_no_graph():
 
     x = torch.randn(3)
     with env.override(F.gelu, negated):
-        results: list[torch.Tensor] = []
-        thread = threading.Thread(target=lambda: results.append(compiled(function)(to_jax(x))))
-        thread.start(), thread.join()
-    assert_same(results, [function(x)])
+        result = on_a_thread(compiled(function), to_jax(x))
+    assert_same(result, function(x))
 
 
 def test_a_setting_that_changes():
@@ -115,3 +119,99 @@ def test_a_setting_that_changes():
             run(to_jax(table), to_jax(at))
     finally:
         torch_jax.config.set("check_indices", checks)
+
+
+# --- where factories put tensors ------------------------------------------------------------------
+
+
+def places(x):
+    """Where factories put tensors, those of PyTorch's own code too."""
+    made = (torch.zeros(3), torch.arange(3), torch.tensor([1.0, 2.0]), torch.eye(2))
+    return *made, torch.ones(2, device="cpu"), x + 1, torch.rand(3), torch.zeros_like(x)
+
+
+def kinds(tensors):
+    return [t.device.type for t in tensors]
+
+
+def test_factories_in_a_region_are_part_of_the_graph_and_never_stale():
+    run, x = compiled(places), torch.ones(3, device="jax")
+    before = kinds(run(x))
+    assert before == kinds(places(x))
+    for _ in range(2):
+        with env:
+            inside = run(x)
+            assert kinds(inside) == kinds(places(x)) != before
+            assert kinds(on_a_thread(run, x)) == before
+            torch_jax.config.set("redirect_default", False)
+            try:
+                assert kinds(run(x)) == before
+            finally:
+                torch_jax.config.set("redirect_default", True)
+        assert kinds(run(x)) == before
+    env.enable_globally()
+    try:
+        assert kinds(run(x)) == kinds(inside)
+    finally:
+        env.disable_globally()
+
+
+def test_tasks_of_one_thread_have_their_own_graphs():
+    run, x = compiled(places), torch.ones(3, device="jax")
+
+    async def task(context, device):
+        with context:
+            for _ in range(3):
+                assert run(x)[0].device.type == device
+                await asyncio.sleep(0)
+
+    async def both():
+        await asyncio.gather(task(env, "jax"), task(contextlib.nullcontext(), "cpu"))
+
+    asyncio.run(both())
+
+
+def test_devices_that_are_set_come_before_the_region():
+    def made(x):
+        return x + 1, torch.zeros(3)
+
+    def sets_one(x):
+        with torch.device("cpu"):
+            return x + 1, torch.zeros(3)
+
+    x = torch.ones(3, device="jax")
+    run, within = (compiled(f, fullgraph=False) for f in (made, sets_one))
+    with env:
+        assert kinds(run(x)) == ["jax", "jax"]
+        with torch.device("cpu"):
+            assert kinds(run(x)) == ["jax", "cpu"]
+        assert kinds(run(x)) == ["jax", "jax"]
+        assert kinds(within(x)) == ["jax", "cpu"]
+
+
+def test_the_counts_of_a_compiled_optimizer_stay_on_the_host():
+    with env:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters())
+        step = compiled(optimizer.step, fullgraph=False)
+        for _ in range(2):
+            model(torch.ones(4, 3)).sum().backward()
+            step()
+        state = optimizer.state[model.weight]
+        assert (state["step"].device.type, state["exp_avg"].device.type) == ("cpu", "jax")
+
+
+def test_after_a_graph_break_nothing_within_an_operator_is_compiled():
+    def function(x):
+        with torch.device("cpu"):  # where Dynamo breaks the graph
+            zeros = torch.zeros(2)
+        return x[:, 1:] * 2 + torch.zeros(2, 4, device=x.device), torch.linalg.svdvals(x) + 1, zeros
+
+    with env:
+        x = torch.randn(2, 5)
+        torch._dynamo.utils.counters.clear()
+        *actual, zeros = compiled(function, fullgraph=False)(x)
+    x = x.cpu()
+    assert_same(actual, [x[:, 1:] * 2, torch.linalg.svdvals(x) + 1], strides=False, scale=5)
+    assert zeros.device.type == "cpu"
+    assert torch._dynamo.utils.counters["frames"]["total"] <= 2  # the function, and what is left

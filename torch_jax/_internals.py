@@ -181,6 +181,16 @@ def forget_dispatch(op: Any) -> None:
     getattr(op, "_dispatch_cache", {}).clear()
 
 
+def unseen(function: Any) -> Any:
+    """``function``; when it runs, Dynamo compiles neither its code nor what it calls."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    code = getattr(function, "__code__", None)
+    if code is not None and hasattr(frames, "_FrameExecStrategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
 def unlifted(program: Any) -> Any:
     """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
     try:

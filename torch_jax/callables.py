@@ -28,7 +28,7 @@ def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """``function`` with the documentation of ``original``, named and pickled as its first place."""
-    wrapped = functools.wraps(original)(function)
+    wrapped = functools.wraps(original)(_internals.unseen(function))
     owner, wrapped.__name__ = at[0]
     is_module = isinstance(owner, types.ModuleType)
     wrapped.__module__ = owner.__name__ if is_module else owner.__module__

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, forked, unwinding
+from torch_jax import _internals, ending, forked, unwinding
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -60,7 +60,7 @@ def register() -> None:
         for name in DOORS:
             doors.impl(name, _door(name), "PrivateUse1")
         rest = torch.library.Library("_", "IMPL")
-        rest.fallback(_fallback, "PrivateUse1")
+        rest.fallback(_internals.unseen(_fallback), "PrivateUse1")
         autocast = torch.library.Library("_", "IMPL")
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
@@ -82,6 +82,7 @@ def wake() -> None:
         if _awake:
             return
         forked.note_use()
+        ending.install()
         try:
             import jax  # noqa: F401
         except Exception as error:
@@ -89,7 +90,7 @@ def wake() -> None:
                 f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
                 "Install it with: pip install jax"
             ) from error
-        from torch_jax import compilation_cache, dispatch, ending, patches
+        from torch_jax import compilation_cache, dispatch, patches
 
         dispatch.install()
         patches.install()

@@ -104,7 +104,7 @@ def _register(library: Any, name: str, kernel: Callable[..., Any]) -> None:
     if op is None or is_composite(op) or op in _resolved:
         return
     _resolved[op] = kernel
-    library.impl(op, kernel, "PrivateUse1")
+    library.impl(op, _internals.unseen(kernel), "PrivateUse1")
 
 
 def is_composite(op: Any) -> bool:

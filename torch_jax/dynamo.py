@@ -94,7 +94,7 @@ def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]]
         return executable(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return _internals.unseen(run)
 
 
 def _dead() -> Sequence[int]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax import config, forked, overrides, redirects
+from torch_jax import config, folding, forked, overrides, redirects
 from torch_jax.overrides import Override
 from torch_jax.scopes import Scopes, decorate
 
@@ -22,6 +22,7 @@ _is_lost = False  # in a process forked from one that had used the device
 _installed = False
 
 
+@folding.question
 def is_enabled() -> bool:
     """Whether the environment is enabled for the caller."""
     return (_everywhere or _regions.any()) and not _is_lost

@@ -22,7 +22,13 @@ def question(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
+def traced_module() -> str:
+    """The module whose code Dynamo is tracing, which calls into this package."""
+    return next((n for n in _internals.traced_modules() if not n.startswith("torch_jax.")), "")
+
+
 def tell_dynamo() -> None:
     """Make them known, now that Dynamo is imported."""
     for function in _questions:
         _internals.fold_in_graphs(function)
+    _internals.fold_in_graphs(traced_module, guarded=False)  # it is the same at each call

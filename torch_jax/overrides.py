@@ -220,7 +220,7 @@ def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
     with warnings.catch_warnings():  # that a kernel was there before, which is the point
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
-            library.impl(op, kernel, key, allow_override=True)
+            library.impl(op, _internals.unseen(kernel), key, allow_override=True)
     _internals.forget_dispatch(op)
     return library
 

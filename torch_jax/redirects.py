@@ -108,7 +108,7 @@ def _redirect_classes() -> None:
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))
+    setattr(owner, name, functools.wraps(original)(_internals.unseen(make(original))))
 
 
 @folding.question
@@ -145,7 +145,9 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
         return kwargs | {"device": _map(device)} if redirects_cuda() else kwargs
     elsewhere = kwargs.get("out") is not None
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
-    if elsewhere or inside or not _fills_in() or _internals.default_device():
+    if elsewhere or inside or not _fills_in():
+        return kwargs
+    if _internals.function_modes() and _internals.default_device():
         return kwargs
     return kwargs | {"device": _JAX}
 
