@@ -81,19 +81,19 @@ def test_explain_tells_what_happened():
 
 
 def test_the_fourth_retrace_warns_with_the_cause():
-    settings = types.SimpleNamespace(scale=1.0)
+    settings = types.SimpleNamespace(scale=1)
     function = torch_jax.jit(lambda x: x * settings.scale)
     function(ones())
     for index in range(1, 4):
-        settings.scale = 1.0 + index
+        settings.scale = 1 + index
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             function(ones())
-    settings.scale = 9.0
-    with pytest.warns(UserWarning, match=r"scale was 4.0, now it is 9.0") as caught:
+    settings.scale = 9
+    with pytest.warns(UserWarning, match=r"scale was 4, now it is 9") as caught:
         function(ones())
     assert caught[0].filename == __file__
-    settings.scale = 10.0
+    settings.scale = 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         function(ones())

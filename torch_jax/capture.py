@@ -138,7 +138,7 @@ class Capture:
         self.restore: list[Callable[[], None]] = []  # called when the trace is over
         self.undo: list[Callable[[], Any]] = [_cpu_state()]  # called where it fails
         self.failure: Exception | None = None  # raised in the function, and perhaps caught there
-        self._is_back = False  # whether the storages hold arrays again
+        self.is_over = False  # then the storages hold arrays again
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}
@@ -300,8 +300,8 @@ class Capture:
 
     def put_back(self) -> None:
         """Give every storage that became an input its array again; once, for others write then."""
-        storages = [] if self._is_back else [i for i in self.inputs if i.kind == "storage"]
-        self._is_back = True
+        storages = [] if self.is_over else [i for i in self.inputs if i.kind == "storage"]
+        self.is_over = True
         for entry in storages:
             entry.source.array = entry.array
         for restore in reversed(self.restore):

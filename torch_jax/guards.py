@@ -19,6 +19,7 @@ from torch_jax import _internals, errors
 from torch_jax.containers import StandIns, is_container
 from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
 from torch_jax.tape import Changed
+from torch_jax.varying import varies
 
 _storage_of = torch.Tensor.untyped_storage
 _cell_contents = attrgetter("cell_contents")
@@ -120,8 +121,12 @@ class Guards:
         for old, new in sorted(met, key=lambda pair: pair[0] is not pair[1]):
             stand_ins.meet(old, new)
         values = [self._now(item, stand_ins) for item in self.items]
-        for item, now in zip(self.items, values, strict=True):
-            self._compare(item.label, item.value, now, replaced, stand_ins)
+        try:
+            for item, now in zip(self.items, values, strict=True):
+                self._compare(item.label, item.value, now, replaced, stand_ins)
+        except Changed as changed:
+            pairs = zip(self.items, values, strict=True)
+            raise Changed(str(changed), (i for i, now in pairs if varies(i, now))) from None
         gradients = [leaf.grad for leaf, _ in self.gradients]
         for (leaf, was), now in zip(self.gradients, gradients, strict=True):
             label = f"the .grad of a {errors.describe(leaf)}"

@@ -30,7 +30,8 @@ from torch_jax import (
     slices,
 )
 from torch_jax.active import ACTIVE
-from torch_jax.replay import NotANumber, Traced, trace
+from torch_jax.places import Item
+from torch_jax.replay import OtherNumbers, Traced, trace
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.traced import DataDependentError, NotTraceableError
@@ -133,6 +134,8 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
         self._eager: set[tuple] = set()
+        self._varying: dict[tuple, Item] = {}  # floats outside of the arguments that are inputs
+        self._may_vary = True  # whether floats become inputs by themselves
         self._whole: set[tuple] = set()  # calls that take no argument by value
         self._bound: dict[int, Jitted] = {}
         self._arguments = _Arguments(function, self._traced_names, dynamic or {})
@@ -181,15 +184,14 @@ class Jitted:
                 return self._run(args, kwargs)
 
     def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._run_sorted(args, kwargs)
-        except NotANumber:  # a float that changes is fixed again
-            return self._run_sorted(args, kwargs)
+        while True:
+            try:
+                return self._run_sorted(args, kwargs)
+            except OtherNumbers:
+                pass
 
     def _run_sorted(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         leaves, form, key, parts = self._arguments.sort(args, kwargs)
-        if key not in self._entries and self._arguments.let_change(key, self._entries):
-            leaves, form, key, parts = self._arguments.sort(args, kwargs)
         if not (parts and key in self._whole):
             try:
                 return self._call(leaves, form, key, parts)
@@ -214,7 +216,26 @@ class Jitted:
                 return result
             except Changed as changed:
                 reason = reason or str(changed)
+                self._let_vary(changed.places)
+        if reason is None:
+            self._let_change(key)
         return self._trace(leaves, form, key, parts, reason or self._new_key(key))
+
+    def _let_change(self, key: tuple) -> None:
+        """Make float arguments inputs of the next program, where nothing else is new."""
+        if self._may_vary and self._arguments.let_change(key, self._entries):
+            raise OtherNumbers
+
+    def _let_vary(self, places: Iterable[Item]) -> None:
+        """Make the floats that stand there inputs of the next program."""
+        if self._may_vary:
+            self._varying |= {(p.kind, id(p.owner), p.key): p for p in places}
+
+    def _fix_floats(self) -> None:
+        """Make no float an input that was not named."""
+        self._may_vary = False
+        self._varying.clear()
+        self._arguments.changing.clear()
 
     def _new_key(self, key: tuple) -> str | None:
         """Why no trace fits these arguments, None for the first call of all."""
@@ -229,10 +250,13 @@ class Jitted:
         _install()
         start = time.perf_counter()
         try:
-            changing = self._arguments.changing(form)
-            entry, result = trace(self.function, leaves, form, key[3], self.donate, parts, changing)
-        except NotANumber:
-            self._arguments.fix(form)
+            changing = self._arguments.changing.get(form, frozenset())
+            places = self._varying.values()
+            entry, result = trace(
+                self.function, leaves, form, key[3], self.donate, parts, changing, places
+            )
+        except OtherNumbers:
+            self._fix_floats()
             raise
         except (DataDependentError, NotTraceableError) as error:
             if self.fallback != "eager":
@@ -250,6 +274,8 @@ class Jitted:
         return result
 
     def _keep(self, key: tuple, entry: Traced) -> None:
+        if any(item.kind == "cache" for item in entry.guards.items):
+            self._fix_floats()  # a cached function would keep numbers
         self._entries[key] = [entry, *self._entries.pop(key, ())]
         kept = sum(map(len, self._entries.values()))
         while kept > config.get("jit_cache_size"):
@@ -322,8 +348,7 @@ class _Arguments:
     def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
         self.dynamic, self.traced = dynamic, traced
         self._named = traced or dynamic
-        self._changing: dict[Any, frozenset[int]] = {}  # by form: floats that are inputs
-        self._fixed: set[Any] = set()  # forms of which no float is
+        self.changing: dict[Any, frozenset[int]] = {}  # by form: floats that are inputs
         self._signature: Any = None
         if self._named:
             import inspect
@@ -346,32 +371,21 @@ class _Arguments:
         leaves, form = flatten(args, kwargs)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
-        if form in self._changing:
-            numbers |= {i for i in self._changing[form] if type(leaves[i]) is float}
+        if self.changing and form in self.changing:
+            numbers |= {i for i in self.changing[form] if type(leaves[i]) is float}
         leaves, by_value = (leaves, {}) if whole else slices.by_value(leaves)
         parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
         return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts), by_value
 
     def let_change(self, key: tuple, known: Iterable[tuple]) -> bool:
         """Make floats inputs of the program where nothing else differs from a known key."""
-        form = key[0]
-        if form in self._fixed:
-            return False
         for old in known:
             differ = [i for i, (a, b) in enumerate(zip(old, key, strict=False)) if a != b]
             if differ and all(i > 3 and _is_float(old[i]) and _is_float(key[i]) for i in differ):
-                self._changing[form] = self.changing(form) | {i - 4 for i in differ}
+                already = self.changing.get(key[0], frozenset())
+                self.changing[key[0]] = already | {i - 4 for i in differ}
                 return True
         return False
-
-    def changing(self, form: Any) -> frozenset[int]:
-        """The leaves that are inputs of the program though nobody said so."""
-        return self._changing.get(form, frozenset())
-
-    def fix(self, form: Any) -> None:
-        """Make no float an input that was not named."""
-        self._fixed.add(form)
-        self._changing.pop(form, None)
 
     def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         bound = self._signature.bind(*args, **kwargs)

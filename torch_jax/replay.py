@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_not
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax import errors, program, random, transfer
+from torch_jax import errors, program, random, transfer, varying
 from torch_jax.active import TRACING
 from torch_jax.capture import Capture, Input, begin_draws
 from torch_jax.differentiable import Backward, Connected, Cut, Pullback
@@ -47,27 +47,30 @@ def trace(
     donate: bool,
     parts: Mapping[int, torch.Tensor] = MappingProxyType({}),
     changing: frozenset[int] = frozenset(),
+    places: Collection[Item] = (),
     run: bool = True,
 ) -> tuple[Traced, Any]:
     """Trace, compile and (unless ``run`` is false) run a function once.
 
     In place of ``parts`` the leaves are copies; :class:`GivenOut` where these do not do.
-    ``changing`` are the numbers that nobody named; :class:`NotANumber` where they may be at fault.
-    Whatever goes wrong, tensors and Python's state are as before.
+    ``changing`` arguments and ``places`` are numbers that nobody named; :class:`OtherNumbers` where
+    these may be at fault. Whatever goes wrong, tensors and Python's state are as before.
     """
     tracing = _Tracing(function, leaves, form, numbers, parts)
-    try:
-        entry = tracing.trace(donate)
-        if changing and tracing.watch.tells_numbers():
-            raise NotANumber
-    except BaseException as error:
-        tracing.roll_back()
-        if changing and isinstance(error, Exception) and not isinstance(error, GivenOut):
-            raise NotANumber from error
-        raise
-    if not run:
-        tracing.roll_back()
-        return entry, None
+    unnamed = bool(changing or places)
+    with varying.lifted(tracing.capture, places):
+        try:
+            entry = tracing.trace(donate)
+            if unnamed and tracing.watch.tells_numbers():
+                raise OtherNumbers
+        except BaseException as error:
+            tracing.roll_back()
+            if unnamed and isinstance(error, Exception) and not isinstance(error, GivenOut):
+                raise OtherNumbers from error
+            raise
+        if not run:
+            tracing.roll_back()
+            return entry, None
     entry.program.lowered = None  # megabytes of text that nobody asked for
     return entry, entry.first(tracing)
 
@@ -84,8 +87,8 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class NotANumber(Exception):
-    """A function may have to know a float argument that was to be an input of its program."""
+class OtherNumbers(Exception):
+    """Other floats are to be inputs of the program."""
 
 
 class _Tracing:

@@ -14,17 +14,25 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import torch
 
+from torch_jax.traced import NotTraceableError
 from torch_jax.x64 import x64
 
 
 class Changed(Exception):
-    """Something that the trace relied on is different now; the message says what."""
+    """Something that the trace relied on is different now; the message says what.
+
+    ``places`` are those of floats that changed.
+    """
+
+    def __init__(self, message: str, places: Iterable[Any] = ()):
+        super().__init__(message)
+        self.places = tuple(places)
 
 
 class Step(NamedTuple):
@@ -175,16 +183,29 @@ class Number(torch.SymFloat):
         """The value in this trace."""
         if self.array is not None:
             raise self.capture.needs_value(self.array)
-        return self.capture.tape.env[self.slot]
+        return self.tape.env[self.slot]
+
+    @property
+    def tape(self) -> Tape:
+        """The tape of this trace."""
+        if self.capture.is_over:
+            raise NotTraceableError(
+                "a number of a function under torch_jax.jit was kept in an object or function that "
+                "it made, and used afterwards: keep float(number), or return it"
+            )
+        return self.capture.tape
 
     def on_device(self) -> Any:
         """The number as a traced array, a new input of the program where it has been none."""
-        return self.capture.number(self.slot) if self.array is None else self.array
+        if self.array is not None:
+            return self.array
+        self.tape  # noqa: B018, raises where the trace is over
+        return self.capture.number(self.slot)
 
     def _fixed(self, function: Callable[..., Any], *others: Any) -> Any:
         """The value of ``function`` in this trace, which later calls must find again."""
         self.value  # noqa: B018, raises where the host does not know it
-        tape = self.capture.tape
+        tape = self.tape
         slots = (self.slot, *(_slot(self.capture, other) for other in others))
         slot, outcome = tape.once(function, slots)
         tape.expect(getattr(function, "__name__", "value"), slot, slots)
@@ -273,7 +294,7 @@ def _arithmetic(function: Callable[..., Any], on_device: Callable[..., Any]) -> 
         if any(x.array is not None for x in numbers):
             with x64():
                 return Number(capture, array=on_device(*map(_device, operands)))
-        slot, value = capture.tape.once(function, tuple(_slot(capture, x) for x in operands))
+        slot, value = numbers[0].tape.once(function, tuple(_slot(capture, x) for x in operands))
         return Number(capture, slot) if type(value) is float else value
 
     return call

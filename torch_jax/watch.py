@@ -403,7 +403,7 @@ class Watch:
         self._reads, self._counters = reads(names), counters(names)
 
     def _mark(self, item: Item, reach: Reach) -> None:
-        if self.counts(item, item.now()):
+        if self.counts(item, item.now()) or isinstance(item.value, Number):
             item.read = False
         elif item.kind == "dict" and isinstance(item.key, str):
             known = {"forward"} | self._counters  # a counter that is no number
@@ -417,7 +417,12 @@ class Watch:
         return name in self._reads
 
     def tells_numbers(self) -> bool:
-        """Whether the code that ran may tell a float from another number."""
+        """Whether the code that ran may tell a float from another number, or keep one."""
+        caches = [item.owner for item in self.items.values() if item.kind == "cache"]
+        for cached in caches:
+            cached.cache_clear()  # it may keep a number of this trace
+        if caches:
+            return True
         names = self._names | self._names_of_steps
         return any(n.globals & _TELLERS or n.attributes & _TELLERS - {"float"} for n in names)
 
