@@ -480,8 +480,10 @@ def test_dynamo_compiles_factories_without_a_break():
 def test_wrong_uses_say_what_to_do():
     with pytest.raises(ValueError, match="no operator 'aten::no_such_thing'"):
         env.override("aten::no_such_thing", abs)
-    with pytest.raises(TypeError, match="an operator or a callable"):
+    with pytest.raises(TypeError, match="an operator or a function"):
         env.override(3, abs)
+    with pytest.raises(TypeError, match="an operator or a function"):
+        env.override(nn.Linear, abs)
     with pytest.raises(TypeError, match="an override is a function"):
         env.override("aten::relu", 3)
     with pytest.raises(ValueError, match="'jax' or 'torch'"):
@@ -507,3 +509,24 @@ def test_overrides_show_what_they_are():
         assert env.overrides() == (override, *others)
         assert repr(override) == "<override of aten.relu.default by attention, a jax function>"
     assert overrides.in_force() == others
+
+
+@pytest.mark.parametrize("result", [None, (), 3.0, "text", [1.0, 2.0], torch.ones(2)])
+@pytest.mark.parametrize("call", [torch.relu, torch.relu_, lambda x: torch.topk(x, 1)])
+def test_a_function_that_returns_no_arrays_is_told_so(call, result):
+    name = "aten::topk" if "lambda" in call.__name__ else "aten::relu"
+    x = torch.ones(2, device="jax")
+    with env.override(name, lambda *args: result):
+        with pytest.raises(TypeError, match=f"serves {name.replace('::', '.')}.* in place of"):
+            call(x)
+    assert x.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("takes", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["relu", "linear"])
+def test_a_function_that_returns_nothing_is_told_so(name, takes):
+    x = torch.ones(2, 2, device="jax")
+    arguments = {"relu": (x,), "linear": (x, x)}[name]
+    with env.override(f"aten::{name}", lambda *args: None, takes=takes):
+        with pytest.raises(TypeError, match=f"aten.{name}.default returned nothing"):
+            getattr(torch.ops.aten, name)(*arguments)

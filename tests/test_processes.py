@@ -345,3 +345,23 @@ def test_a_process_ends_well(how, tmp_path):
     done = _run(tmp_path, END, how)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[1.0, 1.0] 200 True\n"
+
+
+WAKING = """
+import threading
+import torch
+
+def compute():
+    x = torch.ones(20, 20, device="jax")
+    while True:
+        x = (x @ x).tanh()
+
+for _ in range(3):
+    threading.Thread(target=compute, daemon=True).start()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_well_while_daemons_import_jax(tmp_path):
+    done = _run(tmp_path, WAKING)
+    assert (done.returncode, done.stderr) == (0, "")

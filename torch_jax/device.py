@@ -82,7 +82,7 @@ def wake() -> None:
         if _awake:
             return
         forked.note_use()
-        ending.install()
+        ending.install(_lock)
         try:
             import jax  # noqa: F401
         except Exception as error:
@@ -96,7 +96,7 @@ def wake() -> None:
         patches.install()
         unwinding.install()
         compilation_cache.install()
-        ending.install()
+        ending.install(_lock)
         _awake = True
 
 

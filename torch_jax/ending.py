@@ -16,20 +16,35 @@ from typing import Any
 
 _OURS = str(Path(__file__).parent)
 _PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
+_PATIENCE_WITH_IMPORTS = 20.0
 _for_ever = threading.Lock()
 
 
-def install() -> None:
-    """Hear of the end of the process; called once, when the device is first used."""
-    atexit.register(_stop_daemons)
+_has_ended = False
 
 
-def _stop_daemons() -> None:
+def install(waking: Any) -> None:
+    """Hear of the end of the process; called before the device wakes up, and after.
+
+    A daemon thread may be what imports JAX when the process ends, and holds the lock ``waking``.
+    What JAX does at the end it registers then, and that comes before what was there earlier.
+    """
+    atexit.register(_stop_daemons, waking)
+
+
+def _stop_daemons(waking: Any) -> None:
     """Let other threads finish the operator that they are in, and start no other."""
+    global _has_ended
+    if _has_ended:
+        return
+    _has_ended = True
     here = threading.current_thread()
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons:
         return
+    if not waking.acquire(timeout=_PATIENCE_WITH_IMPORTS):
+        return
+    waking.release()
     from torch_jax import dispatch
     from torch_jax.x64 import x64
 

@@ -167,7 +167,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = random.key(memories[key_slot.slot])
         with promotion.default_float_is(default):
-            results = _results(_apply(lowering.function, sig, call), sig)
+            results = _results(_apply(lowering.function, sig, call), sig, op)
             ok = check(**by_parameter(check, call)) if check else None
         arrays: list[Any] = []
         specs = inferred or [None] * sig.fresh
@@ -225,12 +225,25 @@ def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
     return {name: call[given] for name, given in schema_names.items() if given in call}
 
 
-def _results(result: Any, sig: Signature) -> list[Any]:
+def _results(result: Any, sig: Signature, op: Any) -> list[Any]:
     """What a lowering returned as a list: new values first, then one per written argument."""
     total = sig.fresh + len(sig.writes)
     if total == 1:
+        if result is None and sig.fresh:
+            raise _wrong(result, "a jax.Array", op)
         return [result]
+    if not isinstance(result, list | tuple) or len(result) != total:
+        raise _wrong(result, f"{total} results", op)
     return list(result)
+
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
+def _wrong(result: Any, wanted: str, op: Any) -> TypeError:
+    given = "nothing" if result is None else f"a {type(result).__name__}"
+    given += f" of {len(result)}" if isinstance(result, list | tuple) else ""
+    return TypeError(f"the function that serves {op} returned {given} in place of {wanted}")
 
 
 def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
@@ -239,6 +252,8 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         return None
     if isinstance(result, InOrder):
         result, spec = result.value, _in_order(result, spec)
+    if isinstance(spec, Output) and not isinstance(result, _ARRAYS):
+        raise _wrong(result, "a jax.Array", op)
     if isinstance(result, list | tuple):
         specs = spec if isinstance(spec, list) else [None] * len(result)
         return [_emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]

@@ -150,8 +150,8 @@ def resolve(target: Any) -> tuple[Any, ...]:
         target = target._qualified_op_name
     if isinstance(target, str):
         return _functional_overloads(target)
-    if not callable(target):
-        raise TypeError(f"an override is of an operator or a callable, not of {target!r}")
+    if not callable(target) or isinstance(target, type):
+        raise TypeError(f"an override is of an operator or a function, not of {target!r}")
     with _lock:
         original = next((o for o, r in _replaced.items() if r.function is target), target)
     return (original,)
@@ -186,13 +186,27 @@ _switched: dict[Any, torch.library.Library] = {}
 def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
     """What serves ``op`` where the override is in force."""
     if takes == "torch":
-        return function
+        return _checked(op, function)
     if dispatch.is_composite(op) and not options:  # its gradient is nobody's but the function's
-        return interop.jax_function(function)
+        return _checked(op, interop.jax_function(function))
     lowering = registry.lowering(variants.table_name(op), function, **options)
     kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
     dispatch.others.add(kernel)
     return kernel.call
+
+
+def _checked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, whose None PyTorch would hand on where ``op`` returns a tensor."""
+    if [str(value.type) for value in op._schema.returns] != ["Tensor"]:
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if result is None:
+            raise TypeError(f"the function that serves {op} returned nothing in place of a tensor")
+        return result
+
+    return call
 
 
 def _switch_operator(op: Any) -> None:
