@@ -99,3 +99,9 @@ def encoder_layer(
         else:
             x = F.layer_norm(x + block(x), shape, weight, bias, eps)
     return x
+
+
+@kernel("_nested_tensor_from_mask_left_aligned")
+def is_to_be_nested(tensor, mask) -> bool:
+    """No: ``nn.TransformerEncoder`` keeps the padding, as where gradients are needed."""
+    return False

@@ -55,7 +55,7 @@ class Exported:
 
     def call_with(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
         """:meth:`call` with other weights; as a function of them it can be differentiated."""
-        given = _without_static(args, kwargs, self.header.get("static", {}))
+        given = without_static(args, kwargs, self.header.get("static", {}))
         with jax.enable_x64(True):
             return self.program.call(*self._converted((dict(weights), *given)))
 
@@ -211,15 +211,20 @@ def _check_weights(exported: Exported, where: str) -> None:
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def _without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any]) -> tuple:
+def as_static(value: Any) -> Any:
+    """What is fixed by an export, as far as a file can hold it: numbers, strings, or its text."""
+    return value if isinstance(value, bool | int | float | str) else repr(value)
+
+
+def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any]) -> tuple:
     """The arguments with None for what was fixed by the export, which must be the same."""
 
     def checked(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path).removeprefix(".")
         if name not in static and (leaf is None or hasattr(leaf, "dtype") or np.isscalar(leaf)):
             return leaf
-        fixed = static.get(name)
-        if leaf is not None and (type(leaf) is not type(fixed) or leaf != fixed):
+        fixed, given = static.get(name), as_static(leaf)
+        if leaf is not None and (type(given) is not type(fixed) or given != fixed):
             raise ValueError(f"argument {name} was exported as {fixed!r} and cannot be {leaf!r}")
         return None
 
@@ -276,6 +281,11 @@ _NAMES = {
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }  # fmt: skip
 _LETTERS = {name: letters for letters, name in _NAMES.items()}
+
+
+def can_hold(array: Any) -> bool:
+    """Whether a file has room for a weight of this dtype."""
+    return str(array.dtype) in _LETTERS
 
 
 def _write_safetensors(file: Any, weights: Weights) -> None:

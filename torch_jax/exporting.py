@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import export as jax_export
 from jax.interpreters import partial_eval
@@ -26,6 +27,7 @@ from torch.utils import _pytree as pytree
 import torch_jax
 from torch_jax import (
     _internals,
+    constants,
     device,
     dtypes,
     exported_file,
@@ -42,6 +44,8 @@ from torch_jax.traced import NotTraceableError
 from torch_jax.x64 import x64
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+
+_LARGE = 1024  # elements: constants that a program may hold, which XLA then computes with
 
 
 class Exported(exported_file.Exported):
@@ -62,6 +66,7 @@ class Exported(exported_file.Exported):
         tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
         if not tensors:
             return super().call(*args, **kwargs)
+        args, kwargs = exported_file.without_static(args, kwargs, self.header.get("static", {}))
         self._held = self._held or {n: storage.wrap(w) for n, w in self.weights.items()}
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda tensor: tensor.to(_internals.DEVICE_TYPE), (args, kwargs)
@@ -136,7 +141,8 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        with graphs.running(graphs.Draws(words)), torch.no_grad():
+        draws = graphs.Draws(words, mode=constants.Constants())
+        with graphs.running(draws, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
     weights = {name: _array(tensor) for name, tensor in tensors.items()}
@@ -186,8 +192,10 @@ class _Arguments:
             return jax.ShapeDtypeStruct(tuple(leaf.shape), dtypes.to_jax(leaf.dtype))
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        known = isinstance(leaf, bool | int | float | str)
-        self.static[jax.tree_util.keystr(path).removeprefix(".")] = leaf if known else repr(leaf)
+        name = jax.tree_util.keystr(path).removeprefix(".")
+        if isinstance(leaf, np.ndarray | jax.Array):
+            raise TypeError(f"{name} is an array: models take tensors, torch.from_numpy(array)")
+        self.static[name] = exported_file.as_static(leaf)
         return None
 
     def filled(self, given: tuple) -> tuple[tuple, dict[str, Any]]:
@@ -247,7 +255,9 @@ def _export(
     given = weights, *arguments
     shapes = jax.tree_util.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), given)
     with x64():
-        traced_program = _traced(program, shapes)
+        traced_program, constants = _traced(program, shapes)
+        weights = weights | constants
+        shapes = weights, *shapes[1:]
         try:
             exported = jax_export.export(traced_program, platforms=platforms or PLATFORMS)(*shapes)
         except NotImplementedError:  # some operator is not for all of them
@@ -257,11 +267,11 @@ def _export(
     return Exported(exported, weights, _header(exported, arguments, static))
 
 
-def _traced(program: Callable[..., Any], shapes: tuple) -> Any:
-    """A program that was traced once, without what has no part in its results, to be jitted.
+def _traced(program: Callable[..., Any], shapes: tuple) -> tuple[Any, dict[str, jax.Array]]:
+    """A program that was traced once, to be jitted, and large constants that it takes as weights.
 
-    Attention draws numbers for its dropout, and uses none: whether a model is random is known only
-    afterwards.
+    What has no part in its results is left out. Attention draws numbers for its dropout, and uses
+    none: whether a model is random is known only afterwards.
     """
     words = jax.ShapeDtypeStruct((4,), jnp.uint32)
     closed, form = jax.make_jaxpr(program, return_shape=True)(words, *shapes)
@@ -272,13 +282,25 @@ def _traced(program: Callable[..., Any], shapes: tuple) -> Any:
             "model.eval() before it is exported, or make it take them as an argument"
         )
     tree = jax.tree_util.tree_structure(form)
+    names = [_name_of_constant(i, c, shapes[0]) for i, c in enumerate(closed.consts)]
 
     def torch_jax_program(weights: Any, args: Any, kwargs: Any) -> Any:
-        leaves = jax.tree_util.tree_leaves((weights, args, kwargs))
+        own = {name: weight for name, weight in weights.items() if name not in names}
+        consts = [weights.get(n, c) for n, c in zip(names, closed.consts, strict=True)]
+        leaves = jax.tree_util.tree_leaves((own, args, kwargs))
         given = [leaf for leaf, needed in zip(leaves, used[1:], strict=True) if needed]
-        return jax.tree_util.tree_unflatten(tree, jax.core.eval_jaxpr(jaxpr, closed.consts, *given))
+        return jax.tree_util.tree_unflatten(tree, jax.core.eval_jaxpr(jaxpr, consts, *given))
 
-    return jax.jit(torch_jax_program)
+    large = {n: jnp.asarray(c) for n, c in zip(names, closed.consts, strict=True) if n}
+    return jax.jit(torch_jax_program), large
+
+
+def _name_of_constant(index: int, value: Any, weights: Mapping[str, Any]) -> str:
+    """The name as a weight, of a constant that is too large to be written into the program."""
+    if value.size < _LARGE or not exported_file.can_hold(value):
+        return ""
+    name = f"constant_{index}"
+    return name if name not in weights else f"{name}_"
 
 
 def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str, Any]:

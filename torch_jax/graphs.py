@@ -43,11 +43,13 @@ class Draws:
     Attributes:
       words: the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
       steps: how many draws there were.
+      mode: a ``TorchDispatchMode`` that is to see every operator.
       checks: flags that are false where an index was out of range, with the error to raise.
     """
 
-    def __init__(self, words: Any, generator: Any = None):
+    def __init__(self, words: Any, generator: Any = None, mode: Any = None):
         self.words, self.generator, self.steps = words, generator, 0
+        self.mode = mode
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.failure: Exception | None = None
         self._again: list[Any] = []
@@ -88,8 +90,33 @@ class Draws:
             self._again.pop()
 
     def watching_inside(self) -> Any:
-        """Nothing is watched."""
-        return nullcontext()
+        """See operators again, within an operator that calls Python functions."""
+        return nullcontext() if self.mode is None else self.mode
+
+    def unseen(self) -> Any:
+        """Run Python that is none of the user's, such as PyTorch's own compiler."""
+        return _internals.no_dispatch_modes()
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """What a graph holds is known."""
+
+    def state_of(self, generator: Any) -> torch.Tensor:
+        """The state of a generator, from which nothing is drawn here."""
+        return random.as_state(*generator.where())
+
+    def put_to(self, generator: Any, *_state: Any) -> None:
+        """Nothing is drawn from it."""
+
+    seeded = looked_at_seed = put_to
+
+    def __getattr__(self, name: str) -> Any:
+        """What only a function under ``torch_jax.jit`` has, such as the steps of optimizers."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise traced.NotTraceableError(
+            f"what needs {name!r} of a trace can be no part of a graph or of an exported program: "
+            "use torch_jax.jit, or export the model alone"
+        )
 
 
 def _moved_on(words: Any, steps: int) -> Any:
@@ -100,11 +127,17 @@ def _moved_on(words: Any, steps: int) -> Any:
 
 
 @contextmanager
-def running(draws: Draws) -> Iterator[None]:
-    """Context in which graphs run: below autograd, out of sight of modes, with these draws."""
+def running(draws: Draws, autograd: bool = False) -> Iterator[None]:
+    """Context in which graphs run: below autograd, out of sight of modes, with these draws.
+
+    With ``autograd`` functions run, which may differentiate.
+    """
     before, active.ACTIVE.capture = active.ACTIVE.capture, draws
+    level: Any = _internals.below_autograd()
+    if autograd:  # backward passes on this thread, which is the one that traces
+        level = torch.autograd.set_multithreading_enabled(False)
     try:
-        with _internals.no_dispatch_modes(), _internals.below_autograd(), _DEVICE:
+        with _internals.no_dispatch_modes(), level, _DEVICE, draws.watching_inside():
             yield
     finally:
         active.ACTIVE.capture = before

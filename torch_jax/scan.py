@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from torch_jax import program, storage, transfer
 from torch_jax.active import ACTIVE
+from torch_jax.capture import Capture
 from torch_jax.differentiable import Cut
 from torch_jax.dtypes import to_jax
 from torch_jax.places import PLAIN, same
@@ -51,7 +52,7 @@ def scan_layers(
     True
     """
     modules = list(modules)
-    if ACTIVE.capture is None or not modules or not is_jax(x):
+    if not isinstance(ACTIVE.capture, Capture) or not modules or not is_jax(x):
         for module in modules:
             x = module(x, *args)
         return x

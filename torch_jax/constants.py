@@ -1,0 +1,73 @@
+"""CPU tensors that a model on the CPU brings along while it is exported.
+
+A tensor that is neither parameter nor buffer (a plain attribute, one in a list, one of a closure,
+one made with ``device="cpu"``) becomes a constant of the program where it meets a tensor of the
+device; and what goes to the CPU stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax import _internals, transfer
+from torch_jax.storage import is_jax
+
+_DEVICE = torch.device(_internals.DEVICE_TYPE)
+
+
+class Constants(TorchDispatchMode):
+    """Takes CPU tensors over to the device, for operators that meet both."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To be skipped Dynamo would be imported, in seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        ours = isinstance(func, OpOverload) and any(map(_is_ours, pytree.tree_leaves(args)))
+        if ours and kwargs.get("device") is not None:
+            kwargs["device"] = _DEVICE
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if not ours or "to be on the same device" not in str(error):
+                raise
+        written = {id(tensor) for tensor in _written(func, args, kwargs)}
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t if id(t) in written else self._on_device(t), (args, kwargs)
+        )
+        return func(*args, **kwargs)
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu":
+            return tensor
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._moved.get(id(tensor))
+        if known is None or known[1] != version:
+            known = self._moved[id(tensor)] = tensor, version, transfer.to_device(tensor)
+        return known[2]
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_jax(value)
+
+
+def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Tensors that an operator writes to."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            yield from (v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor))
