@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torch_jax
 from tests.compare import assert_same, to_jax
 from tests.dynamo import check, compiled
 from tests.dynamo import fresh as fresh
@@ -38,6 +39,39 @@ def test_changing_sizes_are_specialised_and_logged(dynamic, caplog):
     lines = [r.getMessage() for r in caplog.records if "specialised" in r.getMessage()]
     assert sum("forward" in line and "float32[9,4]" in line for line in lines) == 1
     assert sum("forward" in line and "float32[5,4]" in line for line in lines) == 1
+
+
+def test_sizes_that_are_too_many_to_keep_are_told_and_the_oldest_forgotten(caplog):
+    run = compiled(lambda x: x * 2, dynamic=True)
+    kept = torch_jax.config.get("jit_cache_size")
+    torch_jax.config.set("jit_cache_size", 2)
+    try:
+        with pytest.warns(UserWarning, match="more than 2 sets of sizes.*Pad its inputs") as warned:
+            with caplog.at_level(logging.INFO, "torch_jax"):
+                for rows in (3, 4, 3, 5, 3, 6, 3, 4):  # 3 is never the one called longest ago
+                    assert_same(run(torch.ones(rows, device="jax")), torch.full((rows,), 2.0))
+    finally:
+        torch_jax.config.set("jit_cache_size", kept)
+    lines = [r.getMessage() for r in caplog.records if "specialised" in r.getMessage()]
+    assert [line.partition("float32")[2][:3] for line in lines] == [
+        "[3]",
+        "[4]",
+        "[5]",
+        "[6]",
+        "[4]",
+    ]
+    assert len([w for w in warned if "sets of sizes" in str(w.message)]) == 1
+
+
+def test_results_on_device_meta():
+    def function(x):
+        return x + 1, torch.empty(3, 4, device="meta").t()
+
+    run = compiled(function)
+    for _ in range(2):
+        actual, meta = run(torch.ones(2, device="jax"))
+        assert_same(actual, torch.full((2,), 2.0))
+        assert (meta.device.type, meta.stride()) == ("meta", (1, 4))
 
 
 def test_sizes_in_the_program_and_among_its_results():

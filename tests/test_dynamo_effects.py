@@ -176,6 +176,22 @@ def test_draws_are_those_of_eager_mode_fresh_and_replayed_backwards():
     assert not torch.equal(seen[1], seen[2]) and not torch.equal(seen[2], seen[3])
 
 
+def test_generators_of_the_users_break_the_graph_and_draw_as_in_eager_mode():
+    generator = torch.Generator("jax")
+
+    def function(x, given):
+        return x + torch.rand(3, generator=generator, device=x.device), x.clone().normal_(
+            generator=given
+        )
+
+    x, results = torch.ones(3, device="jax"), []
+    for run in (function, compiled(function, fullgraph=False)):
+        generator.manual_seed(3)
+        results.append([t.cpu() for _ in range(2) for t in run(x, generator)])
+    assert all(map(torch.equal, *results))
+    assert not torch.equal(results[1][0], results[1][2])
+
+
 def test_a_checkpoint_repeats_its_draws():
     def part(x):
         return F.dropout(x.sin(), 0.5) * 2

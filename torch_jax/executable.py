@@ -66,6 +66,12 @@ class Same(NamedTuple):
     at: int
 
 
+class Meta(NamedTuple):
+    """A new tensor on device meta, which has no memory."""
+
+    geometry: Geometry
+
+
 class Value(NamedTuple):
     """A number, or None."""
 
@@ -137,6 +143,7 @@ class Executable:
         ):  # AOTAutograd has a mode on, which takes no real tensors
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
+        self._is_full = False
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run it."""
@@ -156,6 +163,7 @@ class Executable:
         if compiled is None:
             arrays, compiled = self._first(key, given, memories)
         else:
+            self._compiled.move_to_end(key)
             words = _NO_WORDS
             if compiled.steps:
                 words = random.words(*random.default_generator.advance(compiled.steps))
@@ -207,10 +215,24 @@ class Executable:
         inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
         seconds = time.perf_counter() - start
         LOGGER.info("%s %s for %s in %.2f s", what, self.name, inputs, seconds)
-        if len(self._compiled) >= config.get("jit_cache_size"):
-            self._compiled.popitem(last=False)
         self._compiled[key] = compiled
+        self._forget()
         return arrays, compiled
+
+    def _forget(self) -> None:
+        """Drop what has not been called for longest, where that is too much to keep."""
+        if len(self._compiled) <= config.get("jit_cache_size"):
+            return
+        self._compiled.popitem(last=False)
+        if not self._is_full:
+            self._is_full = True
+            warnings.warn(
+                f"torch.compile: {self.name} has been compiled for more than "
+                f"{config.get('jit_cache_size')} sets of sizes and numbers, and forgets the oldest "
+                "from now on. Pad its inputs to fewer sizes, pass numbers that change as tensors, "
+                "or keep more with torch_jax.config.set('jit_cache_size', n)",
+                stacklevel=2,
+            )
 
     def _launch(self, compiled: _Compiled, words: Any, memories: list[Any]) -> list[Any]:
         for at in self._donated:
@@ -372,6 +394,8 @@ def _specs(
             return Same(same[id(value)])
         memory: Any = value.untyped_storage()
         form = Geometry.of(value)
+        if value.is_meta:
+            return Meta(form)
         at = owner.get(id(memory))
         if at is not None and memory.array is before[at] and not host:
             return Kept(at, form)
@@ -406,6 +430,9 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
     for spec in compiled.results:
         if type(spec) is Made:
             results.append(_made(spec, arrays, storages))
+        elif type(spec) is Meta:
+            size, stride, dtype = spec.geometry.size, spec.geometry.stride, spec.geometry.dtype
+            results.append(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
         elif type(spec) is Kept:
             memory = storage.storage_of(storage.memory_of(given[spec.at]))
             results.append(spec.geometry.over(memory))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, folding
+from torch_jax import _internals, folding, random
 from torch_jax.active import ACTIVE
 
 
@@ -217,6 +217,21 @@ def _hide_from_dynamo(module: ModuleType) -> None:
     add("jax")
 
 
+def _patch_builder(module: ModuleType) -> None:
+    """Generators break a graph, as PyTorch's own do; Dynamo asks for their exact type."""
+    builder: Any = getattr(module, "VariableBuilder", None)
+    original = getattr(builder, "_wrap", None)
+    if original is None or not hasattr(builder, "wrap_user_defined"):
+        return
+
+    def _wrap(self: Any, value: Any) -> Any:
+        if isinstance(value, random.JaxGenerator):
+            return self.wrap_user_defined(value)
+        return original(self, value)
+
+    builder._wrap = _wrap
+
+
 def _tell_dynamo(_module: ModuleType) -> None:
     """Make known what it may take for a constant."""
     folding.tell_dynamo()
@@ -226,6 +241,7 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "safetensors": _patch_safetensors,
     "safetensors.torch": _patch_safetensors,
     "torch._dynamo": _tell_dynamo,
+    "torch._dynamo.variables.builder": _patch_builder,
     "torch._dynamo.trace_rules": _hide_from_dynamo,
     "torch._dynamo.device_interface": _add_device_interface,
     "torch._higher_order_ops.cond": _control_flow("cond_op", "cond"),
