@@ -346,16 +346,18 @@ def test_an_outside_state_that_changes_is_seen():
     assert results(torch_jax.jit(call)) == results(call)
 
 
-def test_a_seed_of_the_system_is_refused_in_a_compiled_function():
+@pytest.mark.parametrize("seed", [outside.seed, torch.jax.seed, lambda: torch.seed()])
+def test_a_seed_of_the_system_is_refused_in_a_compiled_function(seed):
     @torch_jax.jit
     def call(x):
-        outside.seed()
+        seed()
         return x + torch.rand(3, device="jax", generator=outside)
 
-    before = outside.get_state()
+    before = outside.get_state(), torch.jax.get_rng_state(), torch.get_rng_state()
     with pytest.raises(torch_jax.NotTraceableError, match="seed outside"):
         call(torch.ones(3, device="jax"))
-    assert torch.equal(outside.get_state(), before)
+    after = outside.get_state(), torch.jax.get_rng_state(), torch.get_rng_state()
+    assert all(map(torch.equal, before, after))
 
 
 def test_a_compiled_call_that_fails_leaves_the_states():

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import storage, tape
+from torch_jax import random, storage, tape
 from torch_jax.active import ACTIVE
 from torch_jax.capture import paused
 from torch_jax.host import is_host
@@ -71,8 +71,8 @@ def _patch_backward() -> None:
 
 
 def _patch_manual_seed() -> None:
-    """``torch.manual_seed`` seeds the CPU's generator too, at each call."""
-    original = torch.manual_seed
+    """``torch.manual_seed`` seeds the CPU's generator too, at each call; ``torch.seed`` cannot."""
+    original, seed_of_the_system = torch.manual_seed, torch.seed
 
     @functools.wraps(original)
     def manual_seed(seed: int) -> Any:
@@ -82,7 +82,13 @@ def _patch_manual_seed() -> None:
             ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
         return generator
 
-    torch.manual_seed = manual_seed
+    @functools.wraps(seed_of_the_system)
+    def seed() -> int:
+        if ACTIVE.capture is not None:
+            random.refuse_seed("torch.seed()")
+        return seed_of_the_system()
+
+    torch.manual_seed, torch.seed = manual_seed, seed
 
 
 def _patch_cpu_state() -> None:

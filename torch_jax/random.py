@@ -14,7 +14,7 @@ import operator
 import os
 import threading
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -77,12 +77,7 @@ class JaxGenerator(_internals.CpuGenerator):
     def seed(self) -> int:
         """Start over from a seed of the system's own, and return it."""
         if ACTIVE.capture is not None:
-            from torch_jax.traced import NotTraceableError
-
-            raise NotTraceableError(
-                "Generator.seed() asks the system once, while the function is traced; seed outside "
-                "of it, or with manual_seed()"
-            )
+            refuse_seed("Generator.seed()")
         seed = torch.Generator().seed()
         self.manual_seed(seed)
         return seed
@@ -173,6 +168,16 @@ def _rebuild(state: torch.Tensor) -> JaxGenerator:
 
 
 torch.serialization.add_safe_globals([_rebuild])  # a generator is loaded with weights_only=True
+
+
+def refuse_seed(name: str) -> NoReturn:
+    """Raise for a seed of the system's own, of which a trace would make a constant."""
+    from torch_jax.traced import NotTraceableError
+
+    raise NotTraceableError(
+        f"{name} asks the system once, while the function is traced; seed outside of it, or with "
+        "manual_seed()"
+    )
 
 
 def _fresh_locks() -> None:
