@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -207,3 +210,31 @@ def test_a_checkpoint_repeats_its_draws():
         torch.manual_seed(5)
         (expected,) = torch.autograd.grad(part(x).sum(), x)
         assert_same(gradient, expected.cpu())
+
+
+@pytest.mark.parametrize("donate", [None, False])
+def test_a_call_that_raises_has_written_nothing(donate):
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.norm = nn.Embedding(4, 2), nn.BatchNorm1d(2)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, at, count):
+            self.calls += 1
+            count.add_(1)
+            return self.norm(self.rows(at))
+
+    model = Table()
+    ours = copy.deepcopy(model).to("jax")
+    run = compiled(ours, options={} if donate is None else {"donate": donate})
+    count = torch.tensor(0.0)  # on the CPU
+    good, bad = torch.tensor([0, 1, 3]), torch.tensor([0, 9, 1])
+    expected = model(good, torch.tensor(0.0))
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            run(to_jax(bad), count)
+    assert_same(run(to_jax(good), count), expected, scale=5)
+    assert count.item() == 1
+    for ours_, theirs in zip(ours.buffers(), model.buffers(), strict=True):
+        assert_same(ours_, theirs)

@@ -8,6 +8,7 @@ whole, and the numbers among them; where sizes change, also for each set of size
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 import warnings
@@ -270,6 +271,7 @@ class Executable:
             compiled.scalars = _by_dtype(inputs, written)
             compiled.steps = draws.steps
             compiled.checks = [(message, kind) for _, message, kind in draws.checks]
+            after = _unless_wrong(written, before, after, [ok for ok, _, _ in draws.checks])
             arrays += [after[i] for i in compiled.written]
             arrays += [jnp.stack([after[i] for i in group]) for group in compiled.scalars]
             return [*arrays, *(ok for ok, _, _ in draws.checks)]
@@ -284,6 +286,15 @@ class Executable:
         """Which outputs the graph has on the CPU."""
         (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
         return [isinstance(one, fx.Node) and _is_on_host(one) for one in output.args[0]]
+
+
+def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
+    """What is written, or what was there before if a check says that the call will raise."""
+    if not checks or not transfer.checks_indices():
+        return after
+    is_right = functools.reduce(jnp.logical_and, checks)
+    kept = {i: jnp.where(is_right, after[i], before[i]) for i in written}
+    return [kept.get(i, array) for i, array in enumerate(after)]
 
 
 # references to a memory that nobody but its storage has: that, our list, and the question itself
@@ -412,12 +423,10 @@ def _specs(
 
 
 def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[Any]:
-    """Put written memories back, raise what a check found, and make the results."""
-    if compiled.checks:
-        flags = arrays[-len(compiled.checks) :]
-        for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
-            if transfer.checks_indices() and not bool(ok):
-                raise kind(f"{message} (in a compiled graph)")
+    """Put written memories back, raise what a check found, and make the results.
+
+    The old memories may be gone, so that they are put back first: unchanged, where it raises.
+    """
     written, scalars = compiled.written, compiled.scalars
     start = len(arrays) - len(compiled.checks) - len(scalars) - len(written)
     for at, array in zip(written, arrays[start:], strict=False):
@@ -425,6 +434,10 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
     for group, array in zip(scalars, arrays[start + len(written) :], strict=False):
         with torch.no_grad():
             torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
+    flags = arrays[len(arrays) - len(compiled.checks) :]
+    for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
+        if transfer.checks_indices() and not bool(ok):
+            raise kind(f"{message} (in a compiled graph)")
     storages: dict[int, Any] = {}
     results = []
     for spec in compiled.results:
