@@ -369,6 +369,25 @@ def test_what_it_does_not_take():
         run(torch.ones(2))
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["export", "fx"])
+def test_too_many_arguments_and_too_few(whole):
+    model, x = nn.Linear(2, 2), jnp.ones((1, 2))
+    graph = torch.export.export(model, (torch.ones(1, 2),)) if whole else fx.symbolic_trace(model)
+    run = JaxInterpreter(graph)
+    for given in ((), (x, x)):
+        with pytest.raises(TypeError, match=r"the graph takes 1 inputs, not|are missing"):
+            run(*given)
+
+
+def test_a_graph_of_any_number_of_arguments():
+    class Sum(nn.Module):
+        def forward(self, *xs):
+            return xs[0] + xs[1]
+
+    ones = jnp.ones(2)
+    np.testing.assert_array_equal(JaxInterpreter(fx.symbolic_trace(Sum()))(ones, ones), ones * 2)
+
+
 def test_what_was_traced_before_the_first_interpreter_is_no_harm():
     code = """
 import jax, numpy, torch, torch_jax

@@ -166,21 +166,29 @@ def _arrays(result: Any) -> Any:
 
 def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> tuple:
     """Arguments in the order of the graph's inputs."""
-    if not kwargs:
-        return args
     spec = getattr(getattr(module.graph._codegen, "pytree_info", None), "in_spec", None)
     if spec is not None:  # of (args, kwargs): the graph flattens them in this order
         order = spec.children()[1].context
         _refuse_unknown(kwargs.keys() - set(order))
-        return (*args, *(kwargs[name] for name in order if name in kwargs))
-    names = [n.target for n in module.graph.nodes if n.op == "placeholder"][len(args) :]
+        given = (*args, *(kwargs[name] for name in order if name in kwargs))
+        _check_count(len(pytree.tree_leaves(given)), spec.num_leaves)
+        return given
+    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    if any(str(n.target).startswith("*") for n in inputs):
+        return (*args, *kwargs.values())
+    _check_count(max(len(args), len(inputs)), len(inputs))
+    names = [n.target for n in inputs][len(args) :]
     _refuse_unknown(kwargs.keys() - set(names))
-    defaults = {n.target: n.args[0] for n in module.graph.nodes if n.op == "placeholder" and n.args}
-    given = defaults | kwargs
-    missing = [name for name in names if name not in given]
+    known = {n.target: n.args[0] for n in inputs if n.args} | kwargs
+    missing = [name for name in names if name not in known]
     if missing:
         raise TypeError(f"the graph's inputs {missing} are missing")
-    return (*args, *(given[name] for name in names))
+    return (*args, *(known[name] for name in names))
+
+
+def _check_count(given: int, wanted: int) -> None:
+    if given != wanted:
+        raise TypeError(f"the graph takes {wanted} inputs, not {given}")
 
 
 def _refuse_unknown(names: set[str]) -> None:
