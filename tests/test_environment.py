@@ -303,6 +303,21 @@ def test_cuda_graphs_are_refused():
         torch.cuda.CUDAGraph()
 
 
+def test_questions_to_cuda_are_constants_of_compiled_functions():
+    @torch.compile(backend="jax", fullgraph=True)
+    def call(x):
+        y = torch.ones(2, device=torch.cuda.current_device()) if torch.cuda.is_available() else x
+        return y * 2 if torch.is_autocast_enabled() else y * torch.cuda.device_count()
+
+    torch_jax.config.set("redirect_cuda", True)
+    with env:
+        x = torch.zeros(2, device="cuda")
+        assert call(x).tolist() == [1, 1]
+        with torch.autocast("cuda"):
+            assert call(x).tolist() == [2, 2]
+        assert call(x).tolist() == [1, 1]
+
+
 def test_files_saved_on_cuda(tmp_path):
     """Their storages are marked; here the mark is put into a file made on the CPU."""
     torch.save(torch.arange(5.0), tmp_path / "plain.pt")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torch_jax import device as _device
-from torch_jax import forked, random
+from torch_jax import folding, forked, random
 from torch_jax.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
@@ -48,6 +48,7 @@ def _chip() -> Any:
     return _jax().devices()[0]
 
 
+@folding.constant
 def is_available() -> bool:
     """Whether the device can be used: whether jax is installed."""
     return importlib.util.find_spec("jax") is not None
@@ -68,11 +69,13 @@ def _is_in_bad_fork() -> bool:
     return forked.is_lost()
 
 
+@folding.constant
 def device_count() -> int:
     """1: chips are not devices here but parts of one."""
     return 1
 
 
+@folding.constant
 def current_device() -> int:
     """0."""
     return 0

@@ -13,6 +13,7 @@ from typing import Any
 from torch_jax import _internals
 
 _questions: list[Callable[[], Any]] = []
+_constants: list[Callable[[], Any]] = []
 
 
 def question(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -22,6 +23,14 @@ def question(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
+def constant(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Make a function without arguments, whose answer does not change, known to Dynamo."""
+    _constants.append(function)
+    _internals.fold_in_graphs(function, guarded=False)
+    return function
+
+
+@constant
 def traced_module() -> str:
     """The module whose code Dynamo is tracing, which calls into this package."""
     return next((n for n in _internals.traced_modules() if not n.startswith("torch_jax.")), "")
@@ -31,4 +40,5 @@ def tell_dynamo() -> None:
     """Make them known, now that Dynamo is imported."""
     for function in _questions:
         _internals.fold_in_graphs(function)
-    _internals.fold_in_graphs(traced_module, guarded=False)  # it is the same at each call
+    for function in _constants:
+        _internals.fold_in_graphs(function, guarded=False)
