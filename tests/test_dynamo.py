@@ -163,9 +163,12 @@ def test_options_and_modes_are_checked():
     options = {"xla": {"xla_cpu_enable_fast_math": True}}
     assert_same(compiled(torch.sin, options=options)(x), torch.ones(3).sin())
     assert_same(compiled(torch.cos, mode="reduce-overhead")(x), torch.ones(3).cos())
-    for wrong in ({"options": {"dnoate": True}}, {"mode": "fastest"}):
+    for wrong in (
+        {"options": {"dnoate": True}}, {"options": {"donate": "yes"}}, {"options": {"xla": "fast"}},
+        {"mode": "fastest"},
+    ):  # fmt: skip
         with pytest.raises(
-            Exception, match="torch.compile\\(backend='jax'\\) knows|Unrecognized mode"
+            Exception, match="torch.compile\\(backend='jax'\\) (knows|takes)|Unrecognized mode"
         ):
             compiled(torch.tan, **wrong)(x)
 

@@ -40,7 +40,7 @@ def backend(
         (``retain_graph``), and False gives nothing. ``xla``: a dict of XLA's compiler options.
 
     Raises:
-      ValueError: an unknown mode or option.
+      ValueError: an unknown mode or option, or an option of another type.
 
     >>> model = torch.nn.Linear(3, 2).to("jax")
     >>> compiled = torch.compile(model, backend="jax")
@@ -48,15 +48,20 @@ def backend(
     torch.Size([4, 2])
     """
     options = dict(options or {})
+    donate, xla = options.get("donate"), options.get("xla") or {}
     if mode not in _MODES:
         raise ValueError(f"torch.compile(backend='jax') knows modes {_MODES}, not {mode!r}")
     if unknown := options.keys() - set(_OPTIONS):
         raise ValueError(
             f"torch.compile(backend='jax') knows options {_OPTIONS}, not {sorted(unknown)}"
         )
+    if donate not in (None, True, False) or not isinstance(xla, Mapping):
+        raise ValueError(
+            f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
+        )
     device.wake()
     _internals.guard_graph("torch_jax.overrides", "state")
-    return _compile(graph, inputs, options.get("donate"), dict(options.get("xla") or {}))
+    return _compile(graph, inputs, donate, dict(xla))
 
 
 def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) -> Any:
