@@ -125,8 +125,7 @@ class Guards:
             for item, now in zip(self.items, values, strict=True):
                 self._compare(item.label, item.value, now, replaced, stand_ins)
         except Changed as changed:
-            pairs = zip(self.items, values, strict=True)
-            raise Changed(str(changed), (i for i, now in pairs if varies(i, now))) from None
+            raise Changed(str(changed), self.varying()) from None
         gradients = [leaf.grad for leaf, _ in self.gradients]
         for (leaf, was), now in zip(self.gradients, gradients, strict=True):
             label = f"the .grad of a {errors.describe(leaf)}"
@@ -146,6 +145,10 @@ class Guards:
         self._arrange()
         self._take(tensors)
         return not all(map(is_, old, storages))
+
+    def varying(self) -> list[Item]:
+        """Places of numbers that are others now."""
+        return [item for item in self.items if varies(item, item.now())]
 
     @staticmethod
     def _now(item: Item, stand_ins: StandIns) -> Any:

@@ -138,8 +138,9 @@ def difference(old: tuple, new: tuple, world: tuple[str, ...] = ()) -> str:
     if old[2] != new[2]:
         return "other arguments share memory with one another"
     for index, (was, now) in enumerate(zip(old[4:], new[4:], strict=False)):
-        if now is float and was is not float:
-            return f"argument {index}, a float, changed: it is an input of the program from now on"
+        if isinstance(now, type) and not isinstance(was, type):
+            kind = now.__name__
+            return f"argument {index} ({kind}) changed: it is an input of the program from now on"
         if was != now:
             return f"argument {index} was {_show(was)}, now it is {_show(now)}"
     return "other arguments"

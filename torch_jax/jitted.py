@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import threading
 import time
 import weakref
@@ -28,13 +29,15 @@ from torch_jax import (
     overrides,
     scaling,
     slices,
+    varying,
 )
 from torch_jax.active import ACTIVE
 from torch_jax.places import Item
-from torch_jax.replay import OtherNumbers, Traced, trace
+from torch_jax.replay import Traced
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.traced import DataDependentError, NotTraceableError
+from torch_jax.tracing import OtherNumbers, trace
 from torch_jax.trees import flatten
 
 _LOCK: Any = threading.RLock()
@@ -134,8 +137,9 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
         self._eager: set[tuple] = set()
-        self._varying: dict[tuple, Item] = {}  # floats outside of the arguments that are inputs
-        self._may_vary = True  # whether floats become inputs by themselves
+        self._varying: dict[tuple, Item] = {}  # numbers that are no arguments but inputs
+        self._constant: set[tuple] = set()  # of such, those that cannot be
+        self._may_vary = True  # whether numbers become inputs by themselves
         self._whole: set[tuple] = set()  # calls that take no argument by value
         self._bound: dict[int, Jitted] = {}
         self._arguments = _Arguments(function, self._traced_names, dynamic or {})
@@ -222,20 +226,25 @@ class Jitted:
         return self._trace(leaves, form, key, parts, reason or self._new_key(key))
 
     def _let_change(self, key: tuple) -> None:
-        """Make float arguments inputs of the next program, where nothing else is new."""
+        """Make number arguments inputs of the next program, where nothing else is new."""
         if self._may_vary and self._arguments.let_change(key, self._entries):
+            for entry in itertools.chain.from_iterable(self._entries.values()):
+                self._let_vary(entry.guards.varying())
             raise OtherNumbers
 
     def _let_vary(self, places: Iterable[Item]) -> None:
-        """Make the floats that stand there inputs of the next program."""
+        """Make the numbers that stand there inputs of the next program."""
         if self._may_vary:
-            self._varying |= {(p.kind, id(p.owner), p.key): p for p in places}
+            self._varying |= {p.place: p for p in places if p.place not in self._constant}
 
-    def _fix_floats(self) -> None:
-        """Make no float an input that was not named."""
-        self._may_vary = False
-        self._varying.clear()
-        self._arguments.changing.clear()
+    def _fix(self, form: Any, numbers: list[Any]) -> None:
+        """Make these numbers, arguments or places, constants of the programs again."""
+        for number in numbers:
+            if isinstance(number, Item):
+                self._constant.add(number.place)
+                self._varying.pop(number.place, None)
+            else:
+                self._arguments.fix(form, number)
 
     def _new_key(self, key: tuple) -> str | None:
         """Why no trace fits these arguments, None for the first call of all."""
@@ -255,8 +264,8 @@ class Jitted:
             entry, result = trace(
                 self.function, leaves, form, key[3], self.donate, parts, changing, places
             )
-        except OtherNumbers:
-            self._fix_floats()
+        except OtherNumbers as other:
+            self._fix(form, other.numbers)
             raise
         except (DataDependentError, NotTraceableError) as error:
             if self.fallback != "eager":
@@ -275,7 +284,7 @@ class Jitted:
 
     def _keep(self, key: tuple, entry: Traced) -> None:
         if any(item.kind == "cache" for item in entry.guards.items):
-            self._fix_floats()  # a cached function would keep numbers
+            self._may_vary = False  # a cached function would keep numbers
         self._entries[key] = [entry, *self._entries.pop(key, ())]
         kept = sum(map(len, self._entries.values()))
         while kept > config.get("jit_cache_size"):
@@ -348,7 +357,8 @@ class _Arguments:
     def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
         self.dynamic, self.traced = dynamic, traced
         self._named = traced or dynamic
-        self.changing: dict[Any, frozenset[int]] = {}  # by form: floats that are inputs
+        self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that are inputs
+        self._constant: set[tuple] = set()  # form and index of those that cannot be
         self._signature: Any = None
         if self._named:
             import inspect
@@ -372,20 +382,26 @@ class _Arguments:
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
         if self.changing and form in self.changing:
-            numbers |= {i for i in self.changing[form] if type(leaves[i]) is float}
+            numbers |= {i for i in self.changing[form] if type(leaves[i]) in varying.CLASSES}
         leaves, by_value = (leaves, {}) if whole else slices.by_value(leaves)
-        parts = [float if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
+        parts = [type(leaf) if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
         return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts), by_value
 
     def let_change(self, key: tuple, known: Iterable[tuple]) -> bool:
-        """Make floats inputs of the program where nothing else differs from a known key."""
+        """Make numbers inputs of the program where nothing else differs from a known key."""
         for old in known:
             differ = [i for i, (a, b) in enumerate(zip(old, key, strict=False)) if a != b]
-            if differ and all(i > 3 and _is_float(old[i]) and _is_float(key[i]) for i in differ):
-                already = self.changing.get(key[0], frozenset())
-                self.changing[key[0]] = already | {i - 4 for i in differ}
-                return True
+            if differ and all(i > 3 and _are_numbers(old[i], key[i]) for i in differ):
+                form, found = key[0], {i - 4 for i in differ}
+                if not any((form, i) in self._constant for i in found):
+                    self.changing[form] = self.changing.get(form, frozenset()) | found
+                    return True
         return False
+
+    def fix(self, form: Any, index: int) -> None:
+        """Make a number a constant of the programs again, for good."""
+        self._constant.add((form, index))
+        self.changing[form] -= {index}
 
     def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         bound = self._signature.bind(*args, **kwargs)
@@ -427,8 +443,9 @@ class _Arguments:
         )
 
 
-def _is_float(part: Any) -> bool:
-    return type(part) is tuple and part[0] is float
+def _are_numbers(was: Any, now: Any) -> bool:
+    """Whether a leaf was a number, and is another one of its class."""
+    return type(was) is type(now) is tuple and was[0] is now[0] and now[0] in varying.CLASSES
 
 
 def _leaf_key(leaf: Any) -> Any:

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax import random, storage, tape
 from torch_jax.active import ACTIVE
-from torch_jax.capture import paused
+from torch_jax.capture import Capture, paused
 from torch_jax.host import is_host
 from torch_jax.places import MISSING, Item, read_place
 from torch_jax.storage import is_jax
@@ -76,8 +77,9 @@ def _patch_manual_seed() -> None:
 
     @functools.wraps(original)
     def manual_seed(seed: int) -> Any:
+        seed = tape.settled(seed)
         generator = original(seed)
-        if ACTIVE.capture is not None:
+        if isinstance(ACTIVE.capture, Capture):
             action = functools.partial(torch.default_generator.manual_seed, seed)
             ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
         return generator
@@ -98,14 +100,14 @@ def _patch_cpu_state() -> None:
     @functools.wraps(get)
     def get_rng_state() -> torch.Tensor:
         state = get()
-        if ACTIVE.capture is not None:
+        if isinstance(ACTIVE.capture, Capture):
             ACTIVE.capture.host.makes(state, ACTIVE.capture.tape.record(get, (), state))
         return state
 
     @functools.wraps(put)
     def set_rng_state(new_state: torch.Tensor) -> None:
         put(new_state)
-        if ACTIVE.capture is not None:
+        if isinstance(ACTIVE.capture, Capture):
             slot = ACTIVE.capture.host.slot_of(new_state)
             save = _save_cpu_state
             ACTIVE.capture.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
@@ -158,6 +160,7 @@ def _on_host(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.capture is None:
             return original(self, *args, **kwargs)
+        args, kwargs = pytree.tree_map(tape.settled, (args, kwargs))
         action = functools.partial(original, self, *args, **kwargs)
         save = functools.partial(_save_schedule, self)
         return ACTIVE.capture.optimizers.on_host(action, save)
@@ -221,8 +224,12 @@ class Optimizers:
     def reset_gradient(self, tensor: torch.Tensor) -> None:
         """``tensor.grad = None``, and what it was does not matter."""
         gradient = self.note_gradient(tensor)
-        gradient.reset |= tensor.grad is gradient.before
+        gradient.reset |= tensor.grad is gradient.before and not self._was_read(gradient.before)
         tensor.grad = None
+
+    def _was_read(self, tensor: torch.Tensor | None) -> bool:
+        memory = None if tensor is None else tensor.untyped_storage()
+        return memory is not None and self.capture.input_of(memory) is not None
 
     # --- steps ------------------------------------------------------------------------------------
 

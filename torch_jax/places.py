@@ -46,6 +46,11 @@ class Item:
         self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
         self.read = False
 
+    @property
+    def place(self) -> tuple:
+        """What tells it from other places."""
+        return self.kind, id(self.owner), self.key
+
     def now(self) -> Any:
         """What stands there now."""
         return read_place(self.kind, self.owner, self.key)

@@ -16,7 +16,7 @@ from torch_jax import _internals, storage, traced
 from torch_jax.host import is_host
 from torch_jax.places import Item
 from torch_jax.storage import is_jax
-from torch_jax.tape import Number
+from torch_jax.tape import NUMBERS
 
 _LEAF = pytree.tree_structure(0)
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
@@ -203,7 +203,7 @@ class Templates:
         return Template(_LEAF, [Counted(item, now - item.value)])
 
     def _leaf(self, value: Any) -> Any:
-        if isinstance(value, Number):
+        if isinstance(value, NUMBERS):
             return OnHost(value.slot)
         if id(value) in self.made:
             return self._instance(value)

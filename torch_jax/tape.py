@@ -35,6 +35,10 @@ class Changed(Exception):
         self.places = tuple(places)
 
 
+# A sum is another one at each call, as its terms are; a remainder may well be the same.
+_ONE_TO_ONE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos)
+
+
 class Step(NamedTuple):
     """One thing that is done on the host: ``env[slot] = function(*(env[i] for i in operands))``."""
 
@@ -51,6 +55,7 @@ class Tape:
     def __init__(self) -> None:
         self.env: list[Any] = []
         self.steps: list[Step] = []
+        self.pinned: set[int] = set()  # slots whose very values later calls must find
         self._saves = False
         self._known: dict[tuple, int] = {}
         self._expected: set[tuple] = set()
@@ -87,6 +92,14 @@ class Tape:
         if (what, slot, operands) not in self._expected:
             self._expected.add((what, slot, operands))
             self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)
+
+    def pin(self, slot: int) -> None:
+        """The value of a slot is expected, and so are those that it was added up from."""
+        self.pinned.add(slot)
+        for step in self.steps:
+            if step.slot == slot and step.function in _ONE_TO_ONE:
+                for operand in step.operands:
+                    self.pin(operand)
 
     def forget(self) -> None:
         """Ask again for what was read, because something may have written it."""
@@ -183,74 +196,96 @@ class Number(torch.SymFloat):
         """The value in this trace."""
         if self.array is not None:
             raise self.capture.needs_value(self.array)
-        return self.tape.env[self.slot]
-
-    @property
-    def tape(self) -> Tape:
-        """The tape of this trace."""
-        if self.capture.is_over:
-            raise NotTraceableError(
-                "a number of a function under torch_jax.jit was kept in an object or function that "
-                "it made, and used afterwards: keep float(number), or return it"
-            )
-        return self.capture.tape
+        return _tape_of(self).env[self.slot]
 
     def on_device(self) -> Any:
         """The number as a traced array, a new input of the program where it has been none."""
         if self.array is not None:
             return self.array
-        self.tape  # noqa: B018, raises where the trace is over
+        _tape_of(self)
         return self.capture.number(self.slot)
-
-    def _fixed(self, function: Callable[..., Any], *others: Any) -> Any:
-        """The value of ``function`` in this trace, which later calls must find again."""
-        self.value  # noqa: B018, raises where the host does not know it
-        tape = self.tape
-        slots = (self.slot, *(_slot(self.capture, other) for other in others))
-        slot, outcome = tape.once(function, slots)
-        tape.expect(getattr(function, "__name__", "value"), slot, slots)
-        return outcome
-
-    def __float__(self) -> float:
-        return self._fixed(_the_value)
-
-    def __bool__(self) -> bool:
-        return self._fixed(bool)
-
-    def __int__(self) -> int:
-        return self._fixed(int)
-
-    __trunc__ = __int__
-
-    def __floor__(self) -> int:
-        return self._fixed(math.floor)
-
-    def __ceil__(self) -> int:
-        return self._fixed(math.ceil)
-
-    def __round__(self, digits: int | None = None) -> Any:
-        return round(float(self), digits)
 
     def __repr__(self) -> str:
         return repr(float(self)) if self.array is None else f"<number on {self.array.aval}>"
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return format(float(self), spec)
-
-    def __hash__(self) -> int:
-        return hash(float(self))
 
     def is_integer(self) -> bool:
         """Whether the value has no fraction."""
         return float(self).is_integer()
 
 
+class Integer:
+    """A Python int that is read anew at each call of the compiled program.
+
+    Arithmetic stays an integer, or becomes a :class:`Number`; what needs the value itself is
+    written down as a guard. PyTorch does not take it for a number: what gives it to PyTorch is
+    traced for each value.
+    """
+
+    def __init__(self, capture: Any, slot: int):
+        self.capture, self.slot, self.array = capture, slot, None
+
+    @property
+    def value(self) -> int:
+        """The value in this trace."""
+        return _tape_of(self).env[self.slot]
+
+    def on_device(self) -> Any:
+        """The integer as a traced array of a float."""
+        return number_of(self.capture, *_tape_of(self).once(float, (self.slot,))).on_device()
+
+    def __index__(self) -> int:
+        return _fixed(self, operator.index)
+
+    def __repr__(self) -> str:
+        return repr(int(self))
+
+
+def number_of(capture: Any, slot: int, value: Any) -> Any:
+    """What stands for the float or int in a slot while it is traced; other values are guarded."""
+    if type(value) is float:
+        return Number(capture, slot)
+    if type(value) is int:
+        return Integer(capture, slot)
+    capture.tape.expect("a value", slot)
+    return value
+
+
+NUMBERS = (Number, Integer)
+
+
+def _tape_of(number: Any) -> Tape:
+    if number.capture.is_over:
+        raise NotTraceableError(
+            "a number of a function under torch_jax.jit was kept in an object or function that "
+            "it made, and used afterwards: keep float(number), or return it"
+        )
+    return number.capture.tape
+
+
+def _fixed(number: Any, function: Callable[..., Any], *others: Any) -> Any:
+    """The value of ``function`` in this trace, which later calls must find again."""
+    number.value  # noqa: B018, raises where the host does not know it
+    tape = _tape_of(number)
+    slots = (number.slot, *(_slot(number.capture, other) for other in others))
+    slot, outcome = tape.once(function, slots)
+    tape.expect(getattr(function, "__name__", "value"), slot, slots)
+    if function in _IDENTITIES[type(number)]:
+        tape.pin(number.slot)
+    return outcome
+
+
+def _on_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *args: function(_fixed(self, _the_value), *args)
+
+
+def _fixing(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    return lambda self: _fixed(self, function)
+
+
 def is_or_holds_number(value: Any) -> bool:
-    """Whether a value, or an element of a tuple, is a :class:`Number`."""
+    """Whether a value, or an element of a tuple, is a number of a trace."""
     values = value if isinstance(value, tuple) else (value,)
-    return any(isinstance(one, Number) for one in values)
+    return any(isinstance(one, NUMBERS) for one in values)
 
 
 class _Expect:
@@ -269,8 +304,14 @@ def _the_value(value: float) -> float:
     return value
 
 
+_IDENTITIES: dict[type, tuple] = {
+    Number: (float, _the_value),
+    Integer: (int, float, operator.index, _the_value),
+}
+
+
 def _slot(capture: Any, value: Any) -> int:
-    if isinstance(value, Number):
+    if isinstance(value, NUMBERS):
         return value.slot
     known = capture.literals
     key = (type(value), value)
@@ -280,22 +321,22 @@ def _slot(capture: Any, value: Any) -> int:
 
 
 def _device(value: Any) -> Any:
-    return value.on_device() if isinstance(value, Number) else value
+    return value.on_device() if isinstance(value, NUMBERS) else value
 
 
 def _arithmetic(function: Callable[..., Any], on_device: Callable[..., Any]) -> Any:
     """A function of numbers that gives a number."""
 
     def call(*operands: Any) -> Any:
-        numbers = [x for x in operands if isinstance(x, Number)]
-        if any(not isinstance(x, Number | float | int) for x in operands):
+        numbers: list[Any] = [x for x in operands if isinstance(x, NUMBERS)]
+        if any(not isinstance(x, Number | Integer | float | int) for x in operands):
             return NotImplemented
         capture = numbers[0].capture
         if any(x.array is not None for x in numbers):
             with x64():
                 return Number(capture, array=on_device(*map(_device, operands)))
-        slot, value = numbers[0].tape.once(function, tuple(_slot(capture, x) for x in operands))
-        return Number(capture, slot) if type(value) is float else value
+        slots = tuple(_slot(capture, x) for x in operands)
+        return number_of(capture, *_tape_of(numbers[0]).once(function, slots))
 
     return call
 
@@ -303,12 +344,15 @@ def _arithmetic(function: Callable[..., Any], on_device: Callable[..., Any]) -> 
 def _comparison(function: Callable[..., Any]) -> Any:
     """A comparison, whose outcome is guarded."""
 
-    def compare(self: Number, other: Any) -> Any:
-        if not isinstance(other, Number | float | int):
+    def compare(self: Any, other: Any) -> Any:
+        if isinstance(self, Integer) and isinstance(other, torch.Tensor):
+            raise TypeError("a number of a trace is compared with a tensor")  # not NotImplemented:
+            # Python would say that they are not equal
+        if not isinstance(other, Number | Integer | float | int):
             return NotImplemented
-        if isinstance(other, Number):
+        if isinstance(other, NUMBERS):
             other.value  # noqa: B018, raises where the host does not know it
-        return self._fixed(function, other)
+        return _fixed(self, function, other)
 
     return compare
 
@@ -331,14 +375,33 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "pos": operator.pos,
     "abs": operator.abs,
 }
-for _name, (_function, _array) in _BINARY.items():
-    _forward = _arithmetic(_function, _array)
-    setattr(Number, f"__{_name}__", _forward)
-    setattr(Number, f"__r{_name}__", _swapped(_forward))
-for _name, _function in _UNARY.items():
-    setattr(Number, f"__{_name}__", _arithmetic(_function, _function))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Number, f"__{_name}__", _comparison(getattr(operator, _name)))
+_VALUES: dict[str, Callable[..., Any]] = {
+    "float": float,
+    "int": int,
+    "trunc": math.trunc,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "bool": bool,
+}
+_OF_VALUES: dict[str, Callable[..., Any]] = {
+    "hash": hash,
+    "str": str,
+    "round": round,
+    "format": format,
+}
+for _class in NUMBERS:
+    for _name, (_function, _array) in _BINARY.items():
+        _forward = _arithmetic(_function, _array)
+        setattr(_class, f"__{_name}__", _forward)
+        setattr(_class, f"__r{_name}__", _swapped(_forward))
+    for _name, _function in _UNARY.items():
+        setattr(_class, f"__{_name}__", _arithmetic(_function, _function))
+    for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(_class, f"__{_name}__", _comparison(getattr(operator, _name)))
+    for _name, _function in _VALUES.items():
+        setattr(_class, f"__{_name}__", _fixing(_function))
+    for _name, _function in _OF_VALUES.items():
+        setattr(_class, f"__{_name}__", _on_value(_function))
 
 _maximum, _minimum = _arithmetic(max, jnp.maximum), _arithmetic(min, jnp.minimum)
 
@@ -375,6 +438,11 @@ def fixed(value: Any) -> Any:
     """A traced number as a float that later calls must find again."""
     number = getattr(value.node, "number", None)
     return float(value if number is None else number)
+
+
+def settled(value: Any) -> Any:
+    """A value that Python keeps: a number of a trace is fixed, and guarded."""
+    return _fixed(value, _the_value) if isinstance(value, NUMBERS) else value
 
 
 def plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Floats in attributes, globals and closures that change from call to call.
+"""Numbers in attributes, globals and closures that change from call to call.
 
 One that has changed once is an input of the next program: while the function is traced, a
-:class:`~torch_jax.tape.Number` stands in its place.
+:class:`~torch_jax.tape.Number` or :class:`~torch_jax.tape.Integer` stands in its place.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_jax.places import Item, put, same
-from torch_jax.tape import Changed, Number
+from torch_jax.tape import Changed, number_of
 
+CLASSES = (float, int)
 _KINDS = ("dict", "cell")
 
 
 def varies(item: Item, now: Any) -> bool:
-    """Whether a place holds another float than before."""
-    both = type(item.value) is float and type(now) is float
-    return both and item.kind in _KINDS and not same(item.value, now)
+    """Whether a place holds another number than before, of one class."""
+    alike = type(item.value) is type(now) and type(now) in CLASSES
+    return alike and item.kind in _KINDS and not same(item.value, now)
 
 
 @contextmanager
-def lifted(capture: Any, items: Iterable[Item]) -> Iterator[None]:
-    """Context in which numbers stand in these places, where they hold floats."""
+def lifted(capture: Any, items: Iterable[Item]) -> Iterator[list[tuple[Item, int]]]:
+    """Context in which numbers of the trace stand in these places; its slots of the tape."""
     there = [(item, item.now()) for item in items]
     numbers = []
     for item, value in there:
-        if type(value) is float:
-            slot = capture.tape.record(_Read(item), (), value)
-            numbers.append((item, value, Number(capture, slot)))
+        if type(value) in CLASSES:
+            slot = capture.tape.record(_Read(item, type(value)), (), value)
+            numbers.append((item, value, number_of(capture, slot, value)))
             put(*numbers[-1][::2])
     try:
-        yield
+        yield [(item, number.slot) for item, _, number in numbers]
     finally:
         for item, value, number in numbers:
             if item.now() is number:
@@ -41,13 +42,13 @@ def lifted(capture: Any, items: Iterable[Item]) -> Iterator[None]:
 
 
 class _Read:
-    """A step of the tape that reads the float anew."""
+    """A step of the tape that reads the number anew."""
 
-    def __init__(self, item: Item):
-        self.item = item
+    def __init__(self, item: Item, kind: type):
+        self.item, self.kind = item, kind
 
-    def __call__(self) -> float:
+    def __call__(self) -> Any:
         value = self.item.now()
-        if type(value) is not float:
-            raise Changed(f"{self.item.label} was a float, now it is {value!r}")
+        if type(value) is not self.kind:
+            raise Changed(f"{self.item.label} was of class {self.kind}, now it is {value!r}")
         return value

@@ -47,7 +47,7 @@ from torch_jax.places import MISSING, PLAIN, Item, numpy_state, on_class, put, r
 from torch_jax.reach import NOTHING, Reach, reach_of, union
 from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
 from torch_jax.storage import is_jax_storage
-from torch_jax.tape import Number
+from torch_jax.tape import NUMBERS
 from torch_jax.traced import is_traced
 
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
@@ -59,8 +59,8 @@ _GLOBAL_HOOKS = {
 _GROUPS = ("_parameters", "_buffers", "_modules")
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
-# Names of what tells a float from another number; ``x.float()`` does not.
-_TELLERS = {"float", "type", "numbers", "Number", "Real", "isscalar", "__class__"}
+# Names of what tells numbers of Python's from others; ``x.float()`` does not.
+_TELLERS = {"type", "numbers", "Number", "Real", "isscalar", "__class__"}
 # What these hold decides about lines of a log only; any new logger would be a change.
 _LOGGING = (logging.Filterer, logging.Manager, logging.PlaceHolder)
 # Modules of the standard library whose objects are containers of a user's values.
@@ -227,7 +227,7 @@ class Watch:
             self._object(value, label, reach)
 
     def _elements(self, value: Any, label: str, reach: Reach) -> None:
-        if isinstance(value, dict) and any(isinstance(v, Number) for v in value.values()):
+        if isinstance(value, dict) and any(isinstance(v, NUMBERS) for v in value.values()):
             return  # a group of an optimizer that steps, which has guards of its own
         item = self._note("contents", value, "", label, read=True)
         for index, element in enumerate(item.value):
@@ -403,7 +403,7 @@ class Watch:
         self._reads, self._counters = reads(names), counters(names)
 
     def _mark(self, item: Item, reach: Reach) -> None:
-        if self.counts(item, item.now()) or isinstance(item.value, Number):
+        if self.counts(item, item.now()) or isinstance(item.value, NUMBERS):
             item.read = False
         elif item.kind == "dict" and isinstance(item.key, str):
             known = {"forward"} | self._counters  # a counter that is no number
@@ -416,15 +416,17 @@ class Watch:
         """Whether the code that ran reads an attribute of this name."""
         return name in self._reads
 
-    def tells_numbers(self) -> bool:
-        """Whether the code that ran may tell a float from another number, or keep one."""
+    def tells_numbers(self, kind: type) -> bool:
+        """Whether the code that ran may tell numbers of this class from others."""
+        names, tellers = self._names | self._names_of_steps, _TELLERS | {kind.__name__}
+        return any(n.globals & tellers or n.attributes & _TELLERS for n in names)
+
+    def forget_cached(self) -> bool:
+        """Empty the cached functions that were met, which may keep numbers of this trace."""
         caches = [item.owner for item in self.items.values() if item.kind == "cache"]
         for cached in caches:
-            cached.cache_clear()  # it may keep a number of this trace
-        if caches:
-            return True
-        names = self._names | self._names_of_steps
-        return any(n.globals & _TELLERS or n.attributes & _TELLERS - {"float"} for n in names)
+            cached.cache_clear()
+        return bool(caches)
 
     def counts(self, item: Item, now: Any) -> bool:
         """Whether a number was only counted up or down: nothing else hangs on its value."""
