@@ -199,10 +199,10 @@ def unlifted(program: Any) -> Any:
         return program.module()
 
 
-def guards_of(size: Any) -> list[str]:
+def guards_of(size: Any) -> list[Any]:
     """What PyTorch has found to hold of the sizes that may change, of which ``size`` is one."""
     guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
-    return [str(guard.expr) for guard in guards]
+    return [guard.expr for guard in guards]
 
 
 def no_autocast() -> Any:

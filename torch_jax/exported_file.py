@@ -57,7 +57,13 @@ class Exported:
         """:meth:`call` with other weights; as a function of them it can be differentiated."""
         given = without_static(args, kwargs, self.header.get("static", {}))
         with jax.enable_x64(True):
-            return self.program.call(*self._converted((dict(weights), *given)))
+            try:
+                return self.program.call(*self._converted((dict(weights), *given)))
+            except NotImplementedError as error:
+                raise NotImplementedError(
+                    f"{error}: an exported program runs for its own sizes only. In place of "
+                    "jax.vmap take jax.lax.map, or export the model with the batch"
+                ) from error
 
     def _converted(self, arguments: tuple) -> tuple:
         """Arrays of the dtypes that the program takes."""
@@ -129,6 +135,9 @@ class Exported:
                 with archive.open(WEIGHTS, "w", force_zip64=True) as entry:
                     _write_safetensors(entry, self.weights)
 
+    def __reduce__(self) -> tuple:
+        return load, (self.serialize(vjp_order=int(self.program.has_vjp())),)
+
     def __repr__(self) -> str:
         lines = [f"{n}: {self.header.get(n)}" for n in ("inputs", "outputs", "platforms")]
         size = sum(np.dtype(w.dtype).itemsize * w.size for w in self.weights.values())
@@ -143,8 +152,13 @@ def load(source: str | os.PathLike | bytes) -> Exported:
       ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
-    where = "the bytes" if isinstance(source, bytes) else str(source)
-    file: Any = io.BytesIO(source) if isinstance(source, bytes) else source
+    file: Any = source
+    if isinstance(source, bytes | bytearray | memoryview):
+        file = io.BytesIO(source)
+    elif not hasattr(source, "read"):
+        file = os.fspath(source)
+    by_path = isinstance(file, str)
+    where = file if by_path else "the bytes"
     try:
         with zipfile.ZipFile(file) as archive:
             header = _header(archive, where)
@@ -154,11 +168,11 @@ def load(source: str | os.PathLike | bytes) -> Exported:
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ValueError(f"{where} is no exported model, or damaged: {error}") from error
     if beside is not None:
-        if isinstance(source, bytes):
+        if not by_path:
             raise ValueError("the weights are beside the file: load it by its path")
         if Path(beside).name != beside:
             raise ValueError(f"{where} names weights elsewhere: {beside!r}")
-        content = (Path(source).parent / beside).read_bytes()
+        content = (Path(file).parent / beside).read_bytes()
     weights = _read_safetensors(content, where if beside is None else beside)
     exported = Exported(_deserialized(program, header, where), weights, header)
     _check_weights(exported, where)

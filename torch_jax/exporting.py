@@ -10,6 +10,7 @@ True
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import os
@@ -68,9 +69,7 @@ class Exported(exported_file.Exported):
             return super().call(*args, **kwargs)
         args, kwargs = exported_file.without_static(args, kwargs, self.header.get("static", {}))
         self._held = self._held or {n: storage.wrap(w) for n, w in self.weights.items()}
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda tensor: tensor.to(_internals.DEVICE_TYPE), (args, kwargs)
-        )
+        args, kwargs = pytree.tree_map(_on_device, (args, kwargs))
         try:
             results = self._of_tensors(self._held, *args, **kwargs)
         except RuntimeError as error:  # with the operator's name around it
@@ -79,6 +78,19 @@ class Exported(exported_file.Exported):
             raise
         target = tensors[0].device
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(target), results)
+
+    def __reduce__(self) -> tuple:
+        return load, super().__reduce__()[1]
+
+
+def _on_device(leaf: Any) -> Any:
+    """A tensor or an array as a tensor on device ``jax``; all else as it is."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(_internals.DEVICE_TYPE)
+    if not isinstance(leaf, np.ndarray | jax.Array):
+        return leaf
+    with x64():
+        return storage.wrap(jnp.asarray(leaf))
 
 
 def load(source: str | os.PathLike | bytes) -> Exported:
@@ -123,7 +135,9 @@ def export(
       OperatorNotFound: it has an operator without a lowering.
     """
     device.wake()
-    kwargs = dict(kwargs or {})
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"args is a tuple of arguments, (x,), not a {type(args).__name__}")
+    args, kwargs, platforms = tuple(args), dict(kwargs or {}), _platforms(platforms)
     if isinstance(model, torch.export.ExportedProgram):
         if args or kwargs or dynamic_shapes is not None:
             raise TypeError("an ExportedProgram has its arguments and shapes already: give none")
@@ -131,7 +145,7 @@ def export(
     if dynamic_shapes is not None:
         with torch.no_grad():
             graph = torch.export.export(
-                model, *pytree.tree_map(_host, (args, kwargs)),
+                _module_on_host(model), *pytree.tree_map(_host, (args, kwargs)),
                 dynamic_shapes=dynamic_shapes,
             )  # fmt: skip
         return _of_graph(graph, platforms)
@@ -147,6 +161,25 @@ def export(
 
     weights = {name: _array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments.shapes, arguments.static, platforms)
+
+
+def _platforms(names: Any) -> tuple[str, ...] | None:
+    names = (names,) if isinstance(names, str) else tuple(names or ())
+    known = (*PLATFORMS, "rocm")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"platforms are of {known}, not {unknown[0]!r}")
+    return names or None
+
+
+def _module_on_host(model: Any) -> torch.nn.Module:
+    """A model as ``torch.export`` takes it: on the CPU, and a module."""
+    if not isinstance(model, torch.nn.Module):
+        module = torch.nn.Module()
+        module.forward = model
+        return module
+    if any(map(is_jax, _tensors_of(model).values())):
+        return copy.deepcopy(model).cpu()
+    return model
 
 
 def _called(model: Any, held: dict[str, torch.Tensor], args: tuple, kwargs: dict) -> Any:

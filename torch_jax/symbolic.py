@@ -152,21 +152,20 @@ def _without_checks(module: fx.GraphModule) -> None:
 
 def _decomposed(program: Any) -> Any:
     """The program in operators that have functions here."""
-    size = _a_symbol(program)
-    before = len(_internals.guards_of(size))
+    sizes = [n for shape in _shapes(program) for n in shape or () if isinstance(n, torch.SymInt)]
+    symbols = set().union(*(size.node.expr.free_symbols for size in sizes))
+    before = len(_internals.guards_of(sizes[0]))
     program = program.run_decompositions(_decompositions())
-    guards = _internals.guards_of(size)[before:]
-    if fixed := [guard for guard in guards if guard.startswith("Eq(")]:
+    guards = _internals.guards_of(sizes[0])[before:]
+    fixed = [
+        str(g) for g in guards if g.is_Relational and g.rel_op == "==" and g.free_symbols & symbols
+    ]
+    if fixed:
         raise NotTraceableError(
             f"PyTorch decomposes an operator of this program for {fixed} only, while sizes may "
             "change: export it with fixed sizes there"
         )
     return program
-
-
-def _a_symbol(program: Any) -> torch.SymInt:
-    sizes = (size for shape in _shapes(program) for size in shape or ())
-    return next(size for size in sizes if isinstance(size, torch.SymInt))
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
