@@ -23,9 +23,18 @@ class Setting(NamedTuple):
     help: str
 
     def parse(self, text: str) -> Any:
-        """Turn the text of an environment variable into a value of the default's type."""
+        """Turn the text of an environment variable into a value of the default's type.
+
+        Nothing is off where the setting is a switch, and the default elsewhere.
+        """
         kind: Callable[[str], Any] = type(self.default)
-        return text.lower() in ("1", "true", "on") if kind is bool else kind(text)
+        if kind is bool:
+            return _SWITCHES[text.lower()]
+        return kind(text) if text else self.default
+
+
+_SWITCHES = dict.fromkeys(("1", "true", "on", "yes"), True)
+_SWITCHES |= dict.fromkeys(("", "0", "false", "off", "no"), False)
 
 
 SETTINGS: dict[str, Setting] = {
@@ -117,9 +126,14 @@ listeners: list[Callable[[], None]] = []  # called after each change
 def get(name: str) -> Any:
     """Return the value of the setting ``name``; ``KeyError`` where there is none."""
     if name not in _values:
-        text = os.environ.get(f"TORCH_JAX_{name.upper()}")
-        setting = SETTINGS[name]
-        _values[name] = _checked(name, setting.default if text is None else setting.parse(text))
+        variable, setting = f"TORCH_JAX_{name.upper()}", SETTINGS[name]
+        text = os.environ.get(variable)
+        try:
+            value = setting.default if text is None else setting.parse(text)
+        except (KeyError, ValueError) as error:
+            kind = type(setting.default).__name__
+            raise ValueError(f"{variable} is {text!r}, which is no {kind}") from error
+        _values[name] = _checked(name, value)
     return _values[name]
 
 
