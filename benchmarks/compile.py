@@ -36,12 +36,12 @@ def run(name: str = "gpt") -> None:
         INDUCTOR: _inference(case, "cpu", "inductor"),
     }
     compare(f"{title}: inference", sample(inference, CALLS, ROUNDS), {BARE: 1.05})
-    training = {
-        OURS: _training(case, "jax", "jax"),
+    steps = {
+        OURS: training(case, "jax", "jax"),
         BARE: cases.bare_training(case),
-        INDUCTOR: _training(case, "cpu", "inductor"),
+        INDUCTOR: training(case, "cpu", "inductor"),
     }
-    compare(f"{title}: training step", sample(training, CALLS, ROUNDS), {BARE: 1.15})
+    compare(f"{title}: training step", sample(steps, CALLS, ROUNDS), {BARE: 1.15})
 
 
 def _inference(case: cases.Case, device: str, backend: str) -> cases.Call:
@@ -59,7 +59,8 @@ def _inference(case: cases.Case, device: str, backend: str) -> cases.Call:
     return forward
 
 
-def _training(case: cases.Case, device: str, backend: str) -> cases.Call:
+def training(case: cases.Case, device: str, backend: str) -> cases.Call:
+    """A training step whose model and optimizer are compiled by ``backend``."""
     model, batch = case.made()
     model = model.to(device)
     inputs, targets = (tensor.to(device) for tensor in batch)

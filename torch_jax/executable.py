@@ -139,9 +139,7 @@ class Executable:
         self._inputs = len(placeholders)
         held = graphs.tensors_of(graph)
         self._names = list(held)
-        with (
-            _internals.no_dispatch_modes()
-        ):  # AOTAutograd has a mode on, which takes no real tensors
+        with _internals.no_dispatch_modes():  # AOTAutograd's takes no real tensors
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
         self._is_full = False
