@@ -245,6 +245,7 @@ MODULES = {
 
 
 @pytest.mark.parametrize("make, dtype", MODULES.values(), ids=MODULES)
+@pytest.mark.slow
 def test_modules_are_trained(make, dtype):
     torch.manual_seed(0)
     module = make()
@@ -275,6 +276,7 @@ MASKS["both"] = MASKS["pairs"] | MASKS["keys"]
 
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("norm_first, activation", [(False, "relu"), (True, "gelu")])
+@pytest.mark.slow
 def test_transformers_in_evaluation_run_as_in_training(norm_first, activation, masks):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(
@@ -309,6 +311,7 @@ def test_einsum_runs_in_the_dtype_of_the_region(dtype):
         assert torch.einsum("bkhd,bqhd->bqkh", x, x).dtype == dtype
 
 
+@pytest.mark.slow
 def test_attention_runs_in_the_dtype_of_the_region():
     q = torch.randn(1, 2, 4, 8, device="jax", requires_grad=True)
     mask = torch.zeros(4, 4, device="jax")
@@ -349,6 +352,7 @@ def test_gradients_are_those_of_the_cpu_under_its_autocast():
 
 
 @pytest.mark.parametrize("dtype", LOWER, ids=str)
+@pytest.mark.slow
 def test_a_network_is_trained(dtype):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 1))
@@ -549,6 +553,7 @@ def test_the_default_dtype_is_pytorchs():
         assert (x @ x).dtype == torch.get_autocast_dtype("jax") == torch.float16
 
 
+@pytest.mark.slow
 def test_a_region_may_be_what_uses_the_device_first():
     program = """
 import sys, torch
@@ -774,6 +779,7 @@ def test_scaled_gradients_are_unscaled_for_clipping():
     torch.testing.assert_close(p.detach().cpu(), torch.full((3,), 1 - 3**-0.5))
 
 
+@pytest.mark.slow
 def test_a_gradient_penalty_with_scaled_gradients():
     """https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-penalty."""
 

@@ -40,6 +40,7 @@ def test_a_training_loop_compiles_in_its_first_steps_only():
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_changed_setting_is_never_stale():
     x, index = torch.arange(3.0, device="jax"), torch.tensor([5], device="jax")
     before = config.get("check_indices")

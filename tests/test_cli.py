@@ -51,6 +51,7 @@ def test_an_unknown_operator_is_an_error(capsys):
     assert "no operator aten.no_such_operator" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_list_may_be_cut_short():
     command = f"{sys.executable} -m torch_jax ops | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)

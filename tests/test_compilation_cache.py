@@ -59,6 +59,7 @@ def entries(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.entry"))
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_and_mends_what_is_damaged(tmp_path):
     directory = tmp_path / "new" / "cache"
     (expected, hits), errors = run(USE, TORCH_JAX_CACHE_DIR=str(directory))
@@ -80,6 +81,7 @@ def test_a_second_process_compiles_nothing_and_mends_what_is_damaged(tmp_path):
     assert all(path.read_bytes() != content for path, content in damaged.items())
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_warned_of_once():
     directory = "/proc/self/fd"  # where nobody may write, not even root
     (_, hits), errors = run(USE, TORCH_JAX_CACHE_DIR=directory)
@@ -125,6 +127,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("environment", "
 
 
 @pytest.mark.parametrize("name", ["before the first use", "after it", *SLOW])
+@pytest.mark.slow
 def test_what_the_user_tells_jax_comes_first(tmp_path, name):
     code, environment, is_used = USERS[name]
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
@@ -143,6 +146,7 @@ print(json.dumps([first, seconds]))
     assert theirs.exists() is is_used and (not is_used or any(theirs.iterdir()))
 
 
+@pytest.mark.slow
 def test_settings_switch_it_in_the_process(tmp_path):
     code = f"""
 import os, torch_jax

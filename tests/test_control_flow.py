@@ -54,6 +54,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("function, primitive", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.slow
 def test_the_same_in_eager_mode_under_a_trace_and_on_the_cpu(function, primitive, sign):
     x = sign * torch.arange(1.0, 5.0)
     expected = pytree.tree_leaves(function(x))
@@ -77,6 +78,7 @@ def causal(batch, head, i, j):
     return i >= j
 
 
+@pytest.mark.slow
 def test_flex_attention_with_a_score_function_and_with_a_mask():
     query = torch.randn(1, 2, 16, 8)
     expected = torch.nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)

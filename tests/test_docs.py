@@ -44,6 +44,7 @@ def test_the_page_of_operators_is_up_to_date():
 
 
 @pytest.mark.parametrize("name", ["how-an-op-is-found", "environment"])
+@pytest.mark.slow
 def test_a_page_shows_what_is_printed(name):
     page = (pages.DOCS / f"{name}.md").read_text()
     expected = [content for language, content in pages.blocks(page) if language == "text"]

@@ -251,6 +251,7 @@ def test_within_a_function_under_torch_jax_jit():
     assert_same(torch_jax.jit(lambda x: run(x) * 2)(to_jax(x)), model(x) * 2)
 
 
+@pytest.mark.slow
 def test_the_backend_is_found_without_an_import_and_dynamo_is_not_imported_for_it():
     code = """
 import sys, torch

@@ -134,6 +134,7 @@ def kinds(tensors):
     return [t.device.type for t in tensors]
 
 
+@pytest.mark.slow
 def test_factories_in_a_region_are_part_of_the_graph_and_never_stale():
     run, x = compiled(places), torch.ones(3, device="jax")
     before = kinds(run(x))

@@ -47,6 +47,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("model, inputs", MODELS.values(), ids=MODELS)
+@pytest.mark.slow
 def test_models_in_training_and_evaluation(model, inputs):
     check_model(model(), inputs())
 
@@ -91,6 +92,7 @@ def train(
 
 
 @pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+@pytest.mark.slow
 def test_twenty_training_steps_with_a_compiled_optimizer(kind):
     options = {"lr": 0.05} | ({"momentum": 0.9} if kind == "SGD" else {})
     # a bias before a norm has no gradient but rounding, which AdamW makes large

@@ -540,6 +540,7 @@ def test_compiled_functions_see_whether_it_is_enabled():
 
 
 @pytest.mark.parametrize("used", [False, True])
+@pytest.mark.slow
 def test_a_forked_process(used):
     """Where the parent has used the device, the child's factories make CPU tensors again."""
     script = f"""

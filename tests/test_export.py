@@ -140,6 +140,7 @@ def some_slow(names, *slow: str) -> list:
 
 
 @pytest.mark.parametrize("name", some_slow(MODELS, "gpt2", "llama", "t5", "umt5", "resnet"))
+@pytest.mark.slow
 def test_round_trips(name):
     model, args, kwargs, expected = made(name)
     blob = torch_jax.export(model, args, kwargs).serialize()
@@ -254,6 +255,7 @@ DYNAMIC = {
 
 
 @pytest.mark.parametrize("name", some_slow(DYNAMIC, "lstm", "bert", "gpt2", "llama", "t5"))
+@pytest.mark.slow
 def test_sizes_that_may_change(name):
     torch.manual_seed(0)
     make, shapes, arguments, sizes = DYNAMIC[name]
@@ -304,6 +306,7 @@ SYMBOLIC = {
 
 
 @pytest.mark.parametrize("name", SYMBOLIC)
+@pytest.mark.slow
 def test_operators_on_sizes_that_may_change(name):
     torch.manual_seed(0)
     model = Function(SYMBOLIC[name])

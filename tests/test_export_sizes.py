@@ -107,6 +107,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.slow
 def test_of_images(name):
     torch.manual_seed(0)
     images = [torch.randn(2, 3, size, 8) for size in (10, 7, 16)]

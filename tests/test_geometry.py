@@ -149,6 +149,7 @@ def test_reading_a_chain_of_views(chain):
 
 @SETTINGS
 @given(chains(), st.data())
+@pytest.mark.slow
 def test_writing_through_a_chain_of_views(chain, data):
     shape, views = chain
     pairs = [_pair(shape)]

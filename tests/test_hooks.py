@@ -255,6 +255,7 @@ REPARAMETRIZE = [
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
 @pytest.mark.parametrize("change", REPARAMETRIZE)
 @pytest.mark.parametrize("late", [False, True])
+@pytest.mark.slow
 def test_reparametrized_layers_train_and_move(change, late):
     """Reparametrized on the CPU and moved, or (``late``) on the device."""
     torch.manual_seed(0)

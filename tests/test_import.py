@@ -34,6 +34,7 @@ USE = "print((torch.ones(2, device='jax') + 1).tolist())"
     "imports",
     ["import torch", "import torch_jax; import torch", "import torch; import torch_jax"],
 )
+@pytest.mark.slow
 def test_the_device_is_there_in_any_order_of_imports(imports):
     assert output(f"{imports}; {USE}") == "[2.0, 2.0]"
 
@@ -43,6 +44,7 @@ def test_import_torch_imports_neither_jax_nor_the_table():
     assert output(code) == "False False"
 
 
+@pytest.mark.slow
 def test_autoload_can_be_switched_off_and_the_package_imported_by_hand():
     off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = run(f"import torch; {USE}", **off)
@@ -50,6 +52,7 @@ def test_autoload_can_be_switched_off_and_the_package_imported_by_hand():
     assert output(f"import torch; import torch_jax; {USE}", **off) == "[2.0, 2.0]"
 
 
+@pytest.mark.slow
 def test_registering_twice_does_nothing():
     code = f"import torch, torch_jax; torch_jax._autoload(); torch_jax._autoload(); {USE}"
     assert output(code) == "[2.0, 2.0]"
@@ -64,6 +67,7 @@ def test_a_broken_jax_leaves_torch_working_and_says_so_at_first_use(tmp_path):
     assert "this jax is broken" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_subprocess_started_by_spawn(tmp_path):
     script = tmp_path / "spawn.py"
     script.write_text(
@@ -82,6 +86,7 @@ def test_a_subprocess_started_by_spawn(tmp_path):
     assert done.stdout.strip() == "[2.0, 2.0]", done.stderr
 
 
+@pytest.mark.slow
 def test_threads_may_race_for_the_first_use():
     code = (
         "import torch, threading\n"
@@ -95,6 +100,7 @@ def test_threads_may_race_for_the_first_use():
     assert output(code) == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]"
 
 
+@pytest.mark.slow
 def test_loading_a_file_may_be_the_first_use(tmp_path):
     path = str(tmp_path / "x.pt")
     output(f"import torch; torch.save(torch.ones(2, device='jax'), {path!r})")
@@ -119,6 +125,7 @@ def test_import_torch_gets_less_than_60_ms_slower():
     assert slower < 0.060, f"import torch is {slower * 1e3:.0f} ms slower"
 
 
+@pytest.mark.slow
 def test_the_users_own_x64_setting_is_never_changed():
     code = (
         "import torch, jax, jax.numpy as jnp\n"
@@ -130,6 +137,7 @@ def test_the_users_own_x64_setting_is_never_changed():
     assert output(code) == "False False int32 torch.float64"
 
 
+@pytest.mark.slow
 def test_compiling_a_function_imports_no_other_compiler():
     code = "import sys, torch, torch_jax; square = torch_jax.jit(lambda x: x @ x)"
     code += "; square(torch.ones(2, 2, device='jax')); print('torch._dynamo' in sys.modules)"

@@ -69,6 +69,7 @@ def assert_close(actual, expected, tolerance=2e-5):
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.slow
 def test_graphs_of_every_origin(make):
     model, tokens = everyday()
     expected = model(tokens)
@@ -209,6 +210,7 @@ class Wrapped(nn.Module):
 
 
 @pytest.mark.parametrize("function, primitive", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
+@pytest.mark.slow
 def test_higher_order_operators_become_jax_control_flow(function, primitive):
     x = torch.arange(-1.0, 3.0)
     run = JaxInterpreter(torch.export.export(Wrapped(function), (x,)))
@@ -388,6 +390,7 @@ def test_a_graph_of_any_number_of_arguments():
     np.testing.assert_array_equal(JaxInterpreter(fx.symbolic_trace(Sum()))(ones, ones), ones * 2)
 
 
+@pytest.mark.slow
 def test_what_was_traced_before_the_first_interpreter_is_no_harm():
     code = """
 import jax, numpy, torch, torch_jax

@@ -449,11 +449,13 @@ def _two_groups(parameters: list) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.slow
 def test_optimizers_step_as_they_do_eagerly(optimizer):
     check(mlp(optimizer))
 
 
 @pytest.mark.parametrize("optimizer", TWO_PROGRAMS.values(), ids=TWO_PROGRAMS)
+@pytest.mark.slow
 def test_optimizers_whose_first_step_is_another(optimizer):
     check(mlp(optimizer), traces=2)
 

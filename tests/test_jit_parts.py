@@ -202,6 +202,7 @@ def test_new_loggers_are_no_change():
 # --- threads --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_other_threads_use_a_model_while_it_is_traced():
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(12)]).to("jax")
     x = torch.randn(4, 8, device="jax")

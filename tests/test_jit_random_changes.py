@@ -116,6 +116,7 @@ def check(events: list[tuple[str, int]]) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_one_change(name):
     check([(name, 2), STEP, (name, 0)])
 

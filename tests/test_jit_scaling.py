@@ -79,6 +79,7 @@ CASES = [(name, False) for name in OPTIMIZERS] + [("adam", True), ("adamw fused"
 
 
 @pytest.mark.parametrize("name, clip", CASES)
+@pytest.mark.slow
 def test_training_is_that_of_eager_and_of_the_cpu(name, clip):
     make = OPTIMIZERS[name]
     eager, jitted = Training("jax", make, clip=clip), Training("jax", make, True, clip)

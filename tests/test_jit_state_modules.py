@@ -345,6 +345,7 @@ def gradients_that_add_up() -> Case:
 
 
 @pytest.mark.parametrize("case", route.values(), ids=route)
+@pytest.mark.slow
 def test_a_value_that_changed_is_seen(case):
     check_changes(case)
 

@@ -275,6 +275,7 @@ def the_state_of_a_generator() -> Case:
 
 
 @pytest.mark.parametrize("case", route.values(), ids=route)
+@pytest.mark.slow
 def test_a_value_that_changed_is_seen(case):
     check_changes(case)
 

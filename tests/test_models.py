@@ -56,6 +56,7 @@ def _next_token_loss(model, tokens):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.slow
 def test_recurrent_networks_train(kind):
     torch.manual_seed(0)
     tokens = torch.randint(0, 11, (3, 7))
@@ -66,6 +67,7 @@ def _classifier_loss(model, images, labels):
     return F.cross_entropy(model(images), labels, label_smoothing=0.1)
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_trains_and_evaluates():
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -93,6 +95,7 @@ def test_a_convolutional_network_trains_and_evaluates():
     assert_same(model.to("jax")(batches[0][0].to("jax")), expected, scale=2)
 
 
+@pytest.mark.slow
 def test_an_encoder_layer_with_masks_trains():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=True)
@@ -137,6 +140,7 @@ def _hf(name: str):
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "umt5"])
+@pytest.mark.slow
 def test_transformers_models_give_the_same_loss_and_gradients(name):
     model = _hf(name)
     tokens = torch.randint(1, 40, (2, 7))
@@ -159,6 +163,7 @@ def test_transformers_models_give_the_same_loss_and_gradients(name):
             assert_same(p.grad, gradients[n], strides=False, scale=5)
 
 
+@pytest.mark.slow
 def test_generation_with_a_cache_gives_the_same_tokens():
     model = _hf("gpt2")
     tokens = torch.randint(1, 40, (1, 4))
@@ -210,6 +215,7 @@ def test_double_backward_and_hooks():
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("run", ["eager", "jit", "compile"])
+@pytest.mark.slow
 def test_encoder_layers_in_inference(run, norm_first):
     """PyTorch calls one operator for a whole layer, and one for attention."""
     torch.manual_seed(0)

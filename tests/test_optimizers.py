@@ -118,6 +118,7 @@ def compare(name, jax_variant, cpu_variant):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_default(name):
     compare(name, {}, {})
 
@@ -136,6 +137,7 @@ def test_fused(name):
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("name", CAPTURABLE)
+@pytest.mark.slow
 def test_capturable(name, foreach):
     # the CPU has no capturable optimizers: what counts is that the steps are the same
     kind, options = CASES[name]
@@ -220,6 +222,7 @@ def test_gradients_are_clipped_alike():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ["sgd_momentum", "adam", "adamw"])
+@pytest.mark.slow
 def test_dtypes(name, dtype):
     kind, options = CASES[name]
     for variant in ({"fused": True}, {"foreach": True}):

@@ -153,6 +153,7 @@ def _run(directory, script: str, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
+@pytest.mark.slow
 def test_a_fork_before_the_device_is_used_is_like_any_process(forks):
     assert forks["unused"] == [[[2.0, 2.0], False], 5]
 

@@ -34,6 +34,7 @@ def _pairs():
 
 
 @pytest.mark.parametrize("operation", [torch.mul, torch.div, torch.eq])
+@pytest.mark.slow
 def test_pairs_of_dtypes(operation):
     for a, b in _pairs():
         if torch.result_type(a, b) == torch.complex32:  # XLA has no such dtype
@@ -42,6 +43,7 @@ def test_pairs_of_dtypes(operation):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.slow
 def test_numbers(number):
     for dtype in DTYPES:
         for shape in ((2,), ()):

@@ -316,6 +316,7 @@ def _history(function: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore:.* was traced 5 times")
 @pytest.mark.parametrize("function", EXECUTED)
+@pytest.mark.slow
 def test_the_same_numbers_and_the_same_states_in_every_executor(function):
     expected = _history(function)
     compiled = torch_jax.jit(function)
@@ -400,6 +401,7 @@ def _checkpointed(reentrant: bool, preserve: bool) -> Callable[[torch.Tensor], t
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("preserve", [True, False])
 @pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.slow
 def test_checkpoints_replay_the_masks_of_dropout(reentrant, preserve, compiled):
     def results(function) -> list[Any]:
         torch.manual_seed(4)

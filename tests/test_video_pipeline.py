@@ -106,6 +106,7 @@ def test_a_stage_that_is_missing_differs(cpu):
 # --- on device jax --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_prompt_is_encoded_by_a_model_that_another_thread_loaded(workers, cpu):
     models, result = build(), Result()
     encoder = workers.submit(load, models.text_encoder, "jax")

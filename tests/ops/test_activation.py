@@ -89,6 +89,7 @@ def test_second_derivatives():
 
 @pytest.mark.parametrize("f", [F.softmax, F.log_softmax, F.softmin], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.slow
 def test_softmax(f, dtype):
     x = make(dtype, 3, 4, 5, grad=True)
     for dim in (0, 1, -1):

@@ -86,6 +86,7 @@ def test_dropout(p):
 
 
 @pytest.mark.parametrize("function", [F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout])
+@pytest.mark.slow
 def test_other_dropouts(function):
     x = torch.randn(64, 32, 4, 4, device="jax")
     torch.manual_seed(0)

@@ -91,6 +91,7 @@ def test_out():
 
 
 @pytest.mark.parametrize("center", [False, True])
+@pytest.mark.slow
 def test_spectrograms_there_and_back(center):
     window = torch.hann_window(16)
     x = randn(2, 80)

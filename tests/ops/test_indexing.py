@@ -200,6 +200,7 @@ def test_take_and_put():
 
 @pytest.mark.filterwarnings("ignore:The reduce argument")
 @pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.slow
 def test_gather_and_scatter(dim):
     i = torch.randint(0, 4, (3, 4, 2))
     s = torch.randn(4, 5, 3)  # larger than the index
@@ -230,6 +231,7 @@ def test_scatter_dtypes(dtype):
 
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.slow
 def test_scatter_reduce(reduce, include_self):
     i = torch.tensor([[0, 0, 3], [3, 3, 3]])
 

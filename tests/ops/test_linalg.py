@@ -37,6 +37,7 @@ rectangles = pytest.mark.parametrize("shape", TALL_AND_WIDE, ids=str)
 
 @dtypes
 @shapes
+@pytest.mark.slow
 def test_determinants_and_inverses(shape, dtype):
     a = invertible(*shape, dtype=dtype)
     for function in (L.det, L.inv, L.slogdet, lambda a: L.inv_ex(a)[0]):
@@ -47,6 +48,7 @@ def test_determinants_and_inverses(shape, dtype):
 
 @dtypes
 @shapes
+@pytest.mark.slow
 def test_solve(shape, dtype):
     a, b = invertible(*shape, dtype=dtype), matrix(*shape, dtype=dtype, seed=1)
     for left in (True, False):
@@ -57,6 +59,7 @@ def test_solve(shape, dtype):
     same(lambda a, b: L.solve_ex(a, b).result, a, b)
 
 
+@pytest.mark.slow
 def test_solve_broadcasts():
     a = invertible(2, 1, 3, 3)
     same(L.solve, a, matrix(4, 3, 2))
@@ -132,6 +135,7 @@ def test_triangular(left, upper, dtype):
 
 @dtypes
 @pytest.mark.parametrize("hermitian", [False, True])
+@pytest.mark.slow
 def test_indefinite(hermitian, dtype):
     a = matrix(2, 6, 6, dtype=dtype).detach()
     a.diagonal(dim1=-2, dim2=-1)[:, ::2] = 0  # asks for blocks of two
@@ -147,6 +151,7 @@ def test_indefinite(hermitian, dtype):
 
 @dtypes
 @rectangles
+@pytest.mark.slow
 def test_qr(shape, dtype):
     a = matrix(*shape, dtype=dtype)
 
@@ -160,6 +165,7 @@ def test_qr(shape, dtype):
 
 
 @dtypes
+@pytest.mark.slow
 def test_reflectors(dtype):
     a, other = matrix(4, 3, dtype=dtype).detach(), matrix(4, 4, dtype=dtype).detach()
     reflectors, scales = torch.geqrf(a)
@@ -185,6 +191,7 @@ def test_eigh(shape, dtype):
 
 @dtypes
 @shapes
+@pytest.mark.slow
 def test_eig(shape, dtype):
     a = matrix(*shape, dtype=dtype)
 
@@ -284,6 +291,7 @@ def test_out():
     same(into, invertible(3, 3).detach())
 
 
+@pytest.mark.slow
 def test_errors():
     singular = torch.zeros(3, 3)
     for function in (L.inv, L.cholesky, L.lu_factor, lambda a: L.solve(a, a), torch.cholesky):

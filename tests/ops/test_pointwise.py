@@ -231,6 +231,7 @@ def test_where_and_masks():
 
 
 @named([torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge])
+@pytest.mark.slow
 def test_comparisons(f):
     check(f, *pairs())
     for a, b in itertools.product([torch.bool, torch.uint8, torch.int64, torch.float32], repeat=2):

@@ -72,6 +72,7 @@ CONTINUOUS = {
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
+@pytest.mark.slow
 def test_continuous(name):
     draw, distribution = CONTINUOUS[name]
     follows(draw(), distribution)
@@ -237,6 +238,7 @@ DRAWS = [
 
 
 @pytest.mark.parametrize("device", ["cpu", "jax"])
+@pytest.mark.slow
 def test_generators(device):
     first = torch.Generator(device).manual_seed(7)
     once = [draw(first).tolist() for draw in DRAWS]

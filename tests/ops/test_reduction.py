@@ -20,6 +20,7 @@ def named(functions):
 
 @named([torch.sum, torch.nansum])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
+@pytest.mark.slow
 def test_sums(f, dtype):
     if f is torch.nansum and dtype.is_complex:
         return check_raises(f, make(dtype, 3))
@@ -42,6 +43,7 @@ def test_products(dtype):
 
 
 @named([torch.mean, torch.nanmean])
+@pytest.mark.slow
 def test_means(f):
     for dtype in FLOATS[: 3 if f is torch.nanmean else 4]:
         x = make(dtype, 3, 4, 5, grad=True)

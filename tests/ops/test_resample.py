@@ -95,6 +95,7 @@ def test_shuffles():
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.slow
 def test_pad(mode, n):
     pad = [1, 2, 2, 0, 0, 1][: 2 * n]
     check(lambda x: F.pad(x, pad, mode), leaf(2, 3, *SIZES[n]))

@@ -50,6 +50,7 @@ LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
         {"bias": False},
     ],
 )
+@pytest.mark.slow
 def test_layers(kind, options):
     torch.manual_seed(0)
     compare(LAYERS[kind](3, 4, **options), torch.randn(2, 5, 3))
@@ -67,6 +68,7 @@ def test_relu_and_double_precision():
 
 
 @pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.slow
 def test_unbatched_with_initial_state(kind):
     torch.manual_seed(0)
     h = torch.randn(1, 4)

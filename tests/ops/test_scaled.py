@@ -32,6 +32,7 @@ def test_scaled_product(out_dtype, rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.slow
 def test_groups(dtype):
     def leaf(*shape):
         return make(*shape, dtype=dtype).requires_grad_(True)

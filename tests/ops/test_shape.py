@@ -84,6 +84,7 @@ def test_repeat_interleave():
 
 
 @pytest.mark.parametrize("diagonal", [-5, -1, 0, 2])
+@pytest.mark.slow
 def test_triangles(diagonal):
     for x in many(2, 3, 4):
         check(lambda x: x.tril(diagonal), x)

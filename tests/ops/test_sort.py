@@ -75,6 +75,7 @@ def test_kthvalue_and_mode(keepdim):
 
 
 @pytest.mark.parametrize("name", ["median", "nanmedian"])
+@pytest.mark.slow
 def test_median(name):
     median = getattr(torch, name)
     for shape in ((5,), (4,), (3, 6)):

@@ -46,6 +46,7 @@ def test_against_scipy(name):
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
+@pytest.mark.slow
 def test_polynomials(name):
     f = getattr(torch.special, name)
     n = torch.tensor([-2.0, -0.5, 0, 0.5, 1, 2, 3, 5, 6, 7, 9, 20, 127, 513, 1e19, INF, NAN])
@@ -77,6 +78,7 @@ def test_polygamma_at_limits(n):
 
 @pytest.mark.parametrize("f", [torch.special.gammainc, torch.special.gammaincc])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.slow
 def test_incomplete_gamma(f, dtype):
     edges = torch.tensor([0.0, 0.5, 3.0, -1.0, INF, NAN]).to(dtype)
     check(f, edges[:, None], edges)

@@ -86,6 +86,7 @@ def test_special(name):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
+@pytest.mark.slow
 def test_polygamma(n):
     x = torch.cat([make(torch.float32, 20).abs() + 0.1, -make(torch.float32, 5).abs() - 0.1])
     check(lambda x: torch.polygamma(n, x), x, scale=5)
