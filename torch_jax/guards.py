@@ -19,7 +19,7 @@ from torch_jax import _internals, errors
 from torch_jax.containers import StandIns, is_container
 from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
 from torch_jax.tape import Changed
-from torch_jax.varying import varies
+from torch_jax.varying import elements, varies
 
 _storage_of = torch.Tensor.untyped_storage
 _cell_contents = attrgetter("cell_contents")
@@ -77,7 +77,8 @@ class Guards:
                 self._full += views
         self._contents = [v for i in by_kind["contents"] for v in i.value]
         self._others = [*by_kind["bytes"], *by_kind["cache"], *by_kind["keys"]]
-        self._referents = [*by_kind["weak"], *by_kind["context"], *by_kind["number"]]
+        kinds = ("weak", "context", "number", "element")
+        self._referents = [item for kind in kinds for item in by_kind[kind]]
         self._leaves = [tensor for tensor, _ in self.gradients]
         self._leaf_gradients = [gradient for _, gradient in self.gradients]
         sure = chain.from_iterable(values for _, _, values in self._sure)
@@ -148,7 +149,9 @@ class Guards:
 
     def varying(self) -> list[Item]:
         """Places of numbers that are others now."""
-        return [item for item in self.items if varies(item, item.now())]
+        contents = [elements(item) for item in self.items if item.kind == "contents"]
+        places = chain(self.items, chain.from_iterable(contents))
+        return [item for item in places if varies(item, item.now())]
 
     @staticmethod
     def _now(item: Item, stand_ins: StandIns) -> Any:

@@ -39,6 +39,7 @@ class Names(NamedTuple):
       probes: attributes that are asked for by a text, and may be missing.
       counts: globals, attributes and cells that it does nothing with but ``+=`` and ``-=``; they
         are not among the others.
+      tells: names of classes, and of what else it asks with ``isinstance`` or ``type``.
       everything: it may look at attributes of any name.
     """
 
@@ -49,6 +50,7 @@ class Names(NamedTuple):
     stores: frozenset[str]
     global_stores: frozenset[str]
     counts: frozenset[str]
+    tells: frozenset[str]
     everything: bool
 
     @property
@@ -86,6 +88,7 @@ def names_of(code: CodeType) -> Names:
             for kind, values in found.items():
                 values |= getattr(names, kind)
     everything |= bool((found["globals"] | found["attributes"]) & _ALL)
+    found["tells"] |= _told(instructions, found["globals"], found["attributes"])
     sets = {kind: frozenset(values) for kind, values in found.items()}
     return Names(**sets, everything=everything)
 
@@ -102,6 +105,31 @@ def _sort(instruction: dis.Instruction, found: dict[str, set[str]]) -> None:
         found["cells"].add(value)
     elif name == "STORE_GLOBAL":
         found["global_stores"].add(value)
+
+
+def _told(instructions: list[dis.Instruction], names: set[str], attributes: set[str]) -> set[str]:
+    """Names among which are those of the classes that code asks for."""
+    if "type" in names or "__class__" in attributes:
+        return names | attributes
+    if any(instruction.opname == "MATCH_CLASS" for instruction in instructions):
+        return names | attributes
+    told = attributes & {"isscalar"}
+    for at, instruction in enumerate(instructions):
+        if instruction.opname in _GLOBAL and instruction.argval in ("isinstance", "issubclass"):
+            told |= _named_in_call(instructions, at)
+    return told
+
+
+def _named_in_call(instructions: list[dis.Instruction], at: int) -> set[str]:
+    """The names in the call of the function that is loaded at ``at``."""
+    depth, named = 0, set()
+    for instruction in instructions[at + 1 :]:
+        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        if instruction.opname.startswith("CALL") and depth < 0:
+            break
+        if instruction.opname in _GLOBAL | _ATTRIBUTE:
+            named.add(instruction.argval)
+    return named
 
 
 def _counts(instructions: list[dis.Instruction]) -> set[str]:

@@ -26,6 +26,7 @@ from torch_jax.host import is_host
 from torch_jax.places import MISSING, Item, read_place
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
+from torch_jax.traced import NotTraceableError
 
 _GLOBAL_STEP_HOOKS = [
     value
@@ -254,7 +255,7 @@ class Optimizers:
         self.capture.restore.append(functools.partial(self._restore, optimizer))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
-        if not _is_lifted(value):
+        if not _is_lifted(value) or self._is_set_here(optimizer.param_groups[index], key, value):
             return value
         if type(value) is float:
             return self._number(optimizer, index, key, None)
@@ -262,6 +263,16 @@ class Optimizers:
         return tuple(
             self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
         )
+
+    def _is_set_here(self, group: dict, key: str, value: Any) -> bool:
+        """Whether the function puts a value of its own in the place of one that is an input."""
+        items = self.capture.watch.items
+        if isinstance(value, tape.NUMBERS):
+            if not items.keys() & {("element", id(group), key), ("contents", id(group), "")}:
+                raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
+            return True
+        item = items.get(("element", id(group), key))
+        return item is not None and isinstance(item.value, tape.NUMBERS)
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
@@ -382,7 +393,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _is_lifted(value: Any) -> bool:
     """Whether a value of a group holds numbers that become inputs."""
     parts = value if isinstance(value, tuple) else (value,)
-    return any(type(part) is float for part in parts)
+    return any(type(part) is float or isinstance(part, tape.NUMBERS) for part in parts)
 
 
 def _step_hooks(optimizer: Any) -> list[dict]:

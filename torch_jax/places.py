@@ -27,6 +27,7 @@ class Item:
     ``kind`` is one of
 
     - ``dict``: an attribute in an object's ``__dict__``, a global, or an element of a dict;
+    - ``element``: an element of a dict, where the others are other places;
     - ``attr``: what ``getattr`` gives: a slot, or a function's defaults;
     - ``class``: what a class and its bases say of a name, no descriptor asked;
     - ``type``: the class of an object;
@@ -101,6 +102,7 @@ def _class_there(owner: Any, key: Any) -> Any:
 
 _READERS: dict[str, Callable[[Any, Any], Any]] = {
     "dict": lambda owner, key: owner.get(key, MISSING),
+    "element": lambda owner, key: owner.get(key, MISSING),
     "attr": slot,
     "class": on_class,
     "type": lambda owner, key: type(owner),
@@ -127,7 +129,7 @@ def read_place(kind: str, owner: Any, key: Any) -> Any:
 def put(item: Item, value: Any) -> None:
     """Make ``value`` stand at the item's place."""
     owner, key = item.owner, item.key
-    if item.kind == "dict":
+    if item.kind in ("dict", "element"):
         owner.pop(key, None) if value is MISSING else owner.__setitem__(key, value)
     elif item.kind in ("attr", "class"):
         delattr(owner, key) if value is MISSING else setattr(owner, key, value)

@@ -50,6 +50,7 @@ def trace(
     """
     tracing = Tracing(function, leaves, form, numbers, parts)
     with varying.lifted(tracing.capture, places) as lifted:
+        tracing.watch.lifted = {id(item.owner) for item, _ in lifted if item.kind == "element"}
         unnamed: list[tuple] = []
         unnamed += [
             (i, type(leaves[i]), slot) for slot, i in tracing.fills.items() if i in changing

@@ -14,13 +14,23 @@ from torch_jax.places import Item, put, same
 from torch_jax.tape import Changed, number_of
 
 CLASSES = (float, int)
-_KINDS = ("dict", "cell")
+_KINDS = ("dict", "cell", "element")
 
 
 def varies(item: Item, now: Any) -> bool:
     """Whether a place holds another number than before, of one class."""
     alike = type(item.value) is type(now) and type(now) in CLASSES
     return alike and item.kind in _KINDS and not same(item.value, now)
+
+
+def elements(item: Item) -> list[Item]:
+    """The places in a dict of which all is guarded, with what stood there."""
+    half = len(item.value) // 2
+    keys, values = item.value[:half], item.value[half:]
+    if not isinstance(item.owner, dict) or tuple(item.owner) != keys:
+        return []
+    pairs = zip(keys, values, strict=True)
+    return [Item("element", item.owner, k, v, f"{item.label}[{k!r}]") for k, v in pairs]
 
 
 @contextmanager

@@ -59,8 +59,8 @@ _GLOBAL_HOOKS = {
 _GROUPS = ("_parameters", "_buffers", "_modules")
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _ENVIRONMENT = getattr(os.environ, "_data", os.environ)
-# Names of what tells numbers of Python's from others; ``x.float()`` does not.
-_TELLERS = {"type", "numbers", "Number", "Real", "isscalar", "__class__"}
+# Names of what tells numbers of any class from other values.
+_TELLERS = {"numbers", "Number", "Real", "Rational", "Integral", "isscalar"}
 # What these hold decides about lines of a log only; any new logger would be a change.
 _LOGGING = (logging.Filterer, logging.Manager, logging.PlaceHolder)
 # Modules of the standard library whose objects are containers of a user's values.
@@ -68,7 +68,7 @@ _CONTAINERS = ("collections", "types", "argparse", "configparser")
 
 
 _NONE: frozenset[str] = frozenset()
-_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
+_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
 
 
 class Watch:
@@ -76,6 +76,7 @@ class Watch:
 
     def __init__(self, on_object: Callable[[Any], None] = lambda value: None):
         self.items: dict[tuple, Item] = {}
+        self.lifted: set[int] = set()  # dicts of which elements are numbers of the trace
         self.on_object = on_object  # told of modules and optimizers, when they are first met
         self.tensors: dict[int, torch.Tensor] = {}
         self.made: made.Instances = {}  # objects of the result, which each call makes anew
@@ -227,11 +228,20 @@ class Watch:
             self._object(value, label, reach)
 
     def _elements(self, value: Any, label: str, reach: Reach) -> None:
+        if id(value) in self.lifted:
+            self._each_element(value, label, reach)
+            return
         if isinstance(value, dict) and any(isinstance(v, NUMBERS) for v in value.values()):
             return  # a group of an optimizer that steps, which has guards of its own
         item = self._note("contents", value, "", label, read=True)
         for index, element in enumerate(item.value):
             self._walk(element, f"{label}[{index}]", reach)
+
+    def _each_element(self, value: dict, label: str, reach: Reach) -> None:
+        self._note("keys", value, "", label, read=True)
+        for key, element in value.items():
+            self._note("element", value, key, f"{label}[{key!r}]", read=True)
+            self._walk(element, f"{label}[{key!r}]", reach)
 
     def _fixed(self, value: Any, label: str, reach: Reach) -> None:
         for index, element in enumerate(value):
@@ -418,8 +428,11 @@ class Watch:
 
     def tells_numbers(self, kind: type) -> bool:
         """Whether the code that ran may tell numbers of this class from others."""
-        names, tellers = self._names | self._names_of_steps, _TELLERS | {kind.__name__}
-        return any(n.globals & tellers or n.attributes & _TELLERS for n in names)
+        names = self._names | self._names_of_steps
+        told = frozenset().union(*(n.tells for n in names))
+        if told & (_TELLERS | {kind.__name__}):
+            return True
+        return any(_holds_class(i.value, kind) for i in self.items.values() if i.key in told)
 
     def forget_cached(self) -> bool:
         """Empty the cached functions that were met, which may keep numbers of this trace."""
@@ -535,6 +548,12 @@ def is_made_here(value: Any) -> bool:
     if capture is None or not is_jax_storage(memory):
         return capture is not None
     return is_traced(memory.array) and capture.input_of(memory) is None
+
+
+def _holds_class(value: Any, kind: type) -> bool:
+    """Whether a value is a class of numbers, or has one among others, for ``isinstance``."""
+    classes = value if isinstance(value, tuple) else (*getattr(value, "__args__", ()), value)
+    return any(isinstance(c, type) and issubclass(kind, c) and c is not object for c in classes)
 
 
 def _is_iterator(value: Any) -> bool:
