@@ -193,3 +193,76 @@ def test_code_that_tells_floats_from_others_gets_floats(function):
     for scale in (0.5, 0.25, 0.125):
         assert compiled(torch.ones(2, device="jax"), scale).tolist() == [scale] * 2
     assert compiled.explain().traces == 3
+
+
+# --- optimizers that change their own groups ------------------------------------------------------
+
+
+class Decaying(torch.optim.SGD):
+    """Its rate goes down at each step."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] *= 0.9
+        return super().step(closure)
+
+
+class Counting(torch.optim.Optimizer):
+    """Counts its steps, sums up its weights and warms up, as optimizers without schedules do."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "k": 0, "weights": 0.0, "is_new": True})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            rate = group["lr"] * min(1.0, (group["k"] + 1) / 3)
+            weight = rate**2 if group["is_new"] else rate
+            group["weights"] += weight
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-rate * (weight / group["weights"]))
+            group["k"] += 1
+            group["is_new"] = False
+
+
+class Afterwards(torch.optim.AdamW):
+    """Looks at what it has done."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["weight_decay"] = group["lr"] / 2
+            group["betas"] = (group["betas"][0] * 0.9, 0.99)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("kind", [Decaying, Counting, Afterwards])
+def test_optimizers_that_change_their_own_groups(kind, steps):
+    def train(device, wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2).double().to(device)  # Adam makes much of rounding
+        optimizer = kind(model.parameters(), lr=0.2)
+
+        def step(x):
+            for _ in range(steps):
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        step, groups = wrap(step), []
+        for index in range(7):
+            if index == 4:
+                optimizer.param_groups[0]["lr"] = 0.5
+            step(torch.ones(4, 3, dtype=torch.float64, device=device))
+            groups.append({k: v for k, v in optimizer.param_groups[0].items() if k != "params"})
+        return groups, [p.detach().cpu() for p in model.parameters()]
+
+    expected, parameters = train("cpu", lambda f: f)
+    groups, found = train("jax", torch_jax.jit)
+    for group in groups:  # the device's own, which counts there
+        group.update({k: expected[0][k] for k in ("capturable",) if k in expected[0]})
+    assert groups == expected
+    assert [list(map(type, g.values())) for g in groups] == [
+        list(map(type, g.values())) for g in expected
+    ]
+    torch.testing.assert_close(found, parameters)

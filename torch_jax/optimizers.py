@@ -23,7 +23,7 @@ from torch_jax import random, storage, tape
 from torch_jax.active import ACTIVE
 from torch_jax.capture import Capture, paused
 from torch_jax.host import is_host
-from torch_jax.places import MISSING, Item, read_place
+from torch_jax.places import MISSING, Item, put, read_place
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 from torch_jax.traced import NotTraceableError
@@ -197,7 +197,8 @@ class Optimizers:
         self.gradients: dict[int, Gradient] = {}
         self.items: dict[tuple, Item] = {}
         self.stepped: list[Any] = []
-        self._running: list[tuple[Any, list, Any]] = []
+        self.changed: dict[tuple, Item] = {}  # what steps changed in their optimizers' groups
+        self._running: list[tuple[Any, list, list, Any]] = []
 
     def stepped_parameters(self) -> list[torch.Tensor]:
         """The parameters of the optimizers that stepped."""
@@ -246,12 +247,13 @@ class Optimizers:
         for index, group in enumerate(optimizer.param_groups):
             for key, value in saved[index].items():
                 group[key] = self._lift(optimizer, index, key, value)
+        placed = [dict(group) for group in optimizer.param_groups]
         mode = _Items(self.capture)
         mode.__enter__()
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
             optimizer._init_group = functools.partial(self._init_group, optimizer, original)
-        self._running.append((optimizer, saved, mode))
+        self._running.append((optimizer, saved, placed, mode))
         self.capture.restore.append(functools.partial(self._restore, optimizer))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
@@ -270,11 +272,12 @@ class Optimizers:
         if isinstance(value, tape.NUMBERS):
             if any(optimizer is running for running, *_ in self._running):
                 return True  # a step that calls the step of its base
-            if not items.keys() & {("element", id(group), key), ("contents", id(group), "")}:
+            known = items.keys() & {("element", id(group), key), ("contents", id(group), "")}
+            if not known and (id(group), key) not in self.capture.watch.lifted:
                 raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
             return True
-        item = items.get(("element", id(group), key))
-        return item is not None and isinstance(item.value, tape.NUMBERS)
+        is_changed = ("dict", id(group), key) in self.items  # by a step before
+        return is_changed or (id(group), key) in self.capture.watch.lifted
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
@@ -285,17 +288,38 @@ class Optimizers:
 
     def after_step(self, optimizer: Any) -> None:
         """The step is done: the numbers are Python's again."""
-        self._restore(optimizer)
+        self._leave(optimizer)
         self._note(optimizer)
 
     def _restore(self, optimizer: Any) -> None:
-        for entry in [e for e in self._running if e[0] is optimizer]:
-            _, saved, mode = entry
-            self._running.remove(entry)
-            optimizer.__dict__.pop("_init_group", None)
-            mode.__exit__(None, None, None)
-            for group, values in zip(optimizer.param_groups, saved, strict=True):
-                group.update(values)
+        while any(optimizer is running for running, *_ in self._running):
+            self._leave(optimizer)
+
+    def _leave(self, optimizer: Any) -> None:
+        """Leave the innermost step of an optimizer."""
+        entry = next((e for e in reversed(self._running) if e[0] is optimizer), None)
+        if entry is None:
+            return
+        self._running.remove(entry)
+        _, saved, placed, mode = entry
+        optimizer.__dict__.pop("_init_group", None)
+        mode.__exit__(None, None, None)
+        for group, before, lifted in zip(optimizer.param_groups, saved, placed, strict=True):
+            for key in before.keys() | group.keys():
+                if key in before and group.get(key, MISSING) is lifted[key]:
+                    group[key] = before[key]
+                else:
+                    name = f"{type(optimizer).__name__}'s {key}"
+                    self._changed(Item("dict", group, key, before.get(key, MISSING), name))
+
+    def _changed(self, item: Item) -> None:
+        """A step has put something into its optimizer's group; ``item`` is what stood there."""
+        self.capture.undo.append(functools.partial(put, item, item.value))
+        self.changed.setdefault(item.place, item)
+        if not isinstance(item.value, tape.NUMBERS):  # no input: it is as it was, or traced again
+            put(item, tape.plain(item.now()))
+            item.read = True
+            self.items.setdefault(item.place, item)
 
     def _note(self, optimizer: Any) -> None:
         """What the step relied on, besides numbers: the groups, their parameters, the state."""
@@ -353,9 +377,10 @@ class Optimizers:
 
     def effects(self) -> Iterator[tuple[Item, Any]]:
         """State that the steps made, with what stands there now."""
-        for item in self.items.values():
-            if item.value is MISSING:
-                yield item, item.now()
+        changed = self.changed
+        made = (i for p, i in self.items.items() if i.value is MISSING and p not in changed)
+        for item in (*made, *changed.values()):
+            yield item, item.now()
 
     @contextmanager
     def _as_before(self, tensors: list[torch.Tensor]) -> Iterator[None]:

@@ -50,7 +50,7 @@ def trace(
     """
     tracing = Tracing(function, leaves, form, numbers, parts)
     with varying.lifted(tracing.capture, places) as lifted:
-        tracing.watch.lifted = {id(item.owner) for item, _ in lifted if item.kind == "element"}
+        tracing.watch.lifted = {(id(item.owner), item.key) for item, _ in lifted}
         unnamed: list[tuple] = []
         unnamed += [
             (i, type(leaves[i]), slot) for slot, i in tracing.fills.items() if i in changing

@@ -76,7 +76,7 @@ class Watch:
 
     def __init__(self, on_object: Callable[[Any], None] = lambda value: None):
         self.items: dict[tuple, Item] = {}
-        self.lifted: set[int] = set()  # dicts of which elements are numbers of the trace
+        self.lifted: set[tuple] = set()  # dicts and keys of them where numbers of the trace stand
         self.on_object = on_object  # told of modules and optimizers, when they are first met
         self.tensors: dict[int, torch.Tensor] = {}
         self.made: made.Instances = {}  # objects of the result, which each call makes anew
@@ -140,9 +140,8 @@ class Watch:
         try:
             self._refuse_started_generator(frame)
             self._codes.add(frame.f_code)
-            stepping = ACTIVE.capture is not None and ACTIVE.capture.optimizers.is_stepping
             # an optimizer's numbers are inputs while it steps: what reads them then is no matter
-            (self._names_of_steps if stepping else self._names).add(names)
+            (self._names_of_steps if _is_stepping() else self._names).add(names)
             reach = reach_of(names)
             for name, value in frame.f_locals.items():
                 if not _is_iterator(value):  # a loop's own; others are found where they are kept
@@ -228,11 +227,11 @@ class Watch:
             self._object(value, label, reach)
 
     def _elements(self, value: Any, label: str, reach: Reach) -> None:
-        if id(value) in self.lifted:
-            self._each_element(value, label, reach)
-            return
         if isinstance(value, dict) and any(isinstance(v, NUMBERS) for v in value.values()):
-            return  # a group of an optimizer that steps, which has guards of its own
+            # the group of an optimizer that steps has guards of its own
+            if any(owner == id(value) for owner, _ in self.lifted) and not _is_stepping():
+                self._each_element(value, label, reach)
+            return
         item = self._note("contents", value, "", label, read=True)
         for index, element in enumerate(item.value):
             self._walk(element, f"{label}[{index}]", reach)
@@ -548,6 +547,10 @@ def is_made_here(value: Any) -> bool:
     if capture is None or not is_jax_storage(memory):
         return capture is not None
     return is_traced(memory.array) and capture.input_of(memory) is None
+
+
+def _is_stepping() -> bool:
+    return ACTIVE.capture is not None and ACTIVE.capture.optimizers.is_stepping
 
 
 def _holds_class(value: Any, kind: type) -> bool:
