@@ -273,6 +273,7 @@ class Optimizers:
             if any(optimizer is running for running, *_ in self._running):
                 return True  # a step that calls the step of its base
             known = items.keys() & {("element", id(group), key), ("contents", id(group), "")}
+            known |= self.changed.keys() & {("dict", id(group), key)}
             if not known and (id(group), key) not in self.capture.watch.lifted:
                 raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
             return True
@@ -317,7 +318,6 @@ class Optimizers:
         self.capture.undo.append(functools.partial(put, item, item.value))
         self.changed.setdefault(item.place, item)
         if not isinstance(item.value, tape.NUMBERS):  # no input: it is as it was, or traced again
-            put(item, tape.plain(item.now()))
             item.read = True
             self.items.setdefault(item.place, item)
 

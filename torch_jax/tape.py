@@ -451,8 +451,6 @@ def plain(value: Any) -> Any:
         return type(value)(map(plain, value))
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, Integer):
-        return value.value
     if isinstance(value, torch.SymFloat):
         number = getattr(value.node, "number", None)
         return 1.0 if number is None or number.array is not None else number.value
