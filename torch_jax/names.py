@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import types
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -122,14 +122,24 @@ def _told(instructions: list[dis.Instruction], names: set[str], attributes: set[
 
 def _named_in_call(instructions: list[dis.Instruction], at: int) -> set[str]:
     """The names in the call of the function that is loaded at ``at``."""
-    depth, named = 0, set()
+    inside = (instruction for instruction, *_ in _until_call(instructions, at))
+    return {i.argval for i in inside if i.opname in _GLOBAL | _ATTRIBUTE}
+
+
+def _until_call(
+    instructions: list[dis.Instruction], at: int
+) -> Iterator[tuple[dis.Instruction, int, int]]:
+    """What comes before the function loaded at ``at`` is called.
+
+    Each instruction has with it how deep the stack is above the function, before and after.
+    """
+    depth = 0
     for instruction in instructions[at + 1 :]:
+        before = depth
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
         if instruction.opname.startswith("CALL") and depth < 0:
-            break
-        if instruction.opname in _GLOBAL | _ATTRIBUTE:
-            named.add(instruction.argval)
-    return named
+            return
+        yield instruction, before, depth
 
 
 def _counts(instructions: list[dis.Instruction]) -> set[str]:
@@ -171,21 +181,16 @@ def _union(names: list[Names], *kinds: str) -> frozenset[str]:
 
 def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:
     """The second argument of the call of the function loaded at ``at``, if it is a literal text."""
-    depth, text = 0, None
-    for index in range(at + 1, len(instructions)):
-        instruction = instructions[index]
+    text = None
+    for instruction, before, depth in _until_call(instructions, at):
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             return None
-        before = depth
-        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
-        if instruction.opname.startswith("CALL") and depth < 0:
-            return text
         if before == 1 and depth == 2:
             literal = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
             text = instruction.argval if literal else None
         elif depth <= 2 and instruction.opname not in ("PRECALL", "NOP", "CACHE"):
             text = None  # something was done to it
-    return None
+    return text
 
 
 def _folder(module: object) -> str:

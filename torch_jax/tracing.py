@@ -51,10 +51,8 @@ def trace(
     tracing = Tracing(function, leaves, form, numbers, parts)
     with varying.lifted(tracing.capture, places) as lifted:
         tracing.watch.lifted = {(id(item.owner), item.key) for item, _ in lifted}
-        unnamed: list[tuple] = []
-        unnamed += [
-            (i, type(leaves[i]), slot) for slot, i in tracing.fills.items() if i in changing
-        ]
+        fills = tracing.fills.items()
+        unnamed: list[tuple] = [(i, type(leaves[i]), at) for at, i in fills if i in changing]
         unnamed += [(item, type(item.now().value), at) for item, at in lifted]
         try:
             entry = tracing.trace(donate)

@@ -1,4 +1,4 @@
-"""Numbers in attributes, globals and closures that change from call to call.
+"""Numbers in attributes, globals, closures and dicts that change from call to call.
 
 One that has changed once is an input of the next program: while the function is traced, a
 :class:`~torch_jax.tape.Number` or :class:`~torch_jax.tape.Integer` stands in its place.
