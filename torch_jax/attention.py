@@ -6,6 +6,10 @@ formula, but a Python device cannot make PyTorch choose it. So the choice is mad
 above autograd. What the operator does not take (other than four dims, a mask that has a gradient,
 math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
 
+Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and making
+numbers of a bool mask. Both happen once, at the top of :func:`attend`, so that neither way below
+ever sees a bool mask: PyTorch's math would add it as 0 and 1.
+
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
 
@@ -37,7 +41,12 @@ def attend(
     scale=None,
     enable_gqa=False,
 ) -> torch.Tensor:
-    """Attention over ``[batch, heads, length, width]``; the mask is bool or additive."""
+    """Attention over ``[..., length, width]``; the mask is bool or additive.
+
+    Raises ``RuntimeError``, as on the CPU, where dtypes, devices or numbers of dims disagree.
+    """
+    _check(query, key, value, attn_mask)
+    attn_mask = _additive(attn_mask, query)
     if not _fusable(query, key, value, attn_mask, is_causal, enable_gqa):
         return _math(
             query,
@@ -53,12 +62,33 @@ def attend(
         key, value = (
             t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value)
         )
-    bias = _additive(attn_mask, query)
-    if bias is not None:
-        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
-        query, key, value, bias, dropout_p, is_causal, False, scale=scale
+        query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
+
+
+def _check(query, key, value, attn_mask) -> None:
+    """What PyTorch's ``validate_sdpa_input`` checks, with its words (ATen, ``attention.cpp``)."""
+    for what, of in (("dtype", "dtype"), ("device type", "device")):
+        found = [getattr(t, of) for t in (query, key, value)]
+        if found.count(found[0]) < 3:
+            raise RuntimeError(
+                f"Expected query, key, and value to have the same {what}, but got query.{of}: "
+                f"{found[0]} key.{of}: {found[1]} and value.{of}: {found[2]} instead."
+            )
+    dims = [t.dim() for t in (query, key, value)]
+    if min(dims) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be at least 2 dimensional, but got "
+            f"query.dim: {dims[0]} key.dim: {dims[1]} and value.dim: {dims[2]} instead."
+        )
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+            f"attn_mask.dtype: {attn_mask.dtype} and query.dtype: {query.dtype} instead."
+        )
 
 
 def _fusable(query, key, value, attn_mask, is_causal, enable_gqa) -> bool:
@@ -83,5 +113,5 @@ def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | 
     """A bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    zeros = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
+    zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
     return zeros.masked_fill_(mask.logical_not(), -torch.inf)

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.compare import check
+from tests.compare import check, check_raises
 
 fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 
@@ -72,6 +75,47 @@ def test_public_function_and_module():
         expected = layer.cpu().train(train)(x).detach()
         actual = layer.to("jax")(x.to("jax")).detach().cpu()
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+BATCHES = [(), (2,), (1, 2), (2, 2), (2, 1, 2)]  # of the query; keys may have a batch of one
+
+
+@st.composite
+def attentions(draw):
+    """Arguments of any number of dims, with a mask of any kind that broadcasts, or none."""
+    batch = draw(st.sampled_from(BATCHES))
+    of_keys = draw(st.sampled_from([batch, (*(1 for _ in batch[:1]), *batch[1:])]))
+    shape = (*batch, 4, 5)
+    mask = None
+    if kind := draw(st.sampled_from([None, "bool", "bool", "additive"])):
+        first = draw(st.integers(0, len(shape) - 2))
+        sizes = [draw(st.sampled_from([1, n])) for n in shape[first:]]
+        seed = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+        mask = torch.randn(sizes, generator=seed)
+        mask = mask > -0.5 if kind == "bool" else mask
+        if kind == "bool" and draw(st.booleans()):
+            mask[..., 0, :] = False  # nothing to attend to
+    q, k, v = leaf(*batch, 4, 8), leaf(*of_keys, 5, 8), leaf(*of_keys, 5, 8)
+    causal = mask is None and draw(st.booleans())
+    return (q, k, v, mask, 0.0, causal), draw(st.booleans())
+
+
+@given(attentions())
+@settings(max_examples=60, deadline=None)
+def test_every_way_to_ask_for_attention_gives_the_same(arguments):
+    """Fused or not, with or without gradients, in any number of dims."""
+    args, math = arguments
+    with sdpa_kernel([SDPBackend.MATH] if math else list(SDPBackend.__members__.values())):
+        check(F.scaled_dot_product_attention, *args, strides=False)
+
+
+@pytest.mark.parametrize("dims", [(), (2,), (1, 2), (2, 1, 2)])
+def test_what_attention_refuses(dims):
+    q, k, v = (leaf(*dims, n, 8).detach() for n in (4, 5, 5))
+    for dtype in (torch.int32, torch.float64):
+        check_raises(F.scaled_dot_product_attention, q, k, v, torch.ones(4, 5, dtype=dtype))
+    check_raises(F.scaled_dot_product_attention, q, k.double(), v)
+    check_raises(F.scaled_dot_product_attention, q[..., 0, 0], k[..., 0, 0], v)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
