@@ -6,9 +6,9 @@ formula, but a Python device cannot make PyTorch choose it. So the choice is mad
 above autograd. What the operator does not take (other than four dims, a mask that has a gradient,
 math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
 
-Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and making
-numbers of a bool mask. Both happen once, at the top of :func:`attend`, so that neither way below
-ever sees a bool mask: PyTorch's math would add it as 0 and 1.
+Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and
+making numbers of a bool mask. Both happen once, at the top of :func:`attend`, so that neither way
+below ever sees a bool mask: PyTorch's math would add it as 0 and 1.
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
