@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_jax
-from torch_jax import _internals, eager
+from torch_jax import eager
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 
 
@@ -53,7 +54,7 @@ def _no_state_is_left():
     yield
     assert eager.compile_listeners == before
     assert ACTIVE.traces == ()
-    assert _internals.function_modes() == _internals.dispatch_modes() == 0
+    assert pytorch.function_modes() == pytorch.dispatch_modes() == 0
 
 
 # --- what is seen ---------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import _internals, encoder, variants  # noqa: F401, encoder enters kernels
+from torch_jax import encoder, variants  # noqa: F401, enters kernels
+from torch_jax._private import pytorch
 from torch_jax.kernels import KERNELS
 from torch_jax.storage import memory_if_any
 
@@ -83,7 +84,7 @@ def lower_precision(op: Any) -> Kernel:
     """Run in the dtype of the region."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _internals.no_autocast():
+        with pytorch.no_autocast():
             return _call_in(_region_dtype(), op, args, kwargs)
 
     return call
@@ -93,7 +94,7 @@ def float32(op: Any) -> Kernel:
     """Run in float32."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _internals.no_autocast():
+        with pytorch.no_autocast():
             return _call_in(torch.float32, op, args, kwargs)
 
     return call
@@ -105,7 +106,7 @@ def float32_output(op: Any) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = args[position] if len(args) > position else kwargs.get("dtype")
-        with _internals.no_autocast():
+        with pytorch.no_autocast():
             if asked is None and is_eligible(args[0]):
                 return op(*args[:position], **(kwargs | {"dtype": torch.float32}))
             return op(*args, **kwargs)
@@ -120,7 +121,7 @@ def float32_overload(op: Any) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
-        with _internals.no_autocast():
+        with pytorch.no_autocast():
             return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
 
     return call
@@ -130,7 +131,7 @@ def widest(op: Any) -> Kernel:
     """Run in float32 if one argument is of it, else in the dtype of the region."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _internals.no_autocast():
+        with pytorch.no_autocast():
             return _call_in(_widest((args, kwargs.values())), op, args, kwargs)
 
     return call
@@ -171,12 +172,12 @@ def is_eligible(tensor: torch.Tensor) -> bool:
     return (
         tensor.is_floating_point()
         and tensor.dtype is not torch.float64
-        and tensor.device.type == _internals.DEVICE_TYPE
+        and tensor.device.type == pytorch.DEVICE_TYPE
     )
 
 
 def _region_dtype() -> torch.dtype:
-    return torch.get_autocast_dtype(_internals.DEVICE_TYPE)
+    return torch.get_autocast_dtype(pytorch.DEVICE_TYPE)
 
 
 def _call_in(dtype: torch.dtype, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -261,7 +262,7 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     array would be a constant of the program.
     """
     memory = memory_if_any(weight)
-    if memory is None or not _internals.is_outside_traces():
+    if memory is None or not pytorch.is_outside_traces():
         return weight.to(dtype)
     key = (id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     found = _casts.found.get(key)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 
 Place = tuple[Any, str]
 
@@ -28,12 +28,12 @@ def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """``function`` with the documentation of ``original``, named and pickled as its first place."""
-    wrapped = functools.wraps(original)(_internals.unseen(function))
+    wrapped = functools.wraps(original)(pytorch.unseen(function))
     owner, wrapped.__name__ = at[0]
     is_module = isinstance(owner, types.ModuleType)
     wrapped.__module__ = owner.__name__ if is_module else owner.__module__
     wrapped.__qualname__ = at[0][1] if is_module else f"{owner.__name__}.{at[0][1]}"
-    _internals.script_as(wrapped, original)
+    pytorch.script_as(wrapped, original)
     return wrapped
 
 

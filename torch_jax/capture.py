@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import _internals, program, random, traced
+from torch_jax import program, random, traced
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.host import Host, is_host
 from torch_jax.storage import is_jax_storage
@@ -326,7 +327,7 @@ class Capture:
         """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
         self.trace = program.current_trace()
         ACTIVE.capture = self
-        no_dynamo = _internals.dynamo_stance("force_eager")
+        no_dynamo = pytorch.dynamo_stance("force_eager")
         try:
             with torch.autograd.set_multithreading_enabled(False), no_dynamo, self._mode:
                 yield
@@ -351,7 +352,7 @@ def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
     capture, ACTIVE.capture = ACTIVE.capture, None
     try:
-        with unwatched(), _internals.outside_of_traces(), _no_modes():
+        with unwatched(), pytorch.outside_of_traces(), _no_modes():
             yield
     finally:
         ACTIVE.capture = capture
@@ -365,7 +366,7 @@ def unwatched() -> Iterator[None]:
     try:
         yield
     finally:
-        _internals.set_profiler(profiler)
+        pytorch.set_profiler(profiler)
 
 
 class _Mode(TorchDispatchMode):

@@ -19,7 +19,8 @@ from typing import Any
 
 import jax
 
-from torch_jax import _internals, config
+from torch_jax import config
+from torch_jax._private import pytorch
 from torch_jax.cache_files import CacheFiles
 
 _DIRECTORY = "jax_compilation_cache_dir"
@@ -91,7 +92,7 @@ def _configured(name: str) -> Any:
 
 def _enter(cache: _Cache) -> None:
     global _installed, _seconds_before
-    if not _internals.set_compilation_cache(cache):
+    if not pytorch.set_compilation_cache(cache):
         return
     _installed, _seconds_before = cache, _configured(_LEAST_SECONDS)
     jax.config.update(_DIRECTORY, str(cache._path))
@@ -106,7 +107,7 @@ def _leave(cache: _Cache) -> None:
         jax.config.update(_DIRECTORY, None)
     if _configured(_LEAST_SECONDS) == 0.0:
         jax.config.update(_LEAST_SECONDS, _seconds_before)
-    _internals.set_compilation_cache(None)
+    pytorch.set_compilation_cache(None)
 
 
 @functools.cache

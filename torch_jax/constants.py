@@ -15,10 +15,11 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import _internals, transfer
+from torch_jax import transfer
+from torch_jax._private import pytorch
 from torch_jax.storage import is_jax
 
-_DEVICE = torch.device(_internals.DEVICE_TYPE)
+_DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
 class Constants(TorchDispatchMode):

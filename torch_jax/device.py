@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, ending, forked, unwinding
+from torch_jax import ending, forked, unwinding
+from torch_jax._private import pytorch
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -22,7 +23,7 @@ _awake = False
 _libraries: list[Any] = []
 
 
-class _Hook(_internals.HookBase):
+class _Hook(pytorch.HookBase):
     """Answers C++'s questions about the device (``at::PrivateUse1HooksInterface``)."""
 
     def is_available(self) -> bool:
@@ -35,12 +36,12 @@ class _Hook(_internals.HookBase):
         return True
 
 
-class _Guard(_internals.GuardBase):
+class _Guard(pytorch.GuardBase):
     """There is one logical device, so switching devices has nothing to do."""
 
     def type_(self) -> Any:
         unwinding.take_pending()
-        return _internals.PRIVATE_USE1
+        return pytorch.PRIVATE_USE1
 
 
 def register() -> None:
@@ -48,19 +49,19 @@ def register() -> None:
     with _lock:
         if _libraries:
             return
-        if _internals.backend_name() not in ("privateuseone", _internals.DEVICE_TYPE):
+        if pytorch.backend_name() not in ("privateuseone", pytorch.DEVICE_TYPE):
             raise RuntimeError(
                 "PyTorch has room for one out-of-tree device, and "
-                f"'{_internals.backend_name()}' has taken it"
+                f"'{pytorch.backend_name()}' has taken it"
             )
         from torch_jax import device_module, patches
 
-        _internals.setup_python_backend(_internals.DEVICE_TYPE, device_module, _Hook(), _Guard())
+        pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")
         for name in DOORS:
             doors.impl(name, _door(name), "PrivateUse1")
         rest = torch.library.Library("_", "IMPL")
-        rest.fallback(_internals.unseen(_fallback), "PrivateUse1")
+        rest.fallback(pytorch.unseen(_fallback), "PrivateUse1")
         autocast = torch.library.Library("_", "IMPL")
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))

@@ -19,19 +19,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import (
-    _internals,
-    amp,
-    attention,
-    config,
-    device,
-    errors,
-    forked,
-    interop,
-    log,
-    ops,
-    variants,
-)
+from torch_jax import amp, attention, config, device, errors, forked, interop, log, ops, variants
+from torch_jax._private import pytorch
 from torch_jax.eager import Kernel
 from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.ops.registry import TABLE, Lowering
@@ -104,7 +93,7 @@ def _register(library: Any, name: str, kernel: Callable[..., Any]) -> None:
     if op is None or is_composite(op) or op in _resolved:
         return
     _resolved[op] = kernel
-    library.impl(op, _internals.unseen(kernel), "PrivateUse1")
+    library.impl(op, pytorch.unseen(kernel), "PrivateUse1")
 
 
 def is_composite(op: Any) -> bool:
@@ -118,7 +107,7 @@ def is_composite(op: Any) -> bool:
 def _has_kernel(op: Any, key: str) -> bool:
     """Whether PyTorch has a kernel of the overload for a dispatch key."""
     name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    return _internals.has_kernel(name, key)
+    return pytorch.has_kernel(name, key)
 
 
 def _register_table(library: Any, name: str) -> None:
@@ -146,7 +135,7 @@ def _register_variants(library: Any, packet: str) -> None:
 
 
 def _foreach_packets() -> list[str]:
-    names = {name.partition(".")[0] for name in _internals.all_op_names()}
+    names = {name.partition(".")[0] for name in pytorch.all_op_names()}
     return sorted(
         name.removeprefix("aten::") for name in names if name.startswith("aten::_foreach_")
     )
@@ -185,7 +174,7 @@ def kernel_of(op: Any) -> Callable[..., Any]:
         return ABOVE_AUTOGRAD[op]
     if op in _resolved and not is_composite(op):
         return _resolved[op]
-    for key in _internals.COMPOSITE_KEYS:
+    for key in pytorch.COMPOSITE_KEYS:
         if _has_kernel(op, key.name):
             return functools.partial(op._op_dk, key)
     return functools.partial(fallback, op)
@@ -211,7 +200,7 @@ def rung(op: Any) -> str:
         return "composite"
     if op._schema.is_mutable and variants.functional_of(op) is not None:
         return "variant"
-    if op in _internals.decompositions():
+    if op in pytorch.decompositions():
         return "decomposition"
     return "cpu" if _has_kernel(op, "CPU") else "none"
 
@@ -227,7 +216,7 @@ def _resolve(op: Any) -> Callable[..., Any]:
         functional = variants.functional_of(op)
         if functional is not None:
             return _unless_running(op, derived(op, functional))
-    decomposition = _internals.decompositions().get(op)
+    decomposition = pytorch.decompositions().get(op)
     if decomposition is not None:
         return _unless_running(op, decomposition)
     return _on_cpu(op)
@@ -322,14 +311,14 @@ def _to_host(value: Any) -> Any:
         return value.cpu() if is_jax(value) else value
     if isinstance(value, list | tuple):
         return type(value)(_to_host(v) for v in value)
-    if isinstance(value, torch.device) and value.type == _internals.DEVICE_TYPE:
+    if isinstance(value, torch.device) and value.type == pytorch.DEVICE_TYPE:
         return torch.device("cpu")
     return value
 
 
 def _to_device(value: Any, back: dict[int, Any]) -> Any:
     if isinstance(value, torch.Tensor):
-        return back.get(id(value)) if id(value) in back else value.to(_internals.DEVICE_TYPE)
+        return back.get(id(value)) if id(value) in back else value.to(pytorch.DEVICE_TYPE)
     if isinstance(value, list | tuple):
         return type(value)(_to_device(v, back) for v in value)
     return value

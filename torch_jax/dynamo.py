@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_jax import _internals, device
+from torch_jax import device
+from torch_jax._private import pytorch
 from torch_jax.log import LOGGER
 
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -60,7 +61,7 @@ def backend(
             f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
         )
     device.wake()
-    _internals.guard_graph("torch_jax.overrides", "state")
+    pytorch.guard_graph("torch_jax.overrides", "state")
     return _compile(graph, inputs, donate, dict(xla))
 
 
@@ -99,7 +100,7 @@ def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]]
         return executable(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return _internals.unseen(run)
+    return pytorch.unseen(run)
 
 
 def _dead() -> Sequence[int]:
@@ -113,7 +114,7 @@ def concerns(graph: Any, inputs: Sequence[Any]) -> bool:
     """Whether a graph has tensors on device jax."""
     held = (*graph.parameters(), *graph.buffers()) if isinstance(graph, torch.nn.Module) else ()
     return any(
-        isinstance(value, torch.Tensor) and value.device.type == _internals.DEVICE_TYPE
+        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
         for value in (*inputs, *held)
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from torch_jax import _internals
 from torch_jax import device_module as module
+from torch_jax._private import pytorch
 
 
 def register(interfaces: ModuleType) -> None:
@@ -40,5 +40,5 @@ def register(interfaces: ModuleType) -> None:
         get_raw_stream = staticmethod(lambda device_idx: 0)
 
     JaxInterface.Worker = Worker
-    for name in (_internals.DEVICE_TYPE, f"{_internals.DEVICE_TYPE}:0"):
+    for name in (pytorch.DEVICE_TYPE, f"{pytorch.DEVICE_TYPE}:0"):
         interfaces.register_interface_for_device(name, JaxInterface)

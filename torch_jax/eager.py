@@ -17,18 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import (
-    _internals,
-    config,
-    dtypes,
-    errors,
-    log,
-    random,
-    tape,
-    traced,
-    transfer,
-    variants,
-)
+from torch_jax import config, dtypes, errors, log, random, tape, traced, transfer, variants
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
@@ -45,8 +35,8 @@ from torch_jax.signature import (
 from torch_jax.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.x64 import x64
 
-_create = _internals.create_empty_tensor
-_x64 = _internals.x64_state()
+_create = pytorch.create_empty_tensor
+_x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 
@@ -411,7 +401,7 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
 def _sees_conj(op: Any) -> bool:
     """Whether conjugated views reach the kernel: PyTorch resolves them for all but a few."""
     name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    return _internals.has_kernel(name, "Conjugate") or _internals.has_kernel(name, "Negative")
+    return pytorch.has_kernel(name, "Conjugate") or pytorch.has_kernel(name, "Negative")
 
 
 def _is_lazy(value: Any) -> bool:

@@ -23,7 +23,6 @@ import torch
 from torch import fx
 
 from torch_jax import (
-    _internals,
     config,
     errors,
     geometry,
@@ -35,12 +34,13 @@ from torch_jax import (
     traced,
     transfer,
 )
+from torch_jax._private import pytorch
 from torch_jax.log import LOGGER
 from torch_jax.results import Geometry
 from torch_jax.storage import is_jax, is_jax_storage
 from torch_jax.x64 import x64
 
-_x64 = _internals.x64_state()
+_x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _NO_WORDS = np.zeros(4, np.uint32)
 
@@ -139,7 +139,7 @@ class Executable:
         self._inputs = len(placeholders)
         held = graphs.tensors_of(graph)
         self._names = list(held)
-        with _internals.no_dispatch_modes():  # AOTAutograd's takes no real tensors
+        with pytorch.no_dispatch_modes():  # AOTAutograd's takes no real tensors
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
         self._is_full = False
@@ -315,7 +315,7 @@ def _written(graph: fx.GraphModule, placeholders: list[fx.Node]) -> set[int]:
 
 def _is_device(node: fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == _internals.DEVICE_TYPE
+    return isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
 
 
 def _is_on_host(node: fx.Node) -> bool:

@@ -27,7 +27,6 @@ from torch.utils import _pytree as pytree
 
 import torch_jax
 from torch_jax import (
-    _internals,
     constants,
     device,
     dtypes,
@@ -38,6 +37,7 @@ from torch_jax import (
     symbolic,
     transfer,
 )
+from torch_jax._private import pytorch
 from torch_jax.exported_file import FORMAT, VERSION
 from torch_jax.interpreter import JaxInterpreter
 from torch_jax.storage import is_jax
@@ -86,7 +86,7 @@ class Exported(exported_file.Exported):
 def _on_device(leaf: Any) -> Any:
     """A tensor or an array as a tensor on device ``jax``; all else as it is."""
     if isinstance(leaf, torch.Tensor):
-        return leaf.to(_internals.DEVICE_TYPE)
+        return leaf.to(pytorch.DEVICE_TYPE)
     if not isinstance(leaf, np.ndarray | jax.Array):
         return leaf
     with x64():

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 from torch_jax.results import Call, Made, Template
 
 _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
@@ -81,7 +81,7 @@ class Gradients:
         references, uses = _least()
         return (
             max(map(sys.getrefcount, self._given)) <= references
-            and max(map(_internals.storage_use_count, self._addresses)) <= uses
+            and max(map(pytorch.storage_use_count, self._addresses)) <= uses
         )
 
 
@@ -96,4 +96,4 @@ def _least() -> tuple[int, int]:
     given = [torch.zeros(1, device="jax")]
     parameter.grad = given[0]
     address = given[0].untyped_storage()._cdata
-    return max(map(sys.getrefcount, given)), _internals.storage_use_count(address)
+    return max(map(sys.getrefcount, given)), pytorch.storage_use_count(address)

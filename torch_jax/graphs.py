@@ -18,21 +18,12 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from torch_jax import (
-    _internals,
-    active,
-    control_flow,
-    dispatch,
-    errors,
-    random,
-    storage,
-    traced,
-    transfer,
-)
+from torch_jax import active, control_flow, dispatch, errors, random, storage, traced, transfer
+from torch_jax._private import pytorch
 from torch_jax.storage import is_jax
 from torch_jax.x64 import x64
 
-_DEVICE = torch.device(_internals.DEVICE_TYPE)
+_DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
 class Draws:
@@ -95,7 +86,7 @@ class Draws:
 
     def unseen(self) -> Any:
         """Run Python that is none of the user's, such as PyTorch's own compiler."""
-        return _internals.no_dispatch_modes()
+        return pytorch.no_dispatch_modes()
 
     def see(self, tensor: torch.Tensor) -> None:
         """What a graph holds is known."""
@@ -133,11 +124,11 @@ def running(draws: Draws, autograd: bool = False) -> Iterator[None]:
     With ``autograd`` functions run, which may differentiate.
     """
     before, active.ACTIVE.capture = active.ACTIVE.capture, draws
-    level: Any = _internals.below_autograd()
+    level: Any = pytorch.below_autograd()
     if autograd:  # backward passes on this thread, which is the one that traces
         level = torch.autograd.set_multithreading_enabled(False)
     try:
-        with _internals.no_dispatch_modes(), level, _DEVICE, draws.watching_inside():
+        with pytorch.no_dispatch_modes(), level, _DEVICE, draws.watching_inside():
             yield
     finally:
         active.ACTIVE.capture = before
@@ -212,7 +203,7 @@ class Runner(fx.Interpreter):
         elif isinstance(target, HigherOrderOperator):
             target = _HIGHER_ORDER.get(target.name(), target)
         elif target is _ENTER_AUTOCAST:
-            args = (_internals.DEVICE_TYPE, *args[1:])
+            args = (pytorch.DEVICE_TYPE, *args[1:])
         try:
             return super().call_function(target, args, kwargs)
         except traced.DataDependentError as error:
@@ -272,7 +263,7 @@ def _with_grad(_enabled: bool, function: Callable[..., Any], *operands: Any) -> 
 
 
 def _with_autocast(_device, dtype, enabled, cache, function, *operands: Any, **kwargs: Any) -> Any:
-    with torch.autocast(_internals.DEVICE_TYPE, dtype, enabled, cache):
+    with torch.autocast(pytorch.DEVICE_TYPE, dtype, enabled, cache):
         return function(*operands, **kwargs)
 
 

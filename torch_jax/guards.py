@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, errors
+from torch_jax import errors
+from torch_jax._private import pytorch
 from torch_jax.containers import StandIns, is_container
 from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
 from torch_jax.tape import Changed
@@ -89,7 +90,7 @@ class Guards:
     def _take(self, tensors: list[torch.Tensor]) -> None:
         """Guard these tensors; their order is what others know them by."""
         self.tensors, self.storages = tensors, list(map(_storage_of, tensors))
-        self._forms = _internals.tensor_guards(tensors)
+        self._forms = pytorch.tensor_guards(tensors)
 
     def hold(self) -> bool:
         """Whether everything is the very same object as before."""

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, folding, random
+from torch_jax import folding, random
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 
 
@@ -54,7 +55,7 @@ def _patch_safetensors(module: ModuleType) -> None:
     original = module.safe_open
 
     def safe_open(filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
-        if str(device).partition(":")[0] != _internals.DEVICE_TYPE:
+        if str(device).partition(":")[0] != pytorch.DEVICE_TYPE:
             return original(filename, framework, device=device, **kwargs)
         return _OnJax(original(filename, framework, device="cpu", **kwargs))
 
@@ -78,16 +79,16 @@ class _OnJax:
         return getattr(self._inner, name)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._inner[index].to(_internals.DEVICE_TYPE)
+        return self._inner[index].to(pytorch.DEVICE_TYPE)
 
     def get_tensor(self, name: str) -> Any:
         """One tensor of the file."""
-        return self._inner.get_tensor(name).to(_internals.DEVICE_TYPE)
+        return self._inner.get_tensor(name).to(pytorch.DEVICE_TYPE)
 
     def get_tensors(self) -> dict[str, Any]:
         """All tensors of the file, by name."""
         tensors = self._inner.get_tensors()
-        return {name: tensor.to(_internals.DEVICE_TYPE) for name, tensor in tensors.items()}
+        return {name: tensor.to(pytorch.DEVICE_TYPE) for name, tensor in tensors.items()}
 
     def get_slice(self, name: str) -> _OnJax:
         """A tensor of the file that is read when it is indexed."""
@@ -99,7 +100,7 @@ def _control_flow(operator: str, kernel: str) -> Callable[[ModuleType], None]:
 
     def patch(module: ModuleType) -> None:
         op = getattr(module, operator, None)
-        dense = _internals.dense_kernel(op)
+        dense = pytorch.dense_kernel(op)
         if dense is None:
             return
 
@@ -108,7 +109,7 @@ def _control_flow(operator: str, kernel: str) -> Callable[[ModuleType], None]:
 
             return getattr(control_flow, kernel)(dense, *args, **kwargs)
 
-        _internals.add_kernel(op, call)
+        pytorch.add_kernel(op, call)
 
     return patch
 
@@ -118,7 +119,7 @@ def _patch_flex_attention(module: ModuleType) -> None:
     original = getattr(module, "_validate_device", None)
 
     def validate(query: Any, key: Any, value: Any) -> None:
-        if query.device.type != _internals.DEVICE_TYPE and original is not None:
+        if query.device.type != pytorch.DEVICE_TYPE and original is not None:
             original(query, key, value)
 
     module._validate_device = validate  # type: ignore[attr-defined]
@@ -147,7 +148,7 @@ def _patch_transformers(module: ModuleType) -> None:
         return
 
     def is_jax_jitting(x: Any) -> bool:
-        if getattr(getattr(x, "device", None), "type", "") != _internals.DEVICE_TYPE:
+        if getattr(getattr(x, "device", None), "type", "") != pytorch.DEVICE_TYPE:
             return original(x)
         if torch.compiler.is_dynamo_compiling():
             return True

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import _internals, dtypes, errors
+from torch_jax import dtypes, errors
+from torch_jax._private import pytorch
 from torch_jax.ops.registry import Lowering
 from torch_jax.x64 import x64
 
@@ -169,7 +170,7 @@ def fake_call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
     with x64():
         results = jax.eval_shape(_programs[program]._flat, *arrays)
     return [
-        torch.empty(r.shape, dtype=dtypes.to_torch(r.dtype), device=_internals.DEVICE_TYPE)
+        torch.empty(r.shape, dtype=dtypes.to_torch(r.dtype), device=pytorch.DEVICE_TYPE)
         for r in results
     ]
 

@@ -14,7 +14,8 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax import _internals, device, dispatch, graphs, random, storage, transfer
+from torch_jax import device, dispatch, graphs, random, storage, transfer
+from torch_jax._private import pytorch
 from torch_jax.storage import is_jax
 from torch_jax.x64 import x64
 
@@ -51,7 +52,7 @@ class JaxInterpreter:
         device.wake()
         _keep_x64()
         if isinstance(module, torch.export.ExportedProgram):
-            module = _internals.unlifted(module)
+            module = pytorch.unlifted(module)
         if not isinstance(module, fx.GraphModule):
             raise TypeError(
                 f"JaxInterpreter takes a torch.fx.GraphModule or an ExportedProgram, not a "
@@ -111,7 +112,7 @@ class JaxInterpreter:
 @functools.cache
 def _keep_x64() -> None:
     """Let programs keep 64-bit types; what JAX has traced before would not."""
-    _internals.keep_x64_in_programs()
+    pytorch.keep_x64_in_programs()
     dispatch.forget_compiled()
     jax.clear_caches()
 
@@ -126,7 +127,7 @@ def _words(key: Any) -> Any:
 
 def _generator(key: Any) -> Any:
     """Where draws come from that have no key, None under a trace: they would be constants."""
-    return random.default_generator if key is None and _internals.is_outside_traces() else None
+    return random.default_generator if key is None and pytorch.is_outside_traces() else None
 
 
 def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from torch_jax import (
-    _internals,
     config,
     environment,
     forked,
@@ -31,6 +30,7 @@ from torch_jax import (
     slices,
     varying,
 )
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.places import Item
 from torch_jax.replay import Traced
@@ -177,7 +177,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled."""
-        if ACTIVE.capture is not None or not _internals.is_outside_traces():
+        if ACTIVE.capture is not None or not pytorch.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
         with _LOCK:
             if not ACTIVE.traces:
@@ -509,7 +509,7 @@ def _world() -> tuple:
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),
-        _internals.default_device(),
+        pytorch.default_device(),
         config.version(),
         environment.is_enabled(),
         overrides.state(),

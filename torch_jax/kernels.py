@@ -14,12 +14,13 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from torch_jax import _internals, dtypes, errors, geometry, storage, transfer
+from torch_jax import dtypes, errors, geometry, storage, transfer
+from torch_jax._private import pytorch
 from torch_jax.ops import promotion
 from torch_jax.storage import is_jax, is_jax_storage, wrap
 from torch_jax.x64 import x64
 
-_META = _internals.META_KEYS
+_META = pytorch.META_KEYS
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
 
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -37,7 +38,7 @@ def kernel(*names: str) -> Callable[[Callable], Callable]:
 
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:
     """A view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
-    return functools.partial(op.redispatch, _internals.META_KEYS)
+    return functools.partial(op.redispatch, pytorch.META_KEYS)
 
 
 def _refuse_layout(layout: Any) -> None:
@@ -143,7 +144,7 @@ def to_copy(
         if dtype is not None and dtype.itemsize <= self.dtype.itemsize:
             self, dtype = self.to(dtype), None
         self = transfer.to_device(self)
-    elif device.type != _internals.DEVICE_TYPE:
+    elif device.type != pytorch.DEVICE_TYPE:
         self = _cast(self, dtype) if dtype not in (None, self.dtype) else self
         host = transfer.to_host(self)
         return host if device.type == "cpu" else host.to(device)
@@ -281,7 +282,7 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
         storage.resize(source, needed)
     _type_bytes(source, self.dtype)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        _internals.META_KEYS, self, source, storage_offset, tuple(size), stride
+        pytorch.META_KEYS, self, source, storage_offset, tuple(size), stride
     )
     return self
 

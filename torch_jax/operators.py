@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import _internals, dispatch, errors, overrides, variants
+from torch_jax import dispatch, errors, overrides, variants
+from torch_jax._private import pytorch
 from torch_jax.kernels import KERNELS
 from torch_jax.ops.registry import TABLE, Lowering
 
@@ -56,7 +57,7 @@ def operators() -> list[Operator]:
 
 
 def _overloads() -> Iterator[Any]:
-    for name in _internals.all_op_names():
+    for name in pytorch.all_op_names():
         op = variants.overload(name.removeprefix("aten::")) if name.startswith("aten::") else None
         if op is not None:
             yield op
@@ -73,7 +74,7 @@ def find(name: str) -> list[Any]:
     """
     plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
     packet, _, overload = plain.partition(".")
-    known = set(_internals.all_op_names())  # not those that only TorchScript has
+    known = set(pytorch.all_op_names())  # not those that only TorchScript has
     found = [
         op
         for op in variants.siblings(packet)
@@ -187,7 +188,7 @@ def placement(op: Any) -> dict[str, str]:
     kinds = {a.name: str(a.real_type) for a in op._schema.arguments}
     if "device" not in kinds or any("Tensor" in kind for kind in kinds.values()):
         return {}
-    return {"device": _internals.DEVICE_TYPE}
+    return {"device": pytorch.DEVICE_TYPE}
 
 
 # --- counts ---------------------------------------------------------------------------------------

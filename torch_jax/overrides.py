@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, callables, device, dispatch, folding, interop, log, variants
+from torch_jax import callables, device, dispatch, folding, interop, log, variants
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.eager import Kernel
 from torch_jax.ops import registry
@@ -234,8 +235,8 @@ def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
     with warnings.catch_warnings():  # that a kernel was there before, which is the point
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
-            library.impl(op, _internals.unseen(kernel), key, allow_override=True)
-    _internals.forget_dispatch(op)
+            library.impl(op, pytorch.unseen(kernel), key, allow_override=True)
+    pytorch.forget_dispatch(op)
     return library
 
 
@@ -304,7 +305,7 @@ def _serve(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) ->
     override = chosen(original)
     if override is None or not _concerns_us((*args, *kwargs.values())):
         return original(*args, **kwargs)
-    if _internals.function_modes():  # they see the call first, as they see PyTorch's own
+    if pytorch.function_modes():  # they see the call first, as they see PyTorch's own
         function = _replaced[original].function
         return torch.overrides.handle_torch_function(function, (), *args, **kwargs)
     return override.run(original, args, kwargs)
@@ -319,7 +320,7 @@ def _concerns_us(values: Iterable[Any]) -> bool:
         elif isinstance(value, torch.Tensor):
             if type(value).__torch_function__ not in _PLAIN:
                 return False
-            found = found or value.device.type == _internals.DEVICE_TYPE
+            found = found or value.device.type == pytorch.DEVICE_TYPE
         elif hasattr(type(value), "__torch_function__"):
             return False
     return found

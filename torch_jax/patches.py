@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_jax import _internals, import_hooks, streams
 from torch_jax import device_module as module
+from torch_jax import import_hooks, streams
+from torch_jax._private import pytorch
 from torch_jax.random import Generator
 
-_JAX = _internals.DEVICE_TYPE
+_JAX = pytorch.DEVICE_TYPE
 
 # the classes that are patched; typed Any, since a type checker is right to object
 _tensor_class: Any = torch.Tensor
@@ -125,7 +126,7 @@ class _Crossing:
         kind: Any = type(tensor)
         moved = kind(tensor.requires_grad, device=like.device, dtype=like.dtype)
         if isinstance(tensor, torch.nn.Parameter) and crosses(tensor, moved):
-            _internals.swap_tensor_impl(tensor, moved)
+            pytorch.swap_tensor_impl(tensor, moved)
             return tensor
         return moved
 
@@ -146,7 +147,7 @@ def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
         with torch.inference_mode(False), torch.enable_grad():  # without, PyTorch makes no edge
             edge = torch.autograd.graph.get_gradient_edge(tensor)
         edge.node.register_prehook(_moved_since)
-    _internals.swap_tensor_impl(tensor, moved)
+    pytorch.swap_tensor_impl(tensor, moved)
 
 
 def _moved_since(_gradients: Any) -> Any:
@@ -158,7 +159,7 @@ def _moved_since(_gradients: Any) -> Any:
 
 def _patch_data_setter() -> None:
     """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap instead."""
-    descriptor = _internals.TensorBase.data
+    descriptor = pytorch.TensorBase.data
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         if not (isinstance(value, torch.Tensor) and crosses(self, value)):
@@ -184,7 +185,7 @@ def _patch_data_setter() -> None:
 
 def _patch_data_ptr() -> None:
     """``data_ptr()`` is 0 in C++ for every jax tensor; code tells storages apart by it."""
-    original = _internals.TensorBase.data_ptr
+    original = pytorch.TensorBase.data_ptr
 
     @functools.wraps(original)
     def data_ptr(self: Any) -> int:
@@ -250,7 +251,7 @@ def _patch_printing() -> None:
         return original(self, *args, **kwargs)
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
-        return contents(self.cpu() if self.device.type == _internals.DEVICE_TYPE else self, indent)
+        return contents(self.cpu() if self.device.type == pytorch.DEVICE_TYPE else self, indent)
 
     module._str, module._tensor_str = _str, _tensor_str
 

@@ -19,23 +19,24 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from torch_jax import _internals, errors
+from torch_jax import errors
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 
 _MASK = (1 << 64) - 1
 
 
-class _GeneratorType(type(_internals.CpuGenerator)):  # type: ignore[misc]
+class _GeneratorType(type(pytorch.CpuGenerator)):  # type: ignore[misc]
     """Lets ``isinstance(g, torch.Generator)`` hold for generators that PyTorch made itself."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _internals.CpuGenerator)
+        return isinstance(instance, pytorch.CpuGenerator)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, _internals.CpuGenerator)
+        return issubclass(subclass, pytorch.CpuGenerator)
 
 
-class JaxGenerator(_internals.CpuGenerator):
+class JaxGenerator(pytorch.CpuGenerator):
     """What ``torch.Generator(device="jax")`` makes: a seed and an offset.
 
     To C++ it is a CPU generator (PyTorch has no hook in Python for other kinds); kernels know it
@@ -58,7 +59,7 @@ class JaxGenerator(_internals.CpuGenerator):
     @property
     def device(self) -> torch.device:
         """``device(type='jax', index=0)``."""
-        return torch.device(_internals.DEVICE_TYPE, 0)
+        return torch.device(pytorch.DEVICE_TYPE, 0)
 
     def manual_seed(self, seed: int) -> JaxGenerator:
         """Start over from ``seed``, an int in [-2^63, 2^64)."""
@@ -240,13 +241,13 @@ def _folded(seed: int, data: int) -> int:
     return high << 32 | low
 
 
-class Generator(_internals.CpuGenerator, metaclass=_GeneratorType):
+class Generator(pytorch.CpuGenerator, metaclass=_GeneratorType):
     """``torch.Generator`` with device ``jax`` among the devices it takes."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """A generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
         device = torch.device(device)
-        if device.type == _internals.DEVICE_TYPE:
+        if device.type == pytorch.DEVICE_TYPE:
             errors.check_ordinal(device)
             return JaxGenerator()
-        return _internals.CpuGenerator(device)
+        return pytorch.CpuGenerator(device)

@@ -22,7 +22,8 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import _internals, dispatch, eager, errors, operators, overrides, traced
+from torch_jax import dispatch, eager, errors, operators, overrides, traced
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 
 _STDOUT = object()
@@ -133,7 +134,7 @@ class Trace:
         parent = self._parent(stack)
         if parent is not None and call.level == "aten":
             call.line = parent.line
-        call.task = _internals.current_graph_task()
+        call.task = pytorch.current_graph_task()
         stack.append(call)
         start = time.perf_counter()
         try:
@@ -188,7 +189,7 @@ class Trace:
     def _parent(self, stack: list[Call]) -> Call | None:
         """What a new call is part of: the last open one, or a backward pass that began since."""
         outer = stack[-1] if stack else None
-        task = _internals.current_graph_task()
+        task = pytorch.current_graph_task()
         if task < 0 or (outer is not None and outer.task == task):
             return outer
         with self._lock:  # autograd runs passes on threads of its own
@@ -216,7 +217,7 @@ class Trace:
     def _heard_of(self, op: Any) -> None:
         """An operator had no compiled entry; under a trace that compiles nothing by itself."""
         stack = self._stack()
-        if stack and _internals.is_outside_traces():
+        if stack and pytorch.is_outside_traces():
             stack[-1].compiled.append(str(op))
 
 
@@ -297,7 +298,7 @@ class _OperatorLevel(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         devices = _devices(func, args, kwargs)
-        operator = _describe(func) if _internals.DEVICE_TYPE in devices else None
+        operator = _describe(func) if pytorch.DEVICE_TYPE in devices else None
         stack = self.trace._stack()
         if devices == {"meta"} or (stack and _is_detail(stack[-1], operator)):
             return func(*args, **kwargs)
@@ -308,13 +309,13 @@ class _OperatorLevel(TorchDispatchMode):
         waiting = _WAITING.modes
         waiting.append(self)
         try:
-            if not _composes(operator, func) or _internals.dispatch_modes():
+            if not _composes(operator, func) or pytorch.dispatch_modes():
                 return func(*args, **kwargs)
             _WAITING.modes = []
             with ExitStack() as modes:
                 for mode in reversed(waiting):
                     modes.enter_context(mode)
-                return func.redispatch(_internals.DEVICE_KEYS, *args, **kwargs)
+                return func.redispatch(pytorch.DEVICE_KEYS, *args, **kwargs)
         finally:
             _WAITING.modes = waiting
             waiting.pop()
@@ -464,7 +465,7 @@ def _show_tensor(tensor: torch.Tensor) -> str:
     except RuntimeError:  # nested ones have no shape
         text = type(tensor).__name__
     kind = tensor.device.type
-    return text if kind == _internals.DEVICE_TYPE else f"{text}@{kind}"
+    return text if kind == pytorch.DEVICE_TYPE else f"{text}@{kind}"
 
 
 def _cut(text: str, length: int) -> str:

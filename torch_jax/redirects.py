@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, callables, config, device_module, folding, random, streams
+from torch_jax import callables, config, device_module, folding, random, streams
+from torch_jax._private import pytorch
 
-_JAX = _internals.DEVICE_TYPE
+_JAX = pytorch.DEVICE_TYPE
 
 # Python inside PyTorch whose factories make its users' tensors. The rest keeps its books on the
 # host: the step counts of optimizers, the permutations of samplers.
@@ -58,14 +59,14 @@ def install(is_enabled: Callable[[], bool]) -> None:
     """Replace PyTorch's callables with ones that ask ``is_enabled``; once."""
     global _is_enabled
     _is_enabled = is_enabled
-    factories = list(_internals.factories())
+    factories = list(pytorch.factories())
     functions = [getattr(torch, name) for name in _LIKE.split()]
     methods = [getattr(torch.Tensor, name) for name in _NEW.split()]
     found = callables.places([*factories, *functions, *methods])
     for original, places in found.items():
         make = _factory if original in factories else _mapped
         callables.replace(places, callables.wrapper_of(original, places, make(original)))
-    for owner, name in (*_CONSTRUCTORS, *_internals.takers_of_devices()):
+    for owner, name in (*_CONSTRUCTORS, *pytorch.takers_of_devices()):
         _wrap(owner, name, _mapped)
     _wrap(torch, "load", _loading)
     for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
@@ -108,7 +109,7 @@ def _redirect_classes() -> None:
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(_internals.unseen(make(original))))
+    setattr(owner, name, functools.wraps(original)(pytorch.unseen(make(original))))
 
 
 @folding.question
@@ -147,7 +148,7 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
     if elsewhere or inside or not _fills_in():
         return kwargs
-    if _internals.function_modes() and _internals.default_device():
+    if pytorch.function_modes() and pytorch.default_device():
         return kwargs
     return kwargs | {"device": _JAX}
 
@@ -269,7 +270,7 @@ def _one_device(original: Any) -> Callable[..., Any]:
 
 def _default_device(original: Any) -> Callable[..., Any]:
     def get_default_device() -> torch.device:
-        chosen = _internals.default_device() is not None or not config.get("redirect_default")
+        chosen = pytorch.default_device() is not None or not config.get("redirect_default")
         return original() if chosen or not _is_enabled() else torch.device(_JAX, 0)
 
     return get_default_device

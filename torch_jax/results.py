@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import _internals, storage, traced
+from torch_jax import storage, traced
+from torch_jax._private import pytorch
 from torch_jax.host import is_host
 from torch_jax.places import Item
 from torch_jax.storage import is_jax
@@ -42,8 +43,8 @@ class Geometry(NamedTuple):
 
     def over(self, memory: Any) -> torch.Tensor:
         """A new tensor that sees a storage so."""
-        tensor = _internals.create_empty_tensor((0,), self.dtype)
-        _set_storage(_internals.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
+        tensor = pytorch.create_empty_tensor((0,), self.dtype)
+        _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
         tensor = torch._conj(tensor) if self.conj else tensor
         return torch._neg_view(tensor) if self.neg else tensor
 

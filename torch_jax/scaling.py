@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import torch
 from torch.amp.grad_scaler import GradScaler
 
-from torch_jax import _internals, storage
+from torch_jax import storage
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.capture import paused, unwatched
 from torch_jax.optimizers import keep_steps_on_device
@@ -48,12 +49,12 @@ def _patch(name: str, replacement: Any) -> None:
 def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
     """Scale and growth tracker are made before a trace meets them."""
     capture = ACTIVE.capture
-    on_device = scaler._device == _internals.DEVICE_TYPE
+    on_device = scaler._device == pytorch.DEVICE_TYPE
     if capture is not None and on_device and scaler.is_enabled() and scaler._scale is None:
         state = {"_scale": None, "_growth_tracker": scaler._growth_tracker}
         capture.undo.append(functools.partial(vars(scaler).update, state))
         with paused():
-            scaler._lazy_init_scale_growth_tracker(torch.device(_internals.DEVICE_TYPE))
+            scaler._lazy_init_scale_growth_tracker(torch.device(pytorch.DEVICE_TYPE))
     return original(outputs)
 
 

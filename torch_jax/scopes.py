@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 
 
 class _Scope:
@@ -43,15 +43,15 @@ class _BackwardHere(threading.local):
         """A scope was opened on this thread."""
         self.settle()
         if not self.scopes:
-            self.before = _internals.is_multithreading_enabled()
-            _internals.set_multithreading_enabled(False)
+            self.before = pytorch.is_multithreading_enabled()
+            pytorch.set_multithreading_enabled(False)
         self.scopes.append(scope)
 
     def settle(self) -> None:
         """Forget scopes that were left, wherever that was."""
         open_ones = [scope for scope in self.scopes if scope.is_open]
         if self.scopes and not open_ones:
-            _internals.set_multithreading_enabled(self.before)
+            pytorch.set_multithreading_enabled(self.before)
         self.scopes = open_ones
 
 

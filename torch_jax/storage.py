@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import _internals, dtypes, geometry, traced
+from torch_jax import dtypes, geometry, traced
+from torch_jax._private import pytorch
 from torch_jax.x64 import x64
 
 
@@ -30,7 +31,7 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     >>> wrap(jnp.ones((2, 3))).shape
     torch.Size([2, 3])
     """
-    tensor = _internals.create_empty_tensor(array.shape, dtype or dtypes.to_torch(array.dtype))
+    tensor = pytorch.create_empty_tensor(array.shape, dtype or dtypes.to_torch(array.dtype))
     storage: Any = tensor.untyped_storage()
     storage.array = array
     if array.size == 0:  # C++ counts a length of zero as zero here, elsewhere as one
@@ -46,7 +47,7 @@ def wrap_strided(array: jax.Array, size, stride) -> torch.Tensor:
 def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
     """An alias of ``tensor`` with another geometry; bounds are not checked."""
     return torch.ops.aten.as_strided.default.redispatch(
-        _internals.META_KEYS, tensor, size, stride, offset
+        pytorch.META_KEYS, tensor, size, stride, offset
     )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals, device, errors
+from torch_jax import device, errors
+from torch_jax._private import pytorch
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -42,8 +43,8 @@ class Stream(_STREAM):
 
     def __new__(cls, device: Any = None, priority: int = 0, **_ignored: Any) -> Any:
         """Make one; ``priority`` has nothing to come before."""
-        errors.check_ordinal(torch.device(device or _internals.DEVICE_TYPE))
-        of_device = {"device_index": 0, "device_type": int(_internals.PRIVATE_USE1)}
+        errors.check_ordinal(torch.device(device or pytorch.DEVICE_TYPE))
+        of_device = {"device_index": 0, "device_type": int(pytorch.PRIVATE_USE1)}
         return super().__new__(cls, stream_id=0, **of_device)
 
     def __init__(self, *_args: Any, **_kwargs: Any):
@@ -88,7 +89,7 @@ class Event(_EVENT):
 
     def __new__(cls, *_args: Any, enable_timing: bool = False, **_ignored: Any) -> Any:
         """Make an event that has not been recorded."""
-        return super().__new__(cls, _internals.DEVICE_TYPE, enable_timing=enable_timing)
+        return super().__new__(cls, pytorch.DEVICE_TYPE, enable_timing=enable_timing)
 
     def __init__(self, *_args: Any, enable_timing: bool = False, **_ignored: Any):
         """Note whether it measures time."""
@@ -184,6 +185,6 @@ def _for_devices(kind: Any, ours: Any) -> Any:
 def _is_ours(device: Any = None, **options: Any) -> bool:
     """Whether a stream is one of this device, by what it is made with."""
     if "device_type" in options:
-        return options["device_type"] == int(_internals.PRIVATE_USE1)
+        return options["device_type"] == int(pytorch.PRIVATE_USE1)
     found = torch.accelerator.current_accelerator() if device is None else torch.device(device)
-    return found is not None and found.type == _internals.DEVICE_TYPE
+    return found is not None and found.type == pytorch.DEVICE_TYPE

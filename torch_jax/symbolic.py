@@ -21,7 +21,8 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax import _internals, dtypes, errors, symbolic_numbers, transfer, variants
+from torch_jax import dtypes, errors, symbolic_numbers, transfer, variants
+from torch_jax._private import pytorch
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
@@ -154,9 +155,9 @@ def _decomposed(program: Any) -> Any:
     """The program in operators that have functions here."""
     sizes = [n for shape in _shapes(program) for n in shape or () if isinstance(n, torch.SymInt)]
     symbols = set().union(*(size.node.expr.free_symbols for size in sizes))
-    before = len(_internals.guards_of(sizes[0]))
+    before = len(pytorch.guards_of(sizes[0]))
     program = program.run_decompositions(_decompositions())
-    guards = _internals.guards_of(sizes[0])[before:]
+    guards = pytorch.guards_of(sizes[0])[before:]
     fixed = [
         str(g) for g in guards if g.is_Relational and g.rel_op == "==" and g.free_symbols & symbols
     ]
@@ -170,7 +171,7 @@ def _decomposed(program: Any) -> Any:
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of what has no function here."""
-    table = _internals.decompositions() | dict(torch.export.default_decompositions().items())
+    table = pytorch.decompositions() | dict(torch.export.default_decompositions().items())
     return {op: d for op, d in table.items() if isinstance(op, OpOverload) and not _is_known(op)}
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax import _internals, errors
+from torch_jax import errors
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE, TRACING
 
 
@@ -81,7 +82,7 @@ def is_traced(value: Any) -> bool:
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
     """Whether another thread traces with one of these arrays; nothing here does."""
-    here = ACTIVE.capture is not None or not _internals.is_outside_traces()
+    here = ACTIVE.capture is not None or not pytorch.is_outside_traces()
     return not here and any(map(is_traced, values))
 
 

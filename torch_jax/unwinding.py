@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 
 _KEY = "torch_jax errors"
 
@@ -22,7 +22,7 @@ def take_pending() -> None:
     >>> take_pending()  # there is none
     """
     try:
-        _internals.raise_pending()
+        pytorch.raise_pending()
     except BaseException as error:
         noted = _noted()
         if noted is not None:
@@ -30,18 +30,18 @@ def take_pending() -> None:
 
 
 def _noted() -> list[BaseException] | None:
-    return _internals.get_carried(_KEY) if _internals.is_carried(_KEY) else None
+    return pytorch.get_carried(_KEY) if pytorch.is_carried(_KEY) else None
 
 
 def install() -> None:
     """Let PyTorch's engine raise what was noted; called once."""
-    kind: Any = type(_internals.autograd_engine())
+    kind: Any = type(pytorch.autograd_engine())
 
     class Engine(kind):
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             outer = _noted()
             noted: list[BaseException] = []
-            _internals.carry(_KEY, noted)
+            pytorch.carry(_KEY, noted)
             try:
                 return super().run_backward(*args, **kwargs)
             except SystemError:  # it failed without an error
@@ -49,6 +49,6 @@ def install() -> None:
                     raise
                 raise noted.pop(0) from None
             finally:
-                _internals.carry(_KEY, outer)
+                pytorch.carry(_KEY, outer)
 
-    _internals.set_autograd_engine(Engine())
+    pytorch.set_autograd_engine(Engine())

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 from torch_jax.ops.registry import TABLE, Lowering
 
 # foreach operators whose name is not that of the operator they repeat
@@ -48,7 +48,7 @@ def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
     for name in packet.overloads() if packet is not None else ():
         found = getattr(packet, name, None)
         full = f"{namespace}::{packet_name}.{name}".removesuffix(".default")
-        if found is not None and _internals.is_dispatched(full):  # others are TorchScript's alone
+        if found is not None and pytorch.is_dispatched(full):  # others are TorchScript's alone
             yield found
 
 

@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import _internals, containers, made, traced
+from torch_jax import containers, made, traced
+from torch_jax._private import pytorch
 from torch_jax.active import ACTIVE
 from torch_jax.names import (
     Names,
@@ -116,7 +117,7 @@ class Watch:
     def stop(self) -> None:
         """Watch no longer."""
         self._intact = sys.getprofile() is self._callback
-        _internals.set_profiler(self._old)
+        pytorch.set_profiler(self._old)
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         if frame.f_code is _IMPORT:

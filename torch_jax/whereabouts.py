@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import _internals
+from torch_jax._private import pytorch
 
 
 class Row(NamedTuple):
@@ -47,7 +47,7 @@ def is_jax_module(module: torch.nn.Module) -> bool:
     (False, True)
     """
     devices = {tensor.device.type for tensor in _tensors_of(_checked(module))}
-    return devices == {_internals.DEVICE_TYPE}
+    return devices == {pytorch.DEVICE_TYPE}
 
 
 def where_is(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_jax import _internals, forked
+from torch_jax import forked
+from torch_jax._private import pytorch
 
-_state = _internals.x64_state()
+_state = pytorch.x64_state()
 
 
 class x64:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.compare import assert_same, check, check_raises, to_jax
-from torch_jax import _internals, dispatch
+from torch_jax import dispatch
+from torch_jax._private import pytorch
 
 aten = torch.ops.aten
 SHAPES = [(3, 2), (4,), (), (0, 2)]
@@ -15,7 +16,7 @@ NO_INTEGERS = {"_foreach_frac", "_foreach_lerp", "_foreach_norm", "_foreach_pows
 
 
 def _foreach_overloads():
-    for full in sorted(_internals.all_op_names()):
+    for full in sorted(pytorch.all_op_names()):
         packet, _, overload = full.removeprefix("aten::").partition(".")
         if packet.startswith("_foreach_"):
             op = getattr(getattr(aten, packet), overload or "default")
