@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 import torch_jax
 from torch_jax import exported_file, exporting
-from torch_jax.traced import DataDependentError, NotTraceableError
+from torch_jax.core.tracers import DataDependentError, NotTraceableError
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 import torch_jax
 from torch_jax import exporting
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.ops.registry import TABLE
-from torch_jax.traced import NotTraceableError
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=6, max=64)
 

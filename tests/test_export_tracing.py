@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_jax
 from torch_jax import exporting
-from torch_jax.traced import NotTraceableError
+from torch_jax.core.tracers import NotTraceableError
 
 X = torch.linspace(-1, 1, 24).view(2, 3, 4)
 

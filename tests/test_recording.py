@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import torch_jax
 from torch_jax import eager
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core.active import ACTIVE
 
 
 def traced(function, *args, **kwargs):

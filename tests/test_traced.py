@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torch_jax import transfer
+from torch_jax.core.tracers import DataDependentError
 from torch_jax.storage import wrap
-from torch_jax.traced import DataDependentError
 
 
 def trace(function):

@@ -19,7 +19,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from torch_jax.log import LOGGER
+from torch_jax.core.log import LOGGER
 
 _ENTRY, _PART = ".entry", ".part"  # whole entries, and those that are being written
 _DIGEST = 16  # bytes

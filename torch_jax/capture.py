@@ -20,14 +20,15 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import program, random, traced
+from torch_jax import program, random
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import is_traced
+from torch_jax.core.x64 import x64
 from torch_jax.host import Host, is_host
 from torch_jax.storage import is_jax_storage
 from torch_jax.tape import Tape
-from torch_jax.traced import is_traced
-from torch_jax.x64 import x64
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
@@ -164,7 +165,7 @@ class Capture:
         if is_traced(array) or self._is_constant(storage):
             return
         storage.array = self.new_input(
-            "storage", storage, array.shape, array.dtype, array=array, line=traced.user_line()
+            "storage", storage, array.shape, array.dtype, array=array, line=tracers.user_line()
         )
         self._storages[id(storage)] = self.inputs[-1]
 
@@ -318,7 +319,7 @@ class Capture:
 
     def needs_value(self, array: Any) -> Exception:
         """The error for Python asking for a value that only the device knows."""
-        return traced.needs_value_on_host(array)
+        return tracers.needs_value_on_host(array)
 
     # --- being in force ---------------------------------------------------------------------------
 

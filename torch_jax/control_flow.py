@@ -20,10 +20,10 @@ from jax import lax
 from torch.utils import _pytree as pytree
 
 from torch_jax import storage, transfer
-from torch_jax.active import ACTIVE
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import is_traced
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_jax
-from torch_jax.traced import is_traced
-from torch_jax.x64 import x64
 
 Dense = Callable[..., Any]
 

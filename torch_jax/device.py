@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import ending, forked, unwinding
+from torch_jax import ending, unwinding
 from torch_jax._private import pytorch
+from torch_jax.core import forks
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -78,11 +79,11 @@ def wake() -> None:
     global _awake
     if _awake:
         return
-    forked.refuse()
+    forks.refuse()
     with _lock:
         if _awake:
             return
-        forked.note_use()
+        forks.note_use()
         ending.install(_lock)
         try:
             import jax  # noqa: F401
@@ -107,7 +108,7 @@ def _fall_asleep() -> None:
     _awake = False
 
 
-forked.listeners.append(_fall_asleep)
+forks.listeners.append(_fall_asleep)
 
 
 def _door(name: str) -> Any:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from torch_jax import device as _device
-from torch_jax import folding, forked, random
+from torch_jax import random
+from torch_jax.core import dynamo_constants, forks
 from torch_jax.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
@@ -48,7 +49,7 @@ def _chip() -> Any:
     return _jax().devices()[0]
 
 
-@folding.constant
+@dynamo_constants.constant
 def is_available() -> bool:
     """Whether the device can be used: whether jax is installed."""
     return importlib.util.find_spec("jax") is not None
@@ -66,16 +67,16 @@ def init() -> None:
 
 def _is_in_bad_fork() -> bool:
     """Whether this process was forked from one that had started JAX."""
-    return forked.is_lost()
+    return forks.is_lost()
 
 
-@folding.constant
+@dynamo_constants.constant
 def device_count() -> int:
     """1: chips are not devices here but parts of one."""
     return 1
 
 
-@folding.constant
+@dynamo_constants.constant
 def current_device() -> int:
     """0."""
     return 0

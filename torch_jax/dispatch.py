@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import amp, attention, config, device, errors, forked, interop, log, ops, variants
+from torch_jax import amp, attention, config, device, interop, ops, variants
 from torch_jax._private import pytorch
+from torch_jax.core import errors, forks, log
 from torch_jax.eager import Kernel
 from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.ops.registry import TABLE, Lowering
@@ -76,7 +77,7 @@ def install() -> None:
         _libraries.extend((attention.install(), amp.install()))
         config.listeners.extend((forget_compiled, log.install))
         log.install()
-        forked.listeners.append(forget_compiled)
+        forks.listeners.append(forget_compiled)
         _library = library
 
 

@@ -16,7 +16,7 @@ from torch import fx
 
 from torch_jax import device
 from torch_jax._private import pytorch
-from torch_jax.log import LOGGER
+from torch_jax.core.log import LOGGER
 
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("donate", "xla")

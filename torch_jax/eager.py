@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, errors, log, random, tape, traced, transfer, variants
+from torch_jax import config, dtypes, random, tape, transfer, variants
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import errors, log, tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.x64 import x64
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
 from torch_jax.ops.registry import Lowering
@@ -33,7 +35,6 @@ from torch_jax.signature import (
     Signature,
 )
 from torch_jax.storage import is_jax, is_jax_storage, memory_of
-from torch_jax.x64 import x64
 
 _create = pytorch.create_empty_tensor
 _x64 = pytorch.x64_state()
@@ -96,7 +97,7 @@ class Kernel:
             if found is None:
                 try:
                     return self._first(signature, memories, args, kwargs)
-                except traced.TracedElsewhere as error:
+                except tracers.TracedElsewhere as error:
                     return self._again(error, args, kwargs)
             run, size, dtype = found
             # the flag is read at trace and at call; the caller's own setting comes back at once
@@ -104,7 +105,7 @@ class Kernel:
             try:
                 array = run(*memories)
             except Exception as error:
-                if traced.is_traced_elsewhere(memories):
+                if tracers.is_traced_elsewhere(memories):
                     return self._again(error, args, kwargs)
                 raise self._told(error, args, kwargs) from error
             finally:
@@ -134,22 +135,22 @@ class Kernel:
                 return entry.run(*memories)
         except Exception as error:
             self.cache.pop(signature, None)
-            if traced.is_traced_elsewhere(memories):
-                raise traced.TracedElsewhere from error
+            if tracers.is_traced_elsewhere(memories):
+                raise tracers.TracedElsewhere from error
             raise self._told(error, args, kwargs) from error
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have traced, unless that changes nothing."""
-        traced.wait_for_traces()
+        tracers.wait_for_traces()
         tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-        if any(traced.is_traced(memory_of(t)) for t in tensors if is_jax(t)):
+        if any(tracers.is_traced(memory_of(t)) for t in tensors if is_jax(t)):
             raise self._told(error, args, kwargs) from error  # a tracer that has outlived its trace
         return self.call(*args, **kwargs)
 
     def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
         """JAX's error as the one a PyTorch user understands."""
-        if traced.wants_a_value(error):
-            return traced.needs_values(self.op, args, kwargs)
+        if tracers.wants_a_value(error):
+            return tracers.needs_values(self.op, args, kwargs)
         if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # a user's function has its own
@@ -182,7 +183,7 @@ class Kernel:
             try:
                 arrays = self._run(entry, signature, memories, args, kwargs)
                 return self._finish(entry, arrays, args, kwargs, storages, slots)
-            except traced.TracedElsewhere as error:
+            except tracers.TracedElsewhere as error:
                 return self._again(error, args, kwargs)
 
         return call
@@ -320,7 +321,9 @@ class Kernel:
         if entry.check:  # no message: it was known at trace that nothing can be wrong
             *arrays, ok = arrays
             message, kind = (*entry.check, IndexError)[:2]
-            if traced.is_traced(ok):  # a trace cannot raise, but torch_jax.jit does when it has run
+            if tracers.is_traced(
+                ok
+            ):  # a trace cannot raise, but torch_jax.jit does when it has run
                 if ACTIVE.capture is not None:
                     ACTIVE.capture.checks.append((ok, message, kind))
             elif not bool(ok):
@@ -330,8 +333,8 @@ class Kernel:
         if entry.slots:
             owner = dict(zip(slots, storages, strict=True))
             written = [owner[slot] for slot in entry.slots]
-            if traced.is_traced_elsewhere([storage.array for storage in written]):
-                raise traced.TracedElsewhere  # since the memories were read
+            if tracers.is_traced_elsewhere([storage.array for storage in written]):
+                raise tracers.TracedElsewhere  # since the memories were read
             for storage, array in zip(written, arrays, strict=True):
                 storage.array = array
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs

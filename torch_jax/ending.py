@@ -46,7 +46,7 @@ def _stop_daemons(waking: Any) -> None:
         return
     waking.release()
     from torch_jax import dispatch
-    from torch_jax.x64 import x64
+    from torch_jax.core.x64 import x64
 
     deadline = time.monotonic() + _PATIENCE
     lock = getattr(sys.modules.get("torch_jax.jitted"), "_LOCK", None)

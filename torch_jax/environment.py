@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax import config, folding, forked, overrides, redirects
+from torch_jax import config, overrides, redirects
+from torch_jax.core import dynamo_constants, forks
 from torch_jax.overrides import Override
 from torch_jax.scopes import Scopes, decorate
 
@@ -22,7 +23,7 @@ _is_lost = False  # in a process forked from one that had used the device
 _installed = False
 
 
-@folding.question
+@dynamo_constants.question
 def is_enabled() -> bool:
     """Whether the environment is enabled for the caller."""
     return (_everywhere or _regions.any()) and not _is_lost
@@ -158,7 +159,7 @@ def _after_fork() -> None:
     """In a child that cannot use the device, nothing may be sent there."""
     global _is_lost, _lock
     _lock = threading.RLock()
-    _is_lost = forked.is_lost()
+    _is_lost = forks.is_lost()
 
 
 if hasattr(os, "register_at_fork"):

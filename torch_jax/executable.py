@@ -22,23 +22,13 @@ import numpy as np
 import torch
 from torch import fx
 
-from torch_jax import (
-    config,
-    errors,
-    geometry,
-    graphs,
-    overrides,
-    program,
-    random,
-    storage,
-    traced,
-    transfer,
-)
+from torch_jax import config, geometry, graphs, overrides, program, random, storage, transfer
 from torch_jax._private import pytorch
-from torch_jax.log import LOGGER
+from torch_jax.core import errors, tracers
+from torch_jax.core.log import LOGGER
+from torch_jax.core.x64 import x64
 from torch_jax.results import Geometry
 from torch_jax.storage import is_jax, is_jax_storage
-from torch_jax.x64 import x64
 
 _x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
@@ -150,9 +140,9 @@ class Executable:
         args.clear()
         try:
             return self._run(given)
-        except traced.TracedElsewhere:
-            traced.wait_for_traces()
-            if any(map(traced.is_traced, map(_memory, given))):
+        except tracers.TracedElsewhere:
+            tracers.wait_for_traces()
+            if any(map(tracers.is_traced, map(_memory, given))):
                 raise  # a tracer that has outlived its trace
             return self._run(given)
 
@@ -242,8 +232,8 @@ class Executable:
         try:
             return compiled.run(words, *memories)
         except Exception as error:
-            if traced.is_traced_elsewhere(memories):
-                raise traced.TracedElsewhere from error
+            if tracers.is_traced_elsewhere(memories):
+                raise tracers.TracedElsewhere from error
             if isinstance(error, jax.errors.JaxRuntimeError):
                 raise errors.translate(error, f"in {self.name}") from error
             raise

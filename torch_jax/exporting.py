@@ -38,11 +38,11 @@ from torch_jax import (
     transfer,
 )
 from torch_jax._private import pytorch
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
 from torch_jax.exported_file import FORMAT, VERSION
 from torch_jax.interpreter import JaxInterpreter
 from torch_jax.storage import is_jax
-from torch_jax.traced import NotTraceableError
-from torch_jax.x64 import x64
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

@@ -18,10 +18,11 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from torch_jax import active, control_flow, dispatch, errors, random, storage, traced, transfer
+from torch_jax import control_flow, dispatch, random, storage, transfer
 from torch_jax._private import pytorch
+from torch_jax.core import active, errors, tracers
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_jax
-from torch_jax.x64 import x64
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -29,7 +30,7 @@ _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 class Draws:
     """The randomness of one run, and what a program cannot raise itself.
 
-    Takes the place of a capture in :data:`torch_jax.active.ACTIVE`.
+    Takes the place of a capture in :data:`torch_jax.core.active.ACTIVE`.
 
     Attributes:
       words: the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
@@ -64,7 +65,7 @@ class Draws:
         if self.generator is not None:
             return random.words(*self.generator.where())
         if self.words is None:
-            raise traced.NotTraceableError(
+            raise tracers.NotTraceableError(
                 "the graph draws random numbers, which would be the same at each call of a traced "
                 "program: pass key=, a jax.random.key"
             )
@@ -104,7 +105,7 @@ class Draws:
         """What only a function under ``torch_jax.jit`` has, such as the steps of optimizers."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise traced.NotTraceableError(
+        raise tracers.NotTraceableError(
             f"what needs {name!r} of a trace can be no part of a graph or of an exported program: "
             "use torch_jax.jit, or export the model alone"
         )
@@ -206,7 +207,7 @@ class Runner(fx.Interpreter):
             args = (pytorch.DEVICE_TYPE, *args[1:])
         try:
             return super().call_function(target, args, kwargs)
-        except traced.DataDependentError as error:
+        except tracers.DataDependentError as error:
             if isinstance(target, OpOverload) and dispatch.rung(target) in ("cpu", "none"):
                 raise errors.not_found(target, args, kwargs) from error
             raise

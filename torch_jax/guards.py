@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import errors
 from torch_jax._private import pytorch
 from torch_jax.containers import StandIns, is_container
+from torch_jax.core import errors
 from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
 from torch_jax.tape import Changed
 from torch_jax.varying import elements, varies

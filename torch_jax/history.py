@@ -6,7 +6,7 @@ import warnings
 import weakref
 from typing import Any, NamedTuple
 
-from torch_jax import log
+from torch_jax.core import log
 
 _MANY = 4  # retraces of one function after which a warning names the cause
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, geometry, storage, traced, transfer
+from torch_jax import dtypes, geometry, storage, transfer
+from torch_jax.core import tracers
 from torch_jax.storage import is_jax
 from torch_jax.tape import Number, Tape
 
@@ -59,7 +60,7 @@ class Host:
         if kept is not None:  # an alias made behind the dispatcher's back, such as ``.data``
             return self._place(tensor, self.tape.record(_alias(tensor), (kept,), tensor))
         slot = self.argument(tensor)
-        self.roots.append((tensor, slot, traced.user_line()))
+        self.roots.append((tensor, slot, tracers.user_line()))
         return slot
 
     def _place(self, tensor: torch.Tensor, slot: int) -> int:

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import folding, random
+from torch_jax import random
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import dynamo_constants
+from torch_jax.core.active import ACTIVE
 
 
 def install() -> None:
@@ -152,9 +153,10 @@ def _patch_transformers(module: ModuleType) -> None:
             return original(x)
         if torch.compiler.is_dynamo_compiling():
             return True
-        from torch_jax import storage, traced
+        from torch_jax import storage
+        from torch_jax.core import tracers
 
-        return traced.is_traced(storage.memory_of(x))
+        return tracers.is_traced(storage.memory_of(x))
 
     module.is_jax_jitting = is_jax_jitting  # type: ignore[attr-defined]
 
@@ -235,7 +237,7 @@ def _patch_builder(module: ModuleType) -> None:
 
 def _tell_dynamo(_module: ModuleType) -> None:
     """Make known what it may take for a constant."""
-    folding.tell_dynamo()
+    dynamo_constants.tell_dynamo()
 
 
 _PATCHES: dict[str, Callable[[ModuleType], None]] = {

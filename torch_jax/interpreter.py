@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 from torch_jax import device, dispatch, graphs, random, storage, transfer
 from torch_jax._private import pytorch
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_jax
-from torch_jax.x64 import x64
 
 
 class JaxInterpreter:

@@ -19,24 +19,15 @@ from typing import Any
 
 import torch
 
-from torch_jax import (
-    config,
-    environment,
-    forked,
-    history,
-    optimizers,
-    overrides,
-    scaling,
-    slices,
-    varying,
-)
+from torch_jax import config, environment, history, optimizers, overrides, scaling, slices, varying
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import forks
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.places import Item
 from torch_jax.replay import Traced
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
-from torch_jax.traced import DataDependentError, NotTraceableError
 from torch_jax.tracing import OtherNumbers, trace
 from torch_jax.trees import flatten
 
@@ -47,10 +38,10 @@ _installed = False
 def _lock_out() -> None:
     """In a forked child: a compiled call raises before it has done anything."""
     global _LOCK
-    _LOCK = forked.Refusal()
+    _LOCK = forks.Refusal()
 
 
-forked.listeners.append(_lock_out)
+forks.listeners.append(_lock_out)
 
 
 def jit(function: Any = None, **options: Any) -> Any:

@@ -20,13 +20,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax import random, storage, tape
-from torch_jax.active import ACTIVE
 from torch_jax.capture import Capture, paused
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.host import is_host
 from torch_jax.places import MISSING, Item, put, read_place
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
-from torch_jax.traced import NotTraceableError
 
 _GLOBAL_STEP_HOOKS = [
     value

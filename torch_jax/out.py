@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import errors, geometry
+from torch_jax import geometry
+from torch_jax.core import errors
 from torch_jax.infer import infer
 from torch_jax.kernels import copy_, resize_
 from torch_jax.storage import is_jax

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, device, dispatch, folding, interop, log, variants
+from torch_jax import callables, device, dispatch, interop, variants
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import dynamo_constants, log
+from torch_jax.core.active import ACTIVE
 from torch_jax.eager import Kernel
 from torch_jax.ops import registry
 from torch_jax.scopes import Scopes
@@ -297,7 +298,7 @@ def _callable_call(original: Any, function: Callable[..., Any], takes: str, opti
 
 @functools.cache
 def _is_overridden(original: Callable[..., Any]) -> Callable[[], bool]:
-    return folding.question(lambda: chosen(original) is not None)
+    return dynamo_constants.question(lambda: chosen(original) is not None)
 
 
 def _serve(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -243,11 +243,12 @@ def _patch_printing() -> None:
     original, contents = module._str, module._tensor_str
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        from torch_jax import storage, traced
+        from torch_jax import storage
+        from torch_jax.core import tracers
 
         memory = storage.memory_if_any(self)
-        if traced.is_traced(memory):
-            raise traced.needs_value_on_host(memory)
+        if tracers.is_traced(memory):
+            raise tracers.needs_value_on_host(memory)
         return original(self, *args, **kwargs)
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:

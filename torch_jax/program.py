@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from torch_jax import config
-from torch_jax.x64 import x64
+from torch_jax.core.x64 import x64
 
 Jaxpr = Any
 Aval = jax.core.ShapedArray

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from torch_jax import errors
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import errors
+from torch_jax.core.active import ACTIVE
 
 _MASK = (1 << 64) - 1
 
@@ -173,7 +173,7 @@ torch.serialization.add_safe_globals([_rebuild])  # a generator is loaded with w
 
 def refuse_seed(name: str) -> NoReturn:
     """Raise for a seed of the system's own, of which a trace would make a constant."""
-    from torch_jax.traced import NotTraceableError
+    from torch_jax.core.tracers import NotTraceableError
 
     raise NotTraceableError(
         f"{name} asks the system once, while the function is traced; seed outside of it, or with "
@@ -233,7 +233,7 @@ def _folded(seed: int, data: int) -> int:
     import jax
     import jax.numpy as jnp
 
-    from torch_jax.x64 import x64
+    from torch_jax.core.x64 import x64
 
     with x64(), jax.ensure_compile_time_eval():
         base = jax.random.wrap_key_data(jnp.asarray(words(seed, 0)[:2]), impl="threefry2x32")

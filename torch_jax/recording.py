@@ -22,9 +22,10 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import dispatch, eager, errors, operators, overrides, traced
+from torch_jax import dispatch, eager, operators, overrides
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import errors, tracers
+from torch_jax.core.active import ACTIVE
 
 _STDOUT = object()
 _OPERATORS = (
@@ -152,7 +153,7 @@ class Trace:
 
     def compiled_function(self, name: str) -> AbstractContextManager[Call]:
         """Record a call of a function under ``torch_jax.jit``."""
-        return self.record(Call(f"torch_jax.jit {name}", "jit", "", traced.user_line()))
+        return self.record(Call(f"torch_jax.jit {name}", "jit", "", tracers.user_line()))
 
     def overridden(self, op: Any, args: tuple, kwargs: dict, run: Callable[[], Any]) -> Any:
         """Record an operator that is overridden above autograd, where no mode sees it."""
@@ -161,7 +162,7 @@ class Trace:
     def operator(self, op: Any, about: Any, args: tuple, kwargs: dict, run: Any) -> Any:
         """Run an operator, recorded with what is known ``about`` it."""
         stack = self._stack()
-        call = Call(str(op), "aten", _show_call(args, kwargs), "" if stack else traced.user_line())
+        call = Call(str(op), "aten", _show_call(args, kwargs), "" if stack else tracers.user_line())
         if stack and stack[-1].name == call.name and stack[-1].arguments == call.arguments:
             return run()
         if about is not None:
@@ -264,7 +265,7 @@ class _FunctionLevel(TorchFunctionMode):
         kwargs = kwargs or {}
         if isinstance(func, _OPERATORS):  # seen below
             return func(*args, **kwargs)
-        call = Call(_name_of(func), "torch", _show_call(args, kwargs), traced.user_line())
+        call = Call(_name_of(func), "torch", _show_call(args, kwargs), tracers.user_line())
         override = overrides.chosen(inspect.unwrap(func))
         if override is not None:
             call.rung, call.where = "override", operators.place(override.function)

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, config, device_module, folding, random, streams
+from torch_jax import callables, config, device_module, random, streams
 from torch_jax._private import pytorch
+from torch_jax.core import dynamo_constants
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -112,13 +113,13 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, functools.wraps(original)(pytorch.unseen(make(original))))
 
 
-@folding.question
+@dynamo_constants.question
 def redirects_cuda() -> bool:
     """Whether ``"cuda"`` means jax to the caller."""
     return _is_enabled() and config.get("redirect_cuda")
 
 
-@folding.question
+@dynamo_constants.question
 def _fills_in() -> bool:
     """Whether a factory that is given no device makes tensors on jax."""
     return config.get("redirect_default")
@@ -128,7 +129,7 @@ def _factory(original: Any) -> Callable[..., Any]:
     def factory(*args: Any, **kwargs: Any) -> Any:
         if _is_enabled():
             if torch.compiler.is_dynamo_compiling():
-                caller = folding.traced_module()
+                caller = dynamo_constants.traced_module()
             else:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
             kwargs = _with_device(kwargs, caller)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_jax.active import ACTIVE
+from torch_jax.core.active import ACTIVE
 from torch_jax.names import watched_names
 
 # Builtins that give another value at each call, or whose effect a compiled call would not have.

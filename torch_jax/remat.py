@@ -15,9 +15,9 @@ import torch
 from jax import lax
 
 from torch_jax import storage, transfer
-from torch_jax.active import ACTIVE
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_jax
-from torch_jax.x64 import x64
 
 
 class _Barrier(torch.autograd.Function):

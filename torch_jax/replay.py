@@ -12,8 +12,11 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax import errors, random, transfer
+from torch_jax import random, transfer
 from torch_jax.capture import Input, begin_draws
+from torch_jax.core import errors
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
 from torch_jax.differentiable import Backward, Connected, Pullback
 from torch_jax.gradients import Gradients
 from torch_jax.places import put
@@ -22,8 +25,6 @@ from torch_jax.results import Call, Template
 from torch_jax.slices import GivenOut
 from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, is_or_holds_number
-from torch_jax.traced import NotTraceableError
-from torch_jax.x64 import x64
 
 if TYPE_CHECKING:
     from torch_jax.tracing import Tracing

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import storage, traced
+from torch_jax import storage
 from torch_jax._private import pytorch
+from torch_jax.core import tracers
 from torch_jax.host import is_host
 from torch_jax.places import Item
 from torch_jax.storage import is_jax
@@ -214,7 +215,7 @@ class Templates:
             return Argument(self.arguments[id(value)])
         if is_host(value):
             return OnHost(self.capture.host.slot_of(value))
-        if not is_jax(value) or not traced.is_traced(storage.memory_of(value)):
+        if not is_jax(value) or not tracers.is_traced(storage.memory_of(value)):
             return Same(value)
         return self._device_leaf(value)
 

@@ -17,8 +17,8 @@ import jax
 import torch
 
 from torch_jax import dtypes
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_jax, memory_of, wrap
-from torch_jax.x64 import x64
 
 
 class GivenOut(Exception):

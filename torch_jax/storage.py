@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import dtypes, geometry, traced
+from torch_jax import dtypes, geometry
 from torch_jax._private import pytorch
-from torch_jax.x64 import x64
+from torch_jax.core import tracers
+from torch_jax.core.x64 import x64
 
 
 def is_jax_storage(storage: Any) -> bool:
@@ -64,8 +65,8 @@ def is_jax(tensor: torch.Tensor) -> bool:
 def memory_of(tensor: torch.Tensor) -> jax.Array:
     """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
     storage: Any = tensor.untyped_storage()
-    if traced.is_traced_elsewhere((storage.array,)):
-        traced.wait_for_traces()
+    if tracers.is_traced_elsewhere((storage.array,)):
+        tracers.wait_for_traces()
     return storage.array
 
 

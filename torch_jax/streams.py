@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import device, errors
+from torch_jax import device
 from torch_jax._private import pytorch
+from torch_jax.core import errors
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event

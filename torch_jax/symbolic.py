@@ -21,13 +21,14 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, errors, symbolic_numbers, transfer, variants
+from torch_jax import dtypes, symbolic_numbers, transfer, variants
 from torch_jax._private import pytorch
+from torch_jax.core import errors
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
 from torch_jax.symbolic_views import VIEWS
-from torch_jax.traced import NotTraceableError
 
 _ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
 _RANGES = ("sym_constrain_range", "sym_constrain_range_for_size")

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import torch
 
-from torch_jax.traced import NotTraceableError
-from torch_jax.x64 import x64
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
 
 
 class Changed(Exception):

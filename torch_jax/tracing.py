@@ -15,8 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax import program, varying
-from torch_jax.active import TRACING
 from torch_jax.capture import Capture
+from torch_jax.core.active import TRACING
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
 from torch_jax.differentiable import Backward, Cut, Pullback
 from torch_jax.guards import Guards
 from torch_jax.optimizers import Optimizers, parameters_of
@@ -25,10 +27,8 @@ from torch_jax.replay import Traced
 from torch_jax.results import Argument, Counted, Same, Templates, View
 from torch_jax.slices import GivenOut
 from torch_jax.tape import number_of
-from torch_jax.traced import NotTraceableError
 from torch_jax.trees import flatten
 from torch_jax.watch import Watch, is_made_here
-from torch_jax.x64 import x64
 
 
 def trace(

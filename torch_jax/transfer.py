@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, errors, forked, geometry, traced
+from torch_jax import config, dtypes, geometry
+from torch_jax.core import errors, forks, tracers
+from torch_jax.core.x64 import x64
 from torch_jax.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
-from torch_jax.x64 import x64
 
 
 @functools.cache
@@ -89,9 +90,9 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
 
 def on_host(array: jax.Array) -> np.ndarray:
     """The array's value as NumPy sees it, read-only; an error of the computation surfaces here."""
-    if traced.is_traced(array):
-        raise traced.needs_value_on_host(array)
-    forked.refuse()
+    if tracers.is_traced(array):
+        raise tracers.needs_value_on_host(array)
+    forks.refuse()
     try:
         return np.asarray(array)
     except RuntimeError as error:

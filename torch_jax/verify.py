@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import errors
+from torch_jax.core import errors
 from torch_jax.places import put
 from torch_jax.storage import is_jax
 

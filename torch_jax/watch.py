@@ -33,9 +33,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import containers, made, traced
+from torch_jax import containers, made
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE
+from torch_jax.core import tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import is_traced
 from torch_jax.names import (
     Names,
     counters,
@@ -49,7 +51,6 @@ from torch_jax.reach import NOTHING, Reach, reach_of, union
 from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
 from torch_jax.storage import is_jax_storage
 from torch_jax.tape import NUMBERS
-from torch_jax.traced import is_traced
 
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 _GLOBAL_HOOKS = {
@@ -134,7 +135,7 @@ class Watch:
                 fix_values(arg)
             if name in REFUSED and is_refused(arg, frame.f_code):
                 why = f"{name}() inside torch_jax.jit {REFUSED[name]}"
-                self._refuse(f"{why} ({traced.user_line()})")
+                self._refuse(f"{why} ({tracers.user_line()})")
 
     def _enter(self, frame: Any, names: Names) -> None:
         sys.setprofile(None)
@@ -153,7 +154,7 @@ class Watch:
 
     def _refuse(self, message: str) -> None:
         """Stop the function; should it catch the error and go on, it is raised at the end."""
-        self._refused = traced.NotTraceableError(message)
+        self._refused = tracers.NotTraceableError(message)
         raise self._refused
 
     def _refuse_started_generator(self, frame: Any) -> None:
@@ -165,7 +166,7 @@ class Watch:
             self._refuse(
                 f"{frame.f_code.co_name}() was started before this function under torch_jax.jit "
                 f"and goes on inside it, which a compiled call cannot repeat "
-                f"({traced.user_line()}). Take its next value outside and pass it as an argument."
+                f"({tracers.user_line()}). Take its next value outside and pass it as an argument."
             )
         self._started.add(id(frame))
         self._kept.append(frame)
@@ -390,12 +391,12 @@ class Watch:
         if self._refused is not None:
             raise self._refused
         if not self._intact:
-            raise traced.NotTraceableError(
+            raise tracers.NotTraceableError(
                 "the function sets a profiler of its own (sys.setprofile), or one raised: what it "
                 "reads could not be watched"
             )
         if self._random != (random.getstate(), numpy_state()):
-            raise traced.NotTraceableError(
+            raise tracers.NotTraceableError(
                 "random numbers of Python or NumPy were drawn inside a function under "
                 "torch_jax.jit: a compiled call would see the same ones for ever. Use "
                 "torch.rand(..., device='jax'), or draw them outside and pass them in."
@@ -469,7 +470,7 @@ class Watch:
         moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
         if moved:
             what = f"{moved[0].label}, a {type(moved[0].owner).__name__},"
-            raise traced.NotTraceableError(
+            raise tracers.NotTraceableError(
                 f"{what} is moved on inside a function under torch_jax.jit, which a compiled call "
                 "cannot repeat. Take its next value outside and pass it as an argument."
             )

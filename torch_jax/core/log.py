@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from torch_jax import config, errors, traced
+from torch_jax import config
+from torch_jax.core import errors, tracers
 
 LOGGER = logging.getLogger("torch_jax")
 
@@ -29,7 +30,7 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """An eager operator is about to be compiled."""
     if LOGGER.isEnabledFor(logging.INFO):
         call = errors.describe_call(op, args, kwargs)
-        LOGGER.info("compiling %s (%s)", call, traced.user_line())
+        LOGGER.info("compiling %s (%s)", call, tracers.user_line())
 
 
 def traces(name: str, reason: str | None, seconds: float) -> None:

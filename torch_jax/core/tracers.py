@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax import errors
 from torch_jax._private import pytorch
-from torch_jax.active import ACTIVE, TRACING
+from torch_jax.core import errors
+from torch_jax.core.active import ACTIVE, TRACING
 
 
 class DataDependentError(RuntimeError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_jax import forked
 from torch_jax._private import pytorch
+from torch_jax.core import forks
 
 _state = pytorch.x64_state()
 
@@ -28,7 +28,7 @@ class x64:
 
 def _refuse_in_child() -> None:
     """All of the project's own work comes by here, but for compiled calls that are hot."""
-    x64.__enter__ = forked.refuse  # type: ignore[method-assign]
+    x64.__enter__ = forks.refuse  # type: ignore[method-assign]
 
 
-forked.listeners.append(_refuse_in_child)
+forks.listeners.append(_refuse_in_child)
