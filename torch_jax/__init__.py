@@ -21,9 +21,9 @@ __version__ = "0.1.0"
 def _autoload() -> None:
     """Entry point of the group ``torch.backends``: name the device, and never break torch."""
     try:
-        from torch_jax import device
+        from torch_jax.startup import register
 
-        device.register()
+        register.register()
     except Exception as error:  # an exception here would make ``import torch`` itself fail
         global _failure
         _failure = error

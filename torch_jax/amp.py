@@ -4,7 +4,7 @@
 ``AutocastPrivateUse1`` casts an operator's arguments by its policy and runs it with the key
 excluded, so that what the operator is composed of is left alone. The key is above autograd: the
 casts are part of the graph, and gradients reach a float32 weight in float32. All other operators
-fall through (:mod:`torch_jax.device`), and outside a region no operator comes this way.
+fall through (:mod:`torch_jax.startup.register`), and outside a region no operator comes this way.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
 """

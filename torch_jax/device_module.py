@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import device as _device
 from torch_jax import random
 from torch_jax.core import dynamo_constants, forks
+from torch_jax.startup import register as _device
 from torch_jax.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,

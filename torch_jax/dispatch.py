@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import amp, attention, config, device, interop, ops, variants
+from torch_jax import amp, attention, config, interop, ops, variants
 from torch_jax._private import pytorch
 from torch_jax.core import errors, forks, log
 from torch_jax.eager import Kernel
@@ -27,6 +27,7 @@ from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.out import out_kernel
 from torch_jax.signature import signature
+from torch_jax.startup import register
 from torch_jax.storage import is_jax
 
 CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
@@ -58,7 +59,7 @@ def install() -> None:
 
         library = torch.library.Library("aten", "IMPL")
         for name, kernel in KERNELS.items():
-            if name not in device.DOORS:
+            if name not in register.DOORS:
                 _register(library, name, kernel)
         for name in TABLE:
             _register_table(library, name)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_jax import device
 from torch_jax._private import pytorch
 from torch_jax.core.log import LOGGER
+from torch_jax.startup import register
 
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("donate", "xla")
@@ -60,7 +60,7 @@ def backend(
         raise ValueError(
             f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
         )
-    device.wake()
+    register.wake()
     pytorch.guard_graph("torch_jax.overrides", "state")
     return _compile(graph, inputs, donate, dict(xla))
 

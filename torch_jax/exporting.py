@@ -26,22 +26,13 @@ from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import (
-    constants,
-    device,
-    dtypes,
-    exported_file,
-    graphs,
-    interop,
-    storage,
-    symbolic,
-    transfer,
-)
+from torch_jax import constants, dtypes, exported_file, graphs, interop, storage, symbolic, transfer
 from torch_jax._private import pytorch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.exported_file import FORMAT, VERSION
 from torch_jax.interpreter import JaxInterpreter
+from torch_jax.startup import register
 from torch_jax.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -100,7 +91,7 @@ def load(source: str | os.PathLike | bytes) -> Exported:
       ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
-    device.wake()
+    register.wake()
     found = exported_file.load(source)
     return Exported(found.program, found.weights, found.header)
 
@@ -134,7 +125,7 @@ def export(
       NotTraceableError: it draws random numbers (dropout in training).
       OperatorNotFound: it has an operator without a lowering.
     """
-    device.wake()
+    register.wake()
     if not isinstance(args, tuple | list):
         raise TypeError(f"args is a tuple of arguments, (x,), not a {type(args).__name__}")
     args, kwargs, platforms = tuple(args), dict(kwargs or {}), _platforms(platforms)

@@ -14,9 +14,10 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax import device, dispatch, graphs, random, storage, transfer
+from torch_jax import dispatch, graphs, random, storage, transfer
 from torch_jax._private import pytorch
 from torch_jax.core.x64 import x64
+from torch_jax.startup import register
 from torch_jax.storage import is_jax
 
 
@@ -49,7 +50,7 @@ class JaxInterpreter:
     """
 
     def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
-        device.wake()
+        register.wake()
         _keep_x64()
         if isinstance(module, torch.export.ExportedProgram):
             module = pytorch.unlifted(module)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, device, dispatch, interop, variants
+from torch_jax import callables, dispatch, interop, variants
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, log
 from torch_jax.core.active import ACTIVE
@@ -25,6 +25,7 @@ from torch_jax.eager import Kernel
 from torch_jax.ops import registry
 from torch_jax.scopes import Scopes
 from torch_jax.signature import signature
+from torch_jax.startup import register
 
 _scopes = Scopes("torch_jax overrides")
 _running: ContextVar[tuple[Any, ...]] = ContextVar("torch_jax overrides that run", default=())
@@ -43,7 +44,7 @@ class Override:
         """See :meth:`torch_jax.Environment.override`."""
         if not callable(function):
             raise TypeError(f"an override is a function, not {function!r}")
-        device.wake()
+        register.wake()
         self.targets, self.function = resolve(target), function
         is_operator = isinstance(self.targets[0], torch._ops.OpOverload)
         self.takes = takes or ("jax" if is_operator else "torch")

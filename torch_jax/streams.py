@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import device
 from torch_jax._private import pytorch
 from torch_jax.core import errors
+from torch_jax.startup import register as device
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from torch_jax import ending, unwinding
 from torch_jax._private import pytorch
 from torch_jax.core import forks
+from torch_jax.startup import hook_errors, process_exit
 
 DOORS = ("empty.memory_format", "empty_strided")
 
@@ -41,7 +41,7 @@ class _Guard(pytorch.GuardBase):
     """There is one logical device, so switching devices has nothing to do."""
 
     def type_(self) -> Any:
-        unwinding.take_pending()
+        hook_errors.take_pending()
         return pytorch.PRIVATE_USE1
 
 
@@ -84,7 +84,7 @@ def wake() -> None:
         if _awake:
             return
         forks.note_use()
-        ending.install(_lock)
+        process_exit.install(_lock)
         try:
             import jax  # noqa: F401
         except Exception as error:
@@ -96,9 +96,9 @@ def wake() -> None:
 
         dispatch.install()
         patches.install()
-        unwinding.install()
+        hook_errors.install()
         compilation_cache.install()
-        ending.install(_lock)
+        process_exit.install(_lock)
         _awake = True
 
 

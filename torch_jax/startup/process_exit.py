@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parent.parent)
 _PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
 _PATIENCE_WITH_IMPORTS = 20.0
 _for_ever = threading.Lock()
