@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from torch_jax import compilation_cache, config
-from torch_jax.cache_files import CacheFiles
+from torch_jax import config
+from torch_jax.compiler import disk_cache
+from torch_jax.compiler.cache_files import CacheFiles
 
 PRELUDE = """
 import json, jax, torch
@@ -171,13 +172,13 @@ def test_the_directory_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setitem(config._values, "cache_dir", "auto")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert compilation_cache.directory() == tmp_path / ".cache" / "torch_jax"
+    assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
-    assert compilation_cache.directory() == tmp_path / ".cache" / "torch_jax"
+    assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert compilation_cache.directory() == tmp_path / "xdg" / "torch_jax"
+    assert disk_cache.directory() == tmp_path / "xdg" / "torch_jax"
     monkeypatch.setitem(config._values, "cache_dir", "~/mine")
-    assert compilation_cache.directory() == tmp_path / "mine"
+    assert disk_cache.directory() == tmp_path / "mine"
 
 
 def test_the_least_recently_used_go_first(tmp_path):

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import torch_jax
-from torch_jax import config, program
+from torch_jax import config
+from torch_jax.compiler import program
 
 
 def ones(*shape: int) -> torch.Tensor:

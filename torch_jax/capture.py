@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import program, random
+from torch_jax import random
 from torch_jax._private import pytorch
+from torch_jax.compiler import program
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced

@@ -131,7 +131,7 @@ def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
 
 
 def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
-    from torch_jax.program import without_names
+    from torch_jax.compiler.program import without_names
 
     jaxpr = closed.jaxpr
     return core.ClosedJaxpr(

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import fx
 
-from torch_jax import config, geometry, graphs, overrides, program, random, storage, transfer
+from torch_jax import config, geometry, graphs, overrides, random, storage, transfer
 from torch_jax._private import pytorch
+from torch_jax.compiler import program
 from torch_jax.core import errors, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64

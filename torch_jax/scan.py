@@ -18,8 +18,9 @@ from jax import lax
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
-from torch_jax import program, storage, transfer
+from torch_jax import storage, transfer
 from torch_jax.capture import Capture
+from torch_jax.compiler import program
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.differentiable import Cut

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import program, varying
+from torch_jax import varying
 from torch_jax.capture import Capture
+from torch_jax.compiler import program
 from torch_jax.core.active import TRACING
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64

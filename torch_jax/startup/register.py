@@ -92,12 +92,13 @@ def wake() -> None:
                 f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
                 "Install it with: pip install jax"
             ) from error
-        from torch_jax import compilation_cache, dispatch, patches
+        from torch_jax import dispatch, patches
+        from torch_jax.compiler import disk_cache
 
         dispatch.install()
         patches.install()
         hook_errors.install()
-        compilation_cache.install()
+        disk_cache.install()
         process_exit.install(_lock)
         _awake = True
 

@@ -21,7 +21,7 @@ import jax
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.cache_files import CacheFiles
+from torch_jax.compiler.cache_files import CacheFiles
 
 _DIRECTORY = "jax_compilation_cache_dir"
 _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
