@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import torch_jax
-from torch_jax import config, transfer
+from torch_jax import config
+from torch_jax.memory import transfer
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from torch._higher_order_ops import scan, while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils import _pytree as pytree
 
-from torch_jax import transfer
-from torch_jax.storage import wrap
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import wrap
 
 
 def branch(x):

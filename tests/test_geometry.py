@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_jax import geometry
+from torch_jax.memory import geometry
 
 SETTINGS = settings(
     max_examples=60,

@@ -67,7 +67,7 @@ CALLS = {
 
 
 def _through_jax(function, x):
-    from torch_jax.storage import memory_of, wrap
+    from torch_jax.memory.storage import memory_of, wrap
 
     run = jax.jit(lambda array: memory_of(function(wrap(array))))
     return wrap(run(memory_of(x)))

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torch_jax
-from torch_jax import random
+from torch_jax.memory import generators
 
 KINDS = ["cpu", "jax"]
 
@@ -304,7 +304,7 @@ def _history(function: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
     for call in range(6):
         x = torch.ones(3 if call != 3 else 4, device="jax")  # another shape is another trace
         told.append(function(x).tolist())
-        told += [g.get_state().tolist() for g in (outside, host, random.default_generator)]
+        told += [g.get_state().tolist() for g in (outside, host, generators.default_generator)]
         told.append(torch.get_rng_state().tolist())
         if call == 1:
             torch.manual_seed(5)
@@ -428,11 +428,11 @@ def test_checkpoints_replay_the_masks_of_dropout(reentrant, preserve, compiled):
 def test_fold_in_is_that_of_jax():
     for seed, data in ((0, 0), (5, 3), (-1, (1 << 32) - 1), (1 << 40, 7)):
         generator = torch.Generator("jax").manual_seed(seed)
-        high_low = random.words(generator.initial_seed(), 0)[:2]
+        high_low = generators.words(generator.initial_seed(), 0)[:2]
         key = jax.random.fold_in(jax.random.wrap_key_data(high_low, impl="threefry2x32"), data)
         generator.fold_in(data)
         expected = jax.random.key_data(key)
-        assert random.words(generator.initial_seed(), 0)[:2].tolist() == expected.tolist()
+        assert generators.words(generator.initial_seed(), 0)[:2].tolist() == expected.tolist()
 
 
 def test_ranks_draw_distinct_numbers_which_are_the_same_again():
@@ -483,7 +483,7 @@ def _on_threads(work: Callable[[int], Any], count: int = 8) -> list[Any]:
 def test_no_two_draws_of_the_default_generator_are_the_same():
     double = torch_jax.jit(lambda: torch.rand(2, dtype=torch.float64, device="jax"))
     torch.manual_seed(0)
-    start = random.default_generator.where()[1]
+    start = generators.default_generator.where()[1]
 
     def work(index: int) -> list[Any]:
         if index % 4 == 0:
@@ -493,7 +493,7 @@ def test_no_two_draws_of_the_default_generator_are_the_same():
     drawn = sum(_on_threads(work), [])
     numbers = {tuple(x.tolist()) for x in drawn}
     assert len(numbers) == len(drawn) == 200
-    assert random.default_generator.where()[1] - start >= 200
+    assert generators.default_generator.where()[1] - start >= 200
 
 
 def test_a_generator_of_each_thread_is_deterministic():

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from torch_jax import transfer
 from torch_jax.core.tracers import DataDependentError
-from torch_jax.storage import wrap
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import wrap
 
 
 def trace(function):

@@ -21,7 +21,7 @@ import torch
 from torch_jax import encoder, variants  # noqa: F401, enters kernels
 from torch_jax._private import pytorch
 from torch_jax.kernels import KERNELS
-from torch_jax.storage import memory_if_any
+from torch_jax.memory.storage import memory_if_any
 
 # Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
 POLICIES = {

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import random
 from torch_jax._private import pytorch
 from torch_jax.compiler import program
 from torch_jax.core import tracers
@@ -28,7 +27,8 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.host import Host, is_host
-from torch_jax.storage import is_jax_storage
+from torch_jax.memory import generators
+from torch_jax.memory.storage import is_jax_storage
 from torch_jax.tape import Tape
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
@@ -80,13 +80,13 @@ def begin_draws(each: list[_Draws]) -> list[np.ndarray]:
         elif origin is not draws:
             seed, start = before[id(origin)]
             draws.generator.put(seed, start + offset - origin.offset)
-    return [random.words(*before[id(draws)]) for draws in each]
+    return [generators.words(*before[id(draws)]) for draws in each]
 
 
 def _state_later(generator: Any, steps: int) -> torch.Tensor:
     """The state that a generator will have so many draws later."""
     seed, offset = generator.where()
-    return random.as_state(seed, offset + steps)
+    return generators.as_state(seed, offset + steps)
 
 
 class BodyDraws:
@@ -233,13 +233,13 @@ class Capture:
         origin = self._draws_of(generator).origin
         seed, offset = generator.advance(1)
         if origin is None:
-            return random.words(seed, offset)
+            return generators.words(seed, offset)
         with x64():
             return moved_on(origin.tracer, offset - origin.offset)
 
     def body_draws(self) -> BodyDraws:
         """The default generator's draws in a loop's body."""
-        return BodyDraws(self, random.default_generator)
+        return BodyDraws(self, generators.default_generator)
 
     def seeded(self, generator: Any) -> None:
         """The function seeds a generator: its draws are the same at each call from here on."""
@@ -256,10 +256,10 @@ class Capture:
         """The state of a generator, which each call makes anew out of its own."""
         origin = self._draws_of(generator).origin
         seed, offset = generator.where()
-        read: Any = functools.partial(random.as_state, seed, offset)
+        read: Any = functools.partial(generators.as_state, seed, offset)
         if origin is not None:
             read = functools.partial(_state_later, origin.generator, offset - origin.offset)
-        state = random.as_state(seed, offset)
+        state = generators.as_state(seed, offset)
         self.host.makes(state, self.tape.record(read, (), state))
         self._states[id(state)] = state, _version(state), origin
         return state
@@ -276,8 +276,8 @@ class Capture:
     def host_words(self, generator: torch.Generator) -> Any:
         """Key words seeded by a CPU generator, drawn anew at each call."""
         slot = self.tape.constant(generator)
-        words = random.words_from(generator)
-        slot = self.tape.record(random.words_from, (slot,), words, needed=True)
+        words = generators.words_from(generator)
+        slot = self.tape.record(generators.words_from, (slot,), words, needed=True)
         return self.new_input("host", slot, words.shape, words.dtype)
 
     # --- results ----------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import transfer
 from torch_jax._private import pytorch
-from torch_jax.storage import is_jax
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import is_jax
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 

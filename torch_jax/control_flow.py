@@ -19,11 +19,11 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
-from torch_jax import storage, transfer
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
-from torch_jax.storage import is_jax
+from torch_jax.memory import storage, transfer
+from torch_jax.memory.storage import is_jax
 
 Dense = Callable[..., Any]
 

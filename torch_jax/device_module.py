@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from torch_jax import random
 from torch_jax.core import dynamo_constants, forks
+from torch_jax.memory import generators
 from torch_jax.startup import register as _device
 from torch_jax.streams import (  # noqa: F401, what the module has too
     Event,
@@ -110,7 +110,7 @@ class device:
 
 def manual_seed(seed: int) -> None:
     """Seed the device's default generator."""
-    random.default_generator.manual_seed(seed)
+    generators.default_generator.manual_seed(seed)
 
 
 manual_seed_all = manual_seed
@@ -118,7 +118,7 @@ manual_seed_all = manual_seed
 
 def seed() -> None:
     """Seed the default generator from the system."""
-    random.default_generator.seed()
+    generators.default_generator.seed()
 
 
 seed_all = seed
@@ -126,14 +126,14 @@ seed_all = seed
 
 def initial_seed() -> int:
     """The seed last given to the default generator."""
-    return random.default_generator.initial_seed()
+    return generators.default_generator.initial_seed()
 
 
 def fold_in(data: int) -> None:
     """Mix an int, such as a process's rank, into the default generator's seed, and start over.
 
     Processes that were seeded alike then draw different numbers, each the same again for the same
-    seed: see :meth:`torch_jax.random.JaxGenerator.fold_in`.
+    seed: see :meth:`torch_jax.memory.generators.JaxGenerator.fold_in`.
 
     >>> _ = torch.manual_seed(0)
     >>> torch.jax.fold_in(1)
@@ -141,19 +141,19 @@ def fold_in(data: int) -> None:
     True
     """
     _jax()
-    random.default_generator.fold_in(data)
+    generators.default_generator.fold_in(data)
 
 
 def get_rng_state(device: Any = "jax") -> torch.Tensor:
     """State of the default generator, a CPU uint8 tensor of 16 bytes."""
     _index(device)
-    return random.default_generator.get_state()
+    return generators.default_generator.get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
     """Restore a state that :func:`get_rng_state` gave."""
     _index(device)
-    random.default_generator.set_state(new_state)
+    generators.default_generator.set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -17,13 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, random, tape, transfer, variants
+from torch_jax import config, tape, variants
 from torch_jax._private import pytorch
 from torch_jax.core import errors, log, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.infer import Output, channels_last, infer, is_channels_last
+from torch_jax.memory import dtypes, generators, transfer
+from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.ops.registry import Lowering
 from torch_jax.signature import (
     DROP,
@@ -34,7 +36,6 @@ from torch_jax.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.storage import is_jax, is_jax_storage, memory_of
 
 _create = pytorch.create_empty_tensor
 _x64 = pytorch.x64_state()
@@ -208,7 +209,7 @@ class Kernel:
 
         def draw(args: tuple, kwargs: dict, memories: list, storages: list) -> None:
             if "generator" not in kwargs and len(args) <= generator_at:
-                memories.append(random.default_generator.draw())
+                memories.append(generators.default_generator.draw())
                 storages.append(None)
 
         return draw
@@ -239,7 +240,7 @@ class Kernel:
             for item in value:
                 self._collect(inner, item, key, memories, storages)
         elif kind == GENERATOR:
-            memories.append(random.draw(value))
+            memories.append(generators.draw(value))
             storages.append(None)
         else:
             if isinstance(value, torch.SymFloat):  # static here: fixed, and guarded

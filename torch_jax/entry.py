@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import dtypes, geometry, random, storage, transfer
 from torch_jax.infer import Output
+from torch_jax.memory import dtypes, generators, geometry, storage, transfer
+from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import InOrder, Lowering
 from torch_jax.signature import DROP, DTYPE, GENERATOR, NUMBER, NUMBERS, TENSOR, TENSORS, Signature
-from torch_jax.storage import is_jax
 
 
 class Value(NamedTuple):
@@ -165,7 +165,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
         call |= contiguous | strides
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
-            call[name] = random.key(memories[key_slot.slot])
+            call[name] = generators.key(memories[key_slot.slot])
         with promotion.default_float_is(default):
             results = _results(_apply(lowering.function, sig, call), sig, op)
             ok = check(**by_parameter(check, call)) if check else None

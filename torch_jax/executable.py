@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from torch import fx
 
-from torch_jax import config, geometry, graphs, overrides, random, storage, transfer
+from torch_jax import config, graphs, overrides
 from torch_jax._private import pytorch
 from torch_jax.compiler import program
 from torch_jax.core import errors, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
+from torch_jax.memory import generators, geometry, storage, transfer
+from torch_jax.memory.storage import is_jax, is_jax_storage
 from torch_jax.results import Geometry
-from torch_jax.storage import is_jax, is_jax_storage
 
 _x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
@@ -156,7 +157,7 @@ class Executable:
             self._compiled.move_to_end(key)
             words = _NO_WORDS
             if compiled.steps:
-                words = random.words(*random.default_generator.advance(compiled.steps))
+                words = generators.words(*generators.default_generator.advance(compiled.steps))
             arrays = self._launch(compiled, words, memories)
         return _finish(compiled, given, arrays)
 
@@ -196,11 +197,11 @@ class Executable:
         """A call of a new form: it is traced and compiled."""
         start = time.perf_counter()
         compiled = self._make(given)
-        words = random.words(*random.default_generator.where())
+        words = generators.words(*generators.default_generator.where())
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             arrays = self._launch(compiled, words, memories)
-        random.default_generator.advance(compiled.steps)
+        generators.default_generator.advance(compiled.steps)
         what = "specialised" if self._compiled or self._dynamic else "compiled"
         inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
         seconds = time.perf_counter() - start

@@ -26,14 +26,15 @@ from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import constants, dtypes, exported_file, graphs, interop, storage, symbolic, transfer
+from torch_jax import constants, exported_file, graphs, interop, symbolic
 from torch_jax._private import pytorch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.exported_file import FORMAT, VERSION
 from torch_jax.interpreter import JaxInterpreter
+from torch_jax.memory import dtypes, storage, transfer
+from torch_jax.memory.storage import is_jax
 from torch_jax.startup import register
-from torch_jax.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

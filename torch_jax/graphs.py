@@ -18,11 +18,12 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from torch_jax import control_flow, dispatch, random, storage, transfer
+from torch_jax import control_flow, dispatch
 from torch_jax._private import pytorch
 from torch_jax.core import active, errors, tracers
 from torch_jax.core.x64 import x64
-from torch_jax.storage import is_jax
+from torch_jax.memory import generators, storage, transfer
+from torch_jax.memory.storage import is_jax
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
@@ -63,7 +64,7 @@ class Draws:
     def peek(self) -> Any:
         """Key words that the next random operator will draw."""
         if self.generator is not None:
-            return random.words(*self.generator.where())
+            return generators.words(*self.generator.where())
         if self.words is None:
             raise tracers.NotTraceableError(
                 "the graph draws random numbers, which would be the same at each call of a traced "
@@ -94,7 +95,7 @@ class Draws:
 
     def state_of(self, generator: Any) -> torch.Tensor:
         """The state of a generator, from which nothing is drawn here."""
-        return random.as_state(*generator.where())
+        return generators.as_state(*generator.where())
 
     def put_to(self, generator: Any, *_state: Any) -> None:
         """Nothing is drawn from it."""

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, geometry, storage, transfer
 from torch_jax.core import tracers
-from torch_jax.storage import is_jax
+from torch_jax.memory import dtypes, geometry, storage, transfer
+from torch_jax.memory.storage import is_jax
 from torch_jax.tape import Number, Tape
 
 _TO_COPY = torch.ops.aten._to_copy.default

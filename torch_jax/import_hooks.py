@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import random
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.active import ACTIVE
+from torch_jax.memory import generators
 
 
 def install() -> None:
@@ -153,8 +153,8 @@ def _patch_transformers(module: ModuleType) -> None:
             return original(x)
         if torch.compiler.is_dynamo_compiling():
             return True
-        from torch_jax import storage
         from torch_jax.core import tracers
+        from torch_jax.memory import storage
 
         return tracers.is_traced(storage.memory_of(x))
 
@@ -228,7 +228,7 @@ def _patch_builder(module: ModuleType) -> None:
         return
 
     def _wrap(self: Any, value: Any) -> Any:
-        if isinstance(value, random.JaxGenerator):
+        if isinstance(value, generators.JaxGenerator):
             return self.wrap_user_defined(value)
         return original(self, value)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import geometry
+from torch_jax.memory import geometry
 
 
 class Output(NamedTuple):

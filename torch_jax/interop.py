@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes
 from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes
 from torch_jax.ops.registry import Lowering
 
 _numbers = itertools.count()

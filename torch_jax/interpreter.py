@@ -14,11 +14,12 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax import dispatch, graphs, random, storage, transfer
+from torch_jax import dispatch, graphs
 from torch_jax._private import pytorch
 from torch_jax.core.x64 import x64
+from torch_jax.memory import generators, storage, transfer
+from torch_jax.memory.storage import is_jax
 from torch_jax.startup import register
-from torch_jax.storage import is_jax
 
 
 class JaxInterpreter:
@@ -128,7 +129,7 @@ def _words(key: Any) -> Any:
 
 def _generator(key: Any) -> Any:
     """Where draws come from that have no key, None under a trace: they would be constants."""
-    return random.default_generator if key is None and pytorch.is_outside_traces() else None
+    return generators.default_generator if key is None and pytorch.is_outside_traces() else None
 
 
 def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:

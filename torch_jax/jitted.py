@@ -24,9 +24,9 @@ from torch_jax._private import pytorch
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
+from torch_jax.memory.storage import is_jax
 from torch_jax.places import Item
 from torch_jax.replay import Traced
-from torch_jax.storage import is_jax
 from torch_jax.tape import Changed
 from torch_jax.tracing import OtherNumbers, trace
 from torch_jax.trees import flatten

@@ -14,12 +14,12 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from torch_jax import dtypes, geometry, storage, transfer
 from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes, geometry, storage, transfer
+from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 from torch_jax.ops import promotion
-from torch_jax.storage import is_jax, is_jax_storage, wrap
 
 _META = pytorch.META_KEYS
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch

@@ -19,13 +19,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import random, storage, tape
+from torch_jax import tape
 from torch_jax.capture import Capture, paused
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.host import is_host
+from torch_jax.memory import generators, storage
+from torch_jax.memory.storage import is_jax
 from torch_jax.places import MISSING, Item, put, read_place
-from torch_jax.storage import is_jax
 from torch_jax.tape import Changed, Number
 
 _GLOBAL_STEP_HOOKS = [
@@ -88,7 +89,7 @@ def _patch_manual_seed() -> None:
     @functools.wraps(seed_of_the_system)
     def seed() -> int:
         if ACTIVE.capture is not None:
-            random.refuse_seed("torch.seed()")
+            generators.refuse_seed("torch.seed()")
         return seed_of_the_system()
 
     torch.manual_seed, torch.seed = manual_seed, seed

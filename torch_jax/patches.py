@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch_jax import device_module as module
 from torch_jax import import_hooks, streams
 from torch_jax._private import pytorch
-from torch_jax.random import Generator
+from torch_jax.memory.generators import Generator
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -75,7 +75,7 @@ def _patch_untyped_storage() -> None:
 
 
 def _patch_generator() -> None:
-    """``torch.Generator(device="jax")`` needs a C++ hook; see :mod:`torch_jax.random`."""
+    """``torch.Generator(device="jax")`` needs a C++ hook; see :mod:`torch_jax.memory.generators`."""
     Generator.__module__, Generator.__qualname__ = "torch", "Generator"
     torch.Generator = Generator  # type: ignore[misc]
 
@@ -243,8 +243,8 @@ def _patch_printing() -> None:
     original, contents = module._str, module._tensor_str
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        from torch_jax import storage
         from torch_jax.core import tracers
+        from torch_jax.memory import storage
 
         memory = storage.memory_if_any(self)
         if tracers.is_traced(memory):

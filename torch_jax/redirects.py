@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, config, device_module, random, streams
+from torch_jax import callables, config, device_module, streams
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
+from torch_jax.memory import generators
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -29,7 +30,7 @@ _NEW = "to new_empty new_empty_strided new_full new_ones new_tensor new_zeros"
 _CONSTRUCTORS = (
     (torch.autocast, "__init__"),
     (torch.amp.GradScaler, "__init__"),
-    (random.Generator, "__new__"),
+    (generators.Generator, "__new__"),
     (torch.nn.Module, "to"),
     (torch.nn.Module, "to_empty"),
 )

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from jax import lax
 
-from torch_jax import storage, transfer
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.storage import is_jax
+from torch_jax.memory import storage, transfer
+from torch_jax.memory.storage import is_jax
 
 
 class _Barrier(torch.autograd.Function):

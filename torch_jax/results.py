@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import storage
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.host import is_host
+from torch_jax.memory import storage
+from torch_jax.memory.storage import is_jax
 from torch_jax.places import Item
-from torch_jax.storage import is_jax
 from torch_jax.tape import NUMBERS
 
 _LEAF = pytree.tree_structure(0)

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax import dtypes
 from torch_jax.core.x64 import x64
-from torch_jax.storage import is_jax, memory_of, wrap
+from torch_jax.memory import dtypes
+from torch_jax.memory.storage import is_jax, memory_of, wrap
 
 
 class GivenOut(Exception):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_jax import storage, transfer
+from torch_jax.memory import storage, transfer
 
 if TYPE_CHECKING:
     import jax

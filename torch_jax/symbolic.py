@@ -21,10 +21,11 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax import dtypes, symbolic_numbers, transfer, variants
+from torch_jax import symbolic_numbers, variants
 from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.memory import dtypes, transfer
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature

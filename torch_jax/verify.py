@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.core import errors
+from torch_jax.memory.storage import is_jax
 from torch_jax.places import put
-from torch_jax.storage import is_jax
 
 
 class VerificationError(AssertionError):

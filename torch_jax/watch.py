@@ -38,6 +38,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
+from torch_jax.memory.storage import is_jax_storage
 from torch_jax.names import (
     Names,
     counters,
@@ -49,7 +50,6 @@ from torch_jax.names import (
 from torch_jax.places import MISSING, PLAIN, Item, numpy_state, on_class, put, read_place, same
 from torch_jax.reach import NOTHING, Reach, reach_of, union
 from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
-from torch_jax.storage import is_jax_storage
 from torch_jax.tape import NUMBERS
 
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}

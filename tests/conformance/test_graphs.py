@@ -23,7 +23,7 @@ from tests.conformance.agreement import assert_agree
 from tests.conformance.checks import detached, reference, told_apart
 from tests.conformance.samples import DTYPES, entries, on, outcome, samples, tensors
 from tests.conformance.unique import is_random
-from torch_jax import storage, transfer
+from torch_jax.memory import storage, transfer
 
 INTERPRETED: dict[str, str] = {"chalf": "complex32 has no twin in JAX"}
 COMPILED: dict[str, str] = {

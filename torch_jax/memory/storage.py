@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import dtypes, geometry
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes, geometry
 
 
 def is_jax_storage(storage: Any) -> bool:

@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, dtypes, geometry
+from torch_jax import config
 from torch_jax.core import errors, forks, tracers
 from torch_jax.core.x64 import x64
-from torch_jax.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
+from torch_jax.memory import dtypes, geometry
+from torch_jax.memory.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
 
 
 @functools.cache
