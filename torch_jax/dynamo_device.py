@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from torch_jax import device_module as module
 from torch_jax._private import pytorch
+from torch_jax.device import device_module as module
 
 
 def register(interfaces: ModuleType) -> None:

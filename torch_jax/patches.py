@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_jax import device_module as module
-from torch_jax import import_hooks, streams
+from torch_jax import import_hooks
 from torch_jax._private import pytorch
+from torch_jax.device import device_module as module
+from torch_jax.device import streams
 from torch_jax.memory.generators import Generator
 
 _JAX = pytorch.DEVICE_TYPE

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, config, device_module, streams
+from torch_jax import callables, config
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
+from torch_jax.device import device_module, streams
 from torch_jax.memory import generators
 
 _JAX = pytorch.DEVICE_TYPE

@@ -55,7 +55,8 @@ def register() -> None:
                 "PyTorch has room for one out-of-tree device, and "
                 f"'{pytorch.backend_name()}' has taken it"
             )
-        from torch_jax import device_module, patches
+        from torch_jax import patches
+        from torch_jax.device import device_module
 
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")

@@ -18,9 +18,7 @@ from typing import Any
 import torch
 
 from torch_jax.core import dynamo_constants, forks
-from torch_jax.memory import generators
-from torch_jax.startup import register as _device
-from torch_jax.streams import (  # noqa: F401, what the module has too
+from torch_jax.device.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
     StreamContext,
@@ -30,6 +28,8 @@ from torch_jax.streams import (  # noqa: F401, what the module has too
     stream,
     synchronize,
 )
+from torch_jax.memory import generators
+from torch_jax.startup import register as _device
 
 _peak = 0
 
