@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import amp, variants
+from torch_jax import amp
+from torch_jax.eager import variants
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import wrap
 

@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_jax
-from torch_jax import eager
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
+from torch_jax.eager import kernel
 
 
 def traced(function, *args, **kwargs):
@@ -50,9 +50,9 @@ def x():
 
 @pytest.fixture(autouse=True)
 def _no_state_is_left():
-    before = list(eager.compile_listeners)
+    before = list(kernel.compile_listeners)
     yield
-    assert eager.compile_listeners == before
+    assert kernel.compile_listeners == before
     assert ACTIVE.traces == ()
     assert pytorch.function_modes() == pytorch.dispatch_modes() == 0
 

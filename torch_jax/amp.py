@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import encoder, variants  # noqa: F401, enters kernels
+from torch_jax import encoder
 from torch_jax._private import pytorch
+from torch_jax.eager import variants  # noqa: F401, enters kernels
 from torch_jax.kernels import KERNELS
 from torch_jax.memory.storage import memory_if_any
 

@@ -19,15 +19,16 @@ from typing import Any
 
 import torch
 
-from torch_jax import amp, attention, config, interop, ops, variants
+from torch_jax import amp, attention, config, interop, ops
 from torch_jax._private import pytorch
 from torch_jax.core import errors, forks, log
-from torch_jax.eager import Kernel
+from torch_jax.eager import variants
+from torch_jax.eager.kernel import Kernel
+from torch_jax.eager.signature import signature
 from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops.registry import TABLE, Lowering
 from torch_jax.out import out_kernel
-from torch_jax.signature import signature
 from torch_jax.startup import register
 
 CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import dispatch, overrides, variants
+from torch_jax import dispatch, overrides
 from torch_jax._private import pytorch
 from torch_jax.core import errors
+from torch_jax.eager import variants
 from torch_jax.kernels import KERNELS
 from torch_jax.ops.registry import TABLE, Lowering
 

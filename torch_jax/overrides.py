@@ -17,14 +17,15 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, dispatch, interop, variants
+from torch_jax import callables, dispatch, interop
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, log
 from torch_jax.core.active import ACTIVE
-from torch_jax.eager import Kernel
+from torch_jax.eager import variants
+from torch_jax.eager.kernel import Kernel
+from torch_jax.eager.signature import signature
 from torch_jax.ops import registry
 from torch_jax.scopes import Scopes
-from torch_jax.signature import signature
 from torch_jax.startup import register
 
 _scopes = Scopes("torch_jax overrides")

@@ -22,10 +22,11 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import dispatch, eager, operators, overrides
+from torch_jax import dispatch, operators, overrides
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
+from torch_jax.eager import kernel
 
 _STDOUT = object()
 _OPERATORS = (
@@ -113,7 +114,7 @@ class Trace:
         # what PyTorch imports at the first call that a mode sees is no part of that call's time
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
-        eager.compile_listeners.append(self._heard_of)
+        kernel.compile_listeners.append(self._heard_of)
         ACTIVE.traces = (*ACTIVE.traces, self)
         for mode in self._modes:
             mode.__enter__()
@@ -123,7 +124,7 @@ class Trace:
         for mode in reversed(self._modes):
             mode.__exit__(*exception)
         ACTIVE.traces = tuple(trace for trace in ACTIVE.traces if trace is not self)
-        eager.compile_listeners.remove(self._heard_of)
+        kernel.compile_listeners.remove(self._heard_of)
         self._flush()
 
     # --- calls ------------------------------------------------------------------------------------

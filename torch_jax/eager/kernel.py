@@ -17,17 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, tape, variants
+from torch_jax import config, tape
 from torch_jax._private import pytorch
 from torch_jax.core import errors, log, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.entry import Entry, build, by_parameter, template, wrap_output
-from torch_jax.infer import Output, channels_last, infer, is_channels_last
-from torch_jax.memory import dtypes, generators, transfer
-from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
-from torch_jax.ops.registry import Lowering
-from torch_jax.signature import (
+from torch_jax.eager import variants
+from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
+from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
+from torch_jax.eager.signature import (
     DROP,
     GENERATOR,
     NUMBER,
@@ -36,6 +34,9 @@ from torch_jax.signature import (
     TENSORS,
     Signature,
 )
+from torch_jax.memory import dtypes, generators, transfer
+from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
+from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
 _x64 = pytorch.x64_state()

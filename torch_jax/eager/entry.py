@@ -14,12 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax.infer import Output
+from torch_jax.eager.meta import Output
+from torch_jax.eager.signature import (
+    DROP,
+    DTYPE,
+    GENERATOR,
+    NUMBER,
+    NUMBERS,
+    TENSOR,
+    TENSORS,
+    Signature,
+)
 from torch_jax.memory import dtypes, generators, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import InOrder, Lowering
-from torch_jax.signature import DROP, DTYPE, GENERATOR, NUMBER, NUMBERS, TENSOR, TENSORS, Signature
 
 
 class Value(NamedTuple):
