@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import amp
+from torch_jax.dispatch import autocast as amp
 from torch_jax.eager import variants
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import wrap
@@ -559,7 +559,7 @@ def test_the_default_dtype_is_pytorchs():
 def test_a_region_may_be_what_uses_the_device_first():
     program = """
 import sys, torch
-assert "torch_jax.amp" not in sys.modules
+assert "torch_jax.dispatch.autocast" not in sys.modules
 with torch.autocast("jax", dtype=torch.bfloat16):
     w = torch.ones(3, 3, device="jax", requires_grad=True)
     assert (w @ w).dtype == torch.bfloat16

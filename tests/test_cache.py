@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch_jax import config
-from torch_jax.dispatch import KERNELS_BY_OP
+from torch_jax.dispatch.ladder import KERNELS_BY_OP
 
 
 def _entries() -> int:

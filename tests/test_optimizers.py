@@ -7,7 +7,7 @@ import torch
 from torch.optim import lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import dispatch
+from torch_jax.dispatch import ladder
 
 STEPS = 5
 O = torch.optim  # noqa: E741
@@ -276,7 +276,7 @@ def test_a_step_is_a_few_calls_and_compiles_once(name, variant, most):
         p.grad = p.detach().clone()
     optimizer.step()
     optimizer.step()
-    kernels = list(dispatch.KERNELS_BY_OP.values())
+    kernels = list(ladder.KERNELS_BY_OP.values())
     compiled = sum(len(kernel.cache) for kernel in kernels)
     for rate in (0.3, 0.2, 0.7):
         optimizer.param_groups[0]["lr"] = rate

@@ -214,7 +214,7 @@ class Capture:
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""
-        from torch_jax.dispatch import KERNELS_BY_OP
+        from torch_jax.dispatch.ladder import KERNELS_BY_OP
 
         kernel = KERNELS_BY_OP.get(func)
         return kernel is not None and bool(kernel.lowering.host)

@@ -26,10 +26,11 @@ from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import constants, exported_file, graphs, interop, symbolic
+from torch_jax import constants, exported_file, graphs, symbolic
 from torch_jax._private import pytorch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch import call_jax
 from torch_jax.exported_file import FORMAT, VERSION
 from torch_jax.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer
@@ -46,7 +47,7 @@ class Exported(exported_file.Exported):
 
     def __init__(self, *parts: Any):
         super().__init__(*parts)
-        self._of_tensors = interop.jax_function(self.call_with)
+        self._of_tensors = call_jax.jax_function(self.call_with)
         self._held: dict[str, torch.Tensor] = {}  # the weights as tensors, which are no constants
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

@@ -18,10 +18,10 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from torch_jax import control_flow, dispatch
 from torch_jax._private import pytorch
 from torch_jax.core import active, errors, tracers
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch import control_flow, ladder
 from torch_jax.memory import generators, storage, transfer
 from torch_jax.memory.storage import is_jax
 
@@ -209,7 +209,7 @@ class Runner(fx.Interpreter):
         try:
             return super().call_function(target, args, kwargs)
         except tracers.DataDependentError as error:
-            if isinstance(target, OpOverload) and dispatch.rung(target) in ("cpu", "none"):
+            if isinstance(target, OpOverload) and ladder.rung(target) in ("cpu", "none"):
                 raise errors.not_found(target, args, kwargs) from error
             raise
 

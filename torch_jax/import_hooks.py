@@ -106,7 +106,7 @@ def _control_flow(operator: str, kernel: str) -> Callable[[ModuleType], None]:
             return
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            from torch_jax import control_flow
+            from torch_jax.dispatch import control_flow
 
             return getattr(control_flow, kernel)(dense, *args, **kwargs)
 
@@ -135,7 +135,7 @@ def _patch_compiled_control_flow(module: ModuleType) -> None:
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         if ACTIVE.capture is None:
             return original(fn, args, kwargs)
-        from torch_jax import control_flow
+        from torch_jax.dispatch import control_flow
 
         return control_flow.compile_and_call(fn, args, kwargs or {})
 
@@ -175,9 +175,9 @@ _libraries: list[torch.library.Library] = []  # a registration lives as long as 
 
 
 def _by_ladder(op: Any, *args: Any, **kwargs: Any) -> Any:
-    from torch_jax import dispatch
+    from torch_jax.dispatch import ladder
 
-    return dispatch.fallback(op, *args, **kwargs)
+    return ladder.fallback(op, *args, **kwargs)
 
 
 def _patch_checkpoint(module: ModuleType) -> None:

@@ -14,9 +14,10 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax import dispatch, graphs
+from torch_jax import graphs
 from torch_jax._private import pytorch
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch import ladder
 from torch_jax.memory import generators, storage, transfer
 from torch_jax.memory.storage import is_jax
 from torch_jax.startup import register
@@ -115,7 +116,7 @@ class JaxInterpreter:
 def _keep_x64() -> None:
     """Let programs keep 64-bit types; what JAX has traced before would not."""
     pytorch.keep_x64_in_programs()
-    dispatch.forget_compiled()
+    ladder.forget_compiled()
     jax.clear_caches()
 
 

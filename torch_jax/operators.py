@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import dispatch, overrides
+from torch_jax import overrides
 from torch_jax._private import pytorch
 from torch_jax.core import errors
+from torch_jax.dispatch import ladder
+from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
-from torch_jax.kernels import KERNELS
 from torch_jax.ops.registry import TABLE, Lowering
 
 RUNGS = {
     "override": "a function of the user's: torch_jax.register_op, default_env().override",
     "table": "a JAX function of the table, torch_jax/ops/",
-    "kernel": "a kernel about storage and geometry, torch_jax/kernels.py",
+    "kernel": "a kernel about storage and geometry, torch_jax/dispatch/storage_kernels.py",
     "variant": "derived by schema from a functional operator (in-place, out=, foreach)",
     "view": "PyTorch's own view: shares the storage, computes nothing",
     "composite": "PyTorch's own C++, which composes it of other operators",
@@ -50,7 +51,7 @@ def describe(op: Any) -> Operator:
     override = overrides.chosen(op)
     if override is not None:
         return Operator(str(op), "override", place(override.function))
-    return Operator(str(op), dispatch.rung(op), _where(op))
+    return Operator(str(op), ladder.rung(op), _where(op))
 
 
 def operators() -> list[Operator]:
@@ -92,7 +93,7 @@ def _lowering(op: Any) -> Lowering | None:
     for candidate in (op, functional):
         if candidate is not None and variants.table_name(candidate) in TABLE:
             return TABLE[variants.table_name(candidate)]
-    kernel = dispatch.KERNELS_BY_OP.get(op)
+    kernel = ladder.KERNELS_BY_OP.get(op)
     return kernel.lowering if kernel is not None else None
 
 
@@ -201,7 +202,7 @@ def coverage() -> tuple[dict[str, Counter[str]], Counter[str]]:
     families: dict[str, Counter[str]] = {}
     rungs: Counter[str] = Counter()
     for op in _overloads():
-        rung = dispatch.rung(op)
+        rung = ladder.rung(op)
         rungs[rung] += 1
         if rung in ("table", "variant") and family(op):
             families.setdefault(family(op), Counter())[rung] += 1

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, dispatch, interop
+from torch_jax import callables
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, log
 from torch_jax.core.active import ACTIVE
+from torch_jax.dispatch import call_jax, ladder
 from torch_jax.eager import variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
@@ -191,11 +192,11 @@ def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: d
     """What serves ``op`` where the override is in force."""
     if takes == "torch":
         return _checked(op, function)
-    if dispatch.is_composite(op) and not options:  # its gradient is nobody's but the function's
-        return _checked(op, interop.jax_function(function))
+    if ladder.is_composite(op) and not options:  # its gradient is nobody's but the function's
+        return _checked(op, call_jax.jax_function(function))
     lowering = registry.lowering(variants.table_name(op), function, **options)
     kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
-    dispatch.others.add(kernel)
+    ladder.others.add(kernel)
     return kernel.call
 
 
@@ -234,7 +235,7 @@ def _variants_of(op: Any) -> list[Any]:
 
 def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
     library = torch.library.Library(op.namespace, "IMPL")
-    above = ("AutogradPrivateUse1",) if dispatch.is_composite(op) else ()
+    above = ("AutogradPrivateUse1",) if ladder.is_composite(op) else ()
     with warnings.catch_warnings():  # that a kernel was there before, which is the point
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
@@ -244,7 +245,7 @@ def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
 
 
 def _switch(op: Any) -> Callable[..., Any]:
-    before, above_autograd = dispatch.kernel_of(op), dispatch.is_composite(op)
+    before, above_autograd = ladder.kernel_of(op), ladder.is_composite(op)
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         override = chosen(op)
@@ -260,8 +261,8 @@ def _switch(op: Any) -> Callable[..., Any]:
 
 def _derived_switch(op: Any, functional: Any) -> Callable[..., Any]:
     """An in-place or ``out=`` overload: out of the functional one while that is overridden."""
-    before = dispatch.kernel_of(op)
-    derived = dispatch.derived(op, functional)
+    before = ladder.kernel_of(op)
+    derived = ladder.derived(op, functional)
 
     def switch(*args: Any, **kwargs: Any) -> Any:
         own, of_functional = chosen(op), chosen(functional)
@@ -295,7 +296,7 @@ _replaced: dict[Any, _Replaced] = {}
 
 
 def _callable_call(original: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
-    return function if takes == "torch" else interop.jax_function(function)
+    return function if takes == "torch" else call_jax.jax_function(function)
 
 
 @functools.cache

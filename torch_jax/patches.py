@@ -260,7 +260,7 @@ def _patch_printing() -> None:
 
 def _patch_autocast_cache() -> None:
     """Cast weights are kept until ``torch.autocast`` clears PyTorch's cache, which is in C++."""
-    from torch_jax import amp
+    from torch_jax.dispatch import autocast
 
     original = getattr(torch, "clear_autocast_cache", None)
     if original is None:
@@ -268,7 +268,7 @@ def _patch_autocast_cache() -> None:
 
     @functools.wraps(original)
     def clear_autocast_cache() -> None:
-        amp.clear_cache()
+        autocast.clear_cache()
         original()
 
     torch.clear_autocast_cache = clear_autocast_cache

@@ -22,10 +22,11 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import dispatch, operators, overrides
+from torch_jax import operators, overrides
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
+from torch_jax.dispatch import ladder
 from torch_jax.eager import kernel
 
 _STDOUT = object()
@@ -331,7 +332,7 @@ def _composes(operator: operators.Operator | None, func: Any) -> bool:
     """Whether an operator's kernel on this device calls other operators."""
     if operator is None:
         return False
-    derived = operator.rung == "variant" and func not in dispatch.KERNELS_BY_OP
+    derived = operator.rung == "variant" and func not in ladder.KERNELS_BY_OP
     return derived or operator.rung in _COMPOSING
 
 

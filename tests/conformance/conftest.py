@@ -20,7 +20,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 )
 
 from tests.conformance import report
-from torch_jax import dispatch
+from torch_jax.dispatch import ladder
 
 _results: list[report.Result] = []
 
@@ -32,8 +32,8 @@ MOST_EXECUTABLES = 1000
 def few_executables_at_a_time():
     """Drop what was compiled: tens of thousands of executables would not fit the memory."""
     yield
-    if sum(len(k.cache) for k in dispatch.KERNELS_BY_OP.values()) > MOST_EXECUTABLES:
-        dispatch.forget_compiled()
+    if sum(len(k.cache) for k in ladder.KERNELS_BY_OP.values()) > MOST_EXECUTABLES:
+        ladder.forget_compiled()
         jax.clear_caches()
 
 

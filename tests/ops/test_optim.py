@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.compare import assert_same, check, check_raises, to_jax
-from torch_jax import dispatch
 from torch_jax._private import pytorch
+from torch_jax.dispatch import ladder
 
 aten = torch.ops.aten
 SHAPES = [(3, 2), (4,), (), (0, 2)]
@@ -77,7 +77,7 @@ def _raises_on_cpu(op, made):
 @pytest.mark.parametrize("op", list(_foreach_overloads()), ids=lambda op: str(op)[5:])
 def test_foreach(op):
     """One kernel call for the whole list, and the CPU's results."""
-    assert dispatch.rung(op) in ("variant", "table") or stem(op) in NOT_DERIVED
+    assert ladder.rung(op) in ("variant", "table") or stem(op) in NOT_DERIVED
     names = [a.name for a in op._schema.arguments]
 
     def call(*args):  # the numbers of a list may be in a tensor, on the CPU

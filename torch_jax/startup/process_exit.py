@@ -45,8 +45,8 @@ def _stop_daemons(waking: Any) -> None:
     if not waking.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
     waking.release()
-    from torch_jax import dispatch
     from torch_jax.core.x64 import x64
+    from torch_jax.dispatch import ladder
 
     deadline = time.monotonic() + _PATIENCE
     lock = getattr(sys.modules.get("torch_jax.jitted"), "_LOCK", None)
@@ -61,7 +61,7 @@ def _stop_daemons(waking: Any) -> None:
         enter(self)
 
     x64.__enter__ = enter_or_stop  # type: ignore[method-assign]
-    dispatch.forget_compiled()  # what is hot does not come by there
+    ladder.forget_compiled()  # what is hot does not come by there
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -93,10 +93,11 @@ def wake() -> None:
                 f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
                 "Install it with: pip install jax"
             ) from error
-        from torch_jax import dispatch, patches
+        from torch_jax import patches
         from torch_jax.compiler import disk_cache
+        from torch_jax.dispatch import ladder
 
-        dispatch.install()
+        ladder.install()
         patches.install()
         hook_errors.install()
         disk_cache.install()
@@ -118,7 +119,7 @@ def _door(name: str) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         wake()
-        from torch_jax.kernels import KERNELS
+        from torch_jax.dispatch.storage_kernels import KERNELS
 
         kernel = KERNELS[name]
         kernels[0] = kernel
@@ -130,6 +131,6 @@ def _door(name: str) -> Any:
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     wake()
-    from torch_jax import dispatch
+    from torch_jax.dispatch import ladder
 
-    return dispatch.fallback(op, *args, **kwargs)
+    return ladder.fallback(op, *args, **kwargs)

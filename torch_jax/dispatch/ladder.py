@@ -19,22 +19,23 @@ from typing import Any
 
 import torch
 
-from torch_jax import amp, attention, config, interop, ops
+from torch_jax import config, ops
 from torch_jax._private import pytorch
 from torch_jax.core import errors, forks, log
+from torch_jax.dispatch import attention_choice, autocast, call_jax
+from torch_jax.dispatch.out_variants import out_kernel
+from torch_jax.dispatch.storage_kernels import KERNELS, redispatch_to_meta
 from torch_jax.eager import variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
-from torch_jax.kernels import KERNELS, redispatch_to_meta
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops.registry import TABLE, Lowering
-from torch_jax.out import out_kernel
 from torch_jax.startup import register
 
 CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
 # of what PyTorch composes, what is chosen before autograd sees its parts
-ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention.attend}
+ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend}
 
 KERNELS_BY_OP: dict[Any, Kernel] = {}  # what the table serves
 
@@ -55,7 +56,7 @@ def install() -> None:
             return
         _private = torch.library.Library("torch_jax", "FRAGMENT")
         _private.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
-        _private.define(interop.SCHEMA)
+        _private.define(call_jax.SCHEMA)
         ops.load()
 
         library = torch.library.Library("aten", "IMPL")
@@ -72,11 +73,11 @@ def install() -> None:
         op = torch.ops.torch_jax.write_.default
         _private.impl("write_", make_kernel(op, write).call, "PrivateUse1")
         op = torch.ops.torch_jax.call_jax.default
-        torch.library.register_fake("torch_jax::call_jax", interop.fake_call, lib=_private)
-        _private.impl("call_jax", make_kernel(op, interop.LOWERING).call, "PrivateUse1")
+        torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=_private)
+        _private.impl("call_jax", make_kernel(op, call_jax.LOWERING).call, "PrivateUse1")
         for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
             _private.impl("write_", torch.library.fallthrough_kernel, key)
-        _libraries.extend((attention.install(), amp.install()))
+        _libraries.extend((attention_choice.install(), autocast.install()))
         config.listeners.extend((forget_compiled, log.install))
         log.install()
         forks.listeners.append(forget_compiled)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from torch_jax.core import errors
+from torch_jax.dispatch.storage_kernels import copy_, resize_
 from torch_jax.eager.meta import infer
 from torch_jax.eager.variants import is_mutated, is_out_argument, table_name
-from torch_jax.kernels import copy_, resize_
 from torch_jax.memory import geometry
 from torch_jax.memory.storage import is_jax
 

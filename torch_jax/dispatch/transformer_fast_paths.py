@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch.nn import functional as F
 
-from torch_jax.kernels import kernel
+from torch_jax.dispatch.storage_kernels import kernel
 
 
 @kernel("_native_multi_head_attention")
