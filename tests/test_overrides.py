@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
-from torch_jax import operators, overrides
+from torch_jax import operators
+from torch_jax.environment import overrides
 
 env = torch_jax.default_env()
 

@@ -31,13 +31,13 @@ def _autoload() -> None:
 
 _failure: Exception | None = None
 _LAZY = {
-    "Environment": "environment",
-    "default_env": "environment",
+    "Environment": "environment.environment",
+    "default_env": "environment.environment",
     "JaxInterpreter": "interpreter",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "OperatorNotFound": "core.errors",
-    "register_op": "overrides",
+    "register_op": "environment.overrides",
     "is_jax_module": "whereabouts",
     "scan_layers": "scan",
     "trace_ops": "recording",

@@ -61,7 +61,7 @@ def backend(
             f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
         )
     register.wake()
-    pytorch.guard_graph("torch_jax.overrides", "state")
+    pytorch.guard_graph("torch_jax.environment.overrides", "state")
     return _compile(graph, inputs, donate, dict(xla))
 
 

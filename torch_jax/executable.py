@@ -22,12 +22,13 @@ import numpy as np
 import torch
 from torch import fx
 
-from torch_jax import config, graphs, overrides
+from torch_jax import config, graphs
 from torch_jax._private import pytorch
 from torch_jax.compiler import program
 from torch_jax.core import errors, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
+from torch_jax.environment import overrides
 from torch_jax.memory import generators, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage
 from torch_jax.results import Geometry

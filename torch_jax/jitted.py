@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from torch_jax import config, environment, history, optimizers, overrides, scaling, slices, varying
+from torch_jax import config, history, optimizers, scaling, slices, varying
 from torch_jax._private import pytorch
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
+from torch_jax.environment import environment, overrides
 from torch_jax.memory.storage import is_jax
 from torch_jax.places import Item
 from torch_jax.replay import Traced

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax import overrides
 from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.dispatch import ladder
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
+from torch_jax.environment import overrides
 from torch_jax.ops.registry import TABLE, Lowering
 
 RUNGS = {

@@ -22,12 +22,13 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import operators, overrides
+from torch_jax import operators
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
 from torch_jax.eager import kernel
+from torch_jax.environment import overrides
 
 _STDOUT = object()
 _OPERATORS = (

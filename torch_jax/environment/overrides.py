@@ -3,7 +3,7 @@
 An operator that is overridden for the first time gets a *switch*: a kernel that asks, at each call,
 which override is in force for its caller, and else does what the operator did before. The switch
 of an operator that PyTorch composes above autograd stands above autograd too. A callable of
-PyTorch's is replaced by name (:mod:`torch_jax.callables`) while an override of it exists.
+PyTorch's is replaced by name (:mod:`torch_jax.environment.callables`) while an override of it exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, log
 from torch_jax.core.active import ACTIVE
@@ -25,8 +24,9 @@ from torch_jax.dispatch import call_jax, ladder
 from torch_jax.eager import variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
+from torch_jax.environment import callables
+from torch_jax.environment.scopes import Scopes
 from torch_jax.ops import registry
-from torch_jax.scopes import Scopes
 from torch_jax.startup import register
 
 _scopes = Scopes("torch_jax overrides")

@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax import config, overrides, redirects
+from torch_jax import config
 from torch_jax.core import dynamo_constants, forks
-from torch_jax.overrides import Override
-from torch_jax.scopes import Scopes, decorate
+from torch_jax.environment import overrides, redirects
+from torch_jax.environment.overrides import Override
+from torch_jax.environment.scopes import Scopes, decorate
 
 _regions = Scopes("torch_jax environment")
 _lock = threading.RLock()

@@ -1,6 +1,6 @@
 """Where tensors go in an enabled environment: factories to jax, and ``"cuda"`` to jax if asked.
 
-PyTorch's callables are replaced (:mod:`torch_jax.callables`) when an environment is first enabled.
+PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is first enabled.
 Each asks whether it is enabled for its caller, and is the original where it is not.
 """
 
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from torch_jax import callables, config
+from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.device import device_module, streams
+from torch_jax.environment import callables
 from torch_jax.memory import generators
 
 _JAX = pytorch.DEVICE_TYPE
