@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tests.compare import assert_same, to_jax
 from tests.dynamo import check_model, compiled
 from tests.dynamo import fresh as fresh
-from torch_jax.executable import Executable
+from torch_jax.graphs.executable import Executable
 
 
 class Attention(nn.Module):

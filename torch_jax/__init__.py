@@ -33,7 +33,7 @@ _failure: Exception | None = None
 _LAZY = {
     "Environment": "environment.environment",
     "default_env": "environment.environment",
-    "JaxInterpreter": "interpreter",
+    "JaxInterpreter": "graphs.interpreter",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "OperatorNotFound": "core.errors",

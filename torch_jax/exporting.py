@@ -26,13 +26,14 @@ from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import constants, exported_file, graphs, symbolic
+from torch_jax import constants, exported_file, symbolic
 from torch_jax._private import pytorch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
 from torch_jax.exported_file import FORMAT, VERSION
-from torch_jax.interpreter import JaxInterpreter
+from torch_jax.graphs import runner
+from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 from torch_jax.startup import register
@@ -148,8 +149,8 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        draws = graphs.Draws(words, mode=constants.Constants())
-        with graphs.running(draws, autograd=True), torch.no_grad():
+        draws = runner.Draws(words, mode=constants.Constants())
+        with runner.running(draws, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
     weights = {name: _array(tensor) for name, tensor in tensors.items()}

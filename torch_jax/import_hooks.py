@@ -197,9 +197,9 @@ def _patch_checkpoint(module: ModuleType) -> None:
 
 def _add_device_interface(module: ModuleType) -> None:
     """Tell Dynamo of the device."""
-    from torch_jax import dynamo_device
+    from torch_jax.graphs import device_interface
 
-    dynamo_device.register(module)
+    device_interface.register(module)
 
 
 # What stands in PyTorch's own names, and calls these: Dynamo looks through it.

@@ -283,11 +283,11 @@ def _patch_default_backend() -> None:
 
     @functools.wraps(original)
     def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
-        from torch_jax import dynamo
+        from torch_jax.graphs import backend
 
-        if not dynamo.concerns(graph, inputs):
+        if not backend.concerns(graph, inputs):
             return original(self, graph, inputs, **kwargs)
-        return dynamo.in_place_of_inductor(graph, inputs)
+        return backend.in_place_of_inductor(graph, inputs)
 
     kind.__call__ = call
 

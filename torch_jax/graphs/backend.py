@@ -74,7 +74,7 @@ def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) 
 
     def compiler(what: str) -> Callable[..., Any]:
         def compile_graph(graph: fx.GraphModule, _examples: Any) -> Any:
-            from torch_jax.executable import Executable
+            from torch_jax.graphs.executable import Executable
 
             saved = _dead() if what == "backward" and donate else ()
             name = f"graph {number} ({what})"

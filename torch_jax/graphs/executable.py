@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import fx
 
-from torch_jax import config, graphs
+from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.compiler import program
 from torch_jax.core import errors, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
+from torch_jax.graphs import runner
 from torch_jax.memory import generators, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage
 from torch_jax.results import Geometry
@@ -130,7 +131,7 @@ class Executable:
         ]
         self._dynamic = not all(map(_is_static, placeholders))
         self._inputs = len(placeholders)
-        held = graphs.tensors_of(graph)
+        held = runner.tensors_of(graph)
         self._names = list(held)
         with pytorch.no_dispatch_modes():  # AOTAutograd's takes no real tensors
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
@@ -250,10 +251,10 @@ class Executable:
         def torch_jax_graph(words: Any, *memories: Any) -> list[Any]:
             tensors = _tensors(inputs, memories)
             before = [_memory(tensor) for tensor in tensors]
-            draws = graphs.Draws(words)
+            draws = runner.Draws(words)
             held = dict(zip(self._names, tensors[count:], strict=True))
-            with graphs.running(draws):
-                results = graphs.Runner(self.graph, held).run(*tensors[:count])
+            with runner.running(draws):
+                results = runner.Runner(self.graph, held).run(*tensors[:count])
             arrays: list[Any] = []
             compiled.results = _specs(results, self._on_host(), tensors, before, arrays)
             after = [_memory(tensor) for tensor in tensors]
