@@ -39,15 +39,15 @@ _LAZY = {
     "OperatorNotFound": "core.errors",
     "register_op": "environment.overrides",
     "is_jax_module": "whereabouts",
-    "scan_layers": "scan",
+    "scan_layers": "capture.scan_layers",
     "trace_ops": "recording",
     "where_is": "whereabouts",
-    "VerificationError": "verify",
+    "VerificationError": "capture.verify",
     "config": "config",
-    "explain": "history",
+    "explain": "capture.history",
     "export": "exporting",
-    "jit": "jitted",
-    "lower": "jitted",
+    "jit": "capture.jit",
+    "lower": "capture.jit",
 }
 
 import torch  # noqa: E402, F401, torch may call _autoload while it is imported here

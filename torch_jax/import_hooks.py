@@ -187,7 +187,7 @@ def _patch_checkpoint(module: ModuleType) -> None:
     @functools.wraps(original)
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.capture is not None:
-            from torch_jax import remat
+            from torch_jax.capture.training import checkpoint as remat
 
             function = remat.again(function)
         return original(function, *args, **kwargs)

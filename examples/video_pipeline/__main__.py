@@ -16,7 +16,7 @@ from examples.video_pipeline.application import (
 from examples.video_pipeline.compare import KINDS, LIMIT, differences, failures, kind
 from examples.video_pipeline.compiled import compile_models, explanations
 from examples.video_pipeline.models import Models, build
-from torch_jax.history import Explanation
+from torch_jax.capture.history import Explanation
 
 NODES = {"embeddings": "encode", "latents": "denoise", "frames": "decode"}
 

@@ -2,7 +2,7 @@
 
 import torch_jax
 from examples.video_pipeline.models import Models
-from torch_jax.history import Explanation
+from torch_jax.capture.history import Explanation
 
 
 def compile_models(models: Models) -> None:

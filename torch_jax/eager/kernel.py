@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config, tape
+from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.capture.host import tape
 from torch_jax.core import errors, log, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64

@@ -24,6 +24,7 @@ from torch import fx
 
 from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.capture.templates import Geometry
 from torch_jax.compiler import program
 from torch_jax.core import errors, tracers
 from torch_jax.core.log import LOGGER
@@ -32,7 +33,6 @@ from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.memory import generators, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage
-from torch_jax.results import Geometry
 
 _x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local

@@ -49,7 +49,7 @@ def _stop_daemons(waking: Any) -> None:
     from torch_jax.dispatch import ladder
 
     deadline = time.monotonic() + _PATIENCE
-    lock = getattr(sys.modules.get("torch_jax.jitted"), "_LOCK", None)
+    lock = getattr(sys.modules.get("torch_jax.capture.jit"), "_LOCK", None)
     if lock is not None:  # so that none of them has it when it stops
         lock.acquire(timeout=_PATIENCE)
     _for_ever.acquire()

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.host.tape import Number, Tape
 from torch_jax.core import tracers
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax
-from torch_jax.tape import Number, Tape
 
 _TO_COPY = torch.ops.aten._to_copy.default
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -259,7 +259,7 @@ def _alias(tensor: torch.Tensor) -> Any:
 
 
 def _same_form(array: np.ndarray) -> Any:
-    from torch_jax.tape import Changed
+    from torch_jax.capture.host.tape import Changed
 
     shape, dtype = array.shape, array.dtype
 

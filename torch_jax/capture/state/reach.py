@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from torch_jax.names import Names, file_of, is_watched_file
+from torch_jax.capture.state.bytecode import Names, file_of, is_watched_file
 
 
 class Reach:

@@ -1,6 +1,6 @@
 """``torch_jax.jit``: a Python function of tensors, unmodified, as one XLA executable.
 
-The first call runs the function once, under a trace (:mod:`torch_jax.capture`): forward, backward,
+The first call runs the function once, under a trace (:mod:`torch_jax.capture.capture`): forward, backward,
 optimizer and all. Later calls check the guards, play the host's tape, and run the executable.
 """
 
@@ -19,18 +19,21 @@ from typing import Any
 
 import torch
 
-from torch_jax import config, history, optimizers, scaling, slices, varying
+from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.capture import history, part_arguments
+from torch_jax.capture.host.tape import Changed
+from torch_jax.capture.replay import Traced
+from torch_jax.capture.state import changing_numbers
+from torch_jax.capture.state.places import Item
+from torch_jax.capture.tracing import OtherNumbers, trace
+from torch_jax.capture.training import optimizers, scaling
+from torch_jax.capture.trees import flatten
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.environment import environment, overrides
 from torch_jax.memory.storage import is_jax
-from torch_jax.places import Item
-from torch_jax.replay import Traced
-from torch_jax.tape import Changed
-from torch_jax.tracing import OtherNumbers, trace
-from torch_jax.trees import flatten
 
 _LOCK: Any = threading.RLock()
 _installed = False
@@ -191,7 +194,7 @@ class Jitted:
         if not (parts and key in self._whole):
             try:
                 return self._call(leaves, form, key, parts)
-            except slices.GivenOut:
+            except part_arguments.GivenOut:
                 self._whole.add(key)
         leaves, form, key, parts = self._arguments.sort(args, kwargs, whole=True)
         return self._call(leaves, form, key, parts)
@@ -263,7 +266,7 @@ class Jitted:
             if self.fallback != "eager":
                 raise
             if parts:  # an eager call may write them
-                raise slices.GivenOut from error
+                raise part_arguments.GivenOut from error
             self._eager.add(key)
             self.record.fell_back(str(error))
             return self._run_eagerly(leaves, form)
@@ -292,7 +295,7 @@ class Jitted:
 
     def _verified(self, entry: Traced, leaves: list[Any], form: Any) -> Any:
         """Run a call both ways, keep what the eager one did, raise where they differ."""
-        from torch_jax.verify import verified
+        from torch_jax.capture.verify import verified
 
         return verified(entry, leaves, functools.partial(self._run_eagerly, leaves, form))
 
@@ -365,7 +368,7 @@ class _Arguments:
     ) -> tuple[list[Any], Any, tuple, dict[int, torch.Tensor]]:
         """The leaves of the arguments, their tree, and what a trace fixes of both.
 
-        Also the leaves that are given by value (:mod:`torch_jax.slices`), none if ``whole``.
+        Also the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`), none if ``whole``.
         """
         numbers: frozenset[int] = frozenset()
         if self._named:
@@ -374,8 +377,10 @@ class _Arguments:
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
         if self.changing and form in self.changing:
-            numbers |= {i for i in self.changing[form] if type(leaves[i]) in varying.CLASSES}
-        leaves, by_value = (leaves, {}) if whole else slices.by_value(leaves)
+            numbers |= {
+                i for i in self.changing[form] if type(leaves[i]) in changing_numbers.CLASSES
+            }
+        leaves, by_value = (leaves, {}) if whole else part_arguments.by_value(leaves)
         parts = [type(leaf) if i in numbers else _leaf_key(leaf) for i, leaf in enumerate(leaves)]
         return leaves, form, (form, _world(), _aliases(leaves), numbers, *parts), by_value
 
@@ -437,7 +442,9 @@ class _Arguments:
 
 def _are_numbers(was: Any, now: Any) -> bool:
     """Whether a leaf was a number, and is another one of its class."""
-    return type(was) is type(now) is tuple and was[0] is now[0] and now[0] in varying.CLASSES
+    return (
+        type(was) is type(now) is tuple and was[0] is now[0] and now[0] in changing_numbers.CLASSES
+    )
 
 
 def _leaf_key(leaf: Any) -> Any:

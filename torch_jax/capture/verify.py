@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.state.places import put
 from torch_jax.core import errors
 from torch_jax.memory.storage import is_jax
-from torch_jax.places import put
 
 
 class VerificationError(AssertionError):

@@ -14,22 +14,22 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax import varying
-from torch_jax.capture import Capture
+from torch_jax.capture.capture import Capture
+from torch_jax.capture.host.tape import number_of
+from torch_jax.capture.outer_backward import Backward, Cut, Pullback
+from torch_jax.capture.part_arguments import GivenOut
+from torch_jax.capture.replay import Traced
+from torch_jax.capture.state import changing_numbers
+from torch_jax.capture.state.guards import Guards
+from torch_jax.capture.state.places import Item, read_place, slot
+from torch_jax.capture.state.watch import Watch, is_made_here
+from torch_jax.capture.templates import Argument, Counted, Same, Templates, View
+from torch_jax.capture.training.optimizers import Optimizers, parameters_of
+from torch_jax.capture.trees import flatten
 from torch_jax.compiler import program
 from torch_jax.core.active import TRACING
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
-from torch_jax.differentiable import Backward, Cut, Pullback
-from torch_jax.guards import Guards
-from torch_jax.optimizers import Optimizers, parameters_of
-from torch_jax.places import Item, read_place, slot
-from torch_jax.replay import Traced
-from torch_jax.results import Argument, Counted, Same, Templates, View
-from torch_jax.slices import GivenOut
-from torch_jax.tape import number_of
-from torch_jax.trees import flatten
-from torch_jax.watch import Watch, is_made_here
 
 
 def trace(
@@ -50,7 +50,7 @@ def trace(
     these may be at fault. Whatever goes wrong, tensors and Python's state are as before.
     """
     tracing = Tracing(function, leaves, form, numbers, parts)
-    with varying.lifted(tracing.capture, places) as lifted:
+    with changing_numbers.lifted(tracing.capture, places) as lifted:
         tracing.watch.lifted = {(id(item.owner), item.key) for item, _ in lifted}
         fills = tracing.fills.items()
         unnamed: list[tuple] = [(i, type(leaves[i]), at) for at, i in fills if i in changing]

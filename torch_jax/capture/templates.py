@@ -13,12 +13,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
+from torch_jax.capture.host.cpu_tensors import is_host
+from torch_jax.capture.host.tape import NUMBERS
+from torch_jax.capture.state.places import Item
 from torch_jax.core import tracers
-from torch_jax.host import is_host
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
-from torch_jax.places import Item
-from torch_jax.tape import NUMBERS
 
 _LEAF = pytree.tree_structure(0)
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch

@@ -33,13 +33,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import containers, made
 from torch_jax._private import pytorch
-from torch_jax.core import tracers
-from torch_jax.core.active import ACTIVE
-from torch_jax.core.tracers import is_traced
-from torch_jax.memory.storage import is_jax_storage
-from torch_jax.names import (
+from torch_jax.capture.host.tape import NUMBERS
+from torch_jax.capture.state import new_objects, stand_ins
+from torch_jax.capture.state.bytecode import (
     Names,
     counters,
     is_users_module,
@@ -47,10 +44,27 @@ from torch_jax.names import (
     reads,
     watched_names,
 )
-from torch_jax.places import MISSING, PLAIN, Item, numpy_state, on_class, put, read_place, same
-from torch_jax.reach import NOTHING, Reach, reach_of, union
-from torch_jax.refusals import READERS_OF_TENSORS, REFUSED, fix_values, is_refused
-from torch_jax.tape import NUMBERS
+from torch_jax.capture.state.forbidden_calls import (
+    READERS_OF_TENSORS,
+    REFUSED,
+    fix_values,
+    is_refused,
+)
+from torch_jax.capture.state.places import (
+    MISSING,
+    PLAIN,
+    Item,
+    numpy_state,
+    on_class,
+    put,
+    read_place,
+    same,
+)
+from torch_jax.capture.state.reach import NOTHING, Reach, reach_of, union
+from torch_jax.core import tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import is_traced
+from torch_jax.memory.storage import is_jax_storage
 
 _HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
 _GLOBAL_HOOKS = {
@@ -81,7 +95,7 @@ class Watch:
         self.lifted: set[tuple] = set()  # dicts and keys of them where numbers of the trace stand
         self.on_object = on_object  # told of modules and optimizers, when they are first met
         self.tensors: dict[int, torch.Tensor] = {}
-        self.made: made.Instances = {}  # objects of the result, which each call makes anew
+        self.made: new_objects.Instances = {}  # objects of the result, which each call makes anew
         self.cached: dict[int, torch.Tensor] = {}  # those that cached functions keep
         self._roots: list[tuple[Any, str]] = []
         self._seen: set[tuple] = set()
@@ -105,7 +119,7 @@ class Watch:
 
     def start(self, function: Any, args: Any) -> None:
         """Watch this thread; ``function`` is about to be called with ``args``."""
-        containers.settle_old()
+        stand_ins.settle_old()
         self._random, self._numpy = (random.getstate(), numpy_state()), np.random.get_state()
         self._old = sys.getprofile()
         self._in_a_place = True
@@ -462,11 +476,11 @@ class Watch:
         """
         self._roots.clear()
         self._kept.clear()
-        self.items = containers.met_before(self.items, young := containers.made_since())
+        self.items = stand_ins.met_before(self.items, young := stand_ins.made_since())
         self._drop_made(result)
         while self._drop_garbage():
             pass
-        self.items, self.made = made.split(self.items, result, young)
+        self.items, self.made = new_objects.split(self.items, result, young)
         moved = [i for i in self.items.values() if i.kind == "state" and i.now() != i.value]
         if moved:
             what = f"{moved[0].label}, a {type(moved[0].owner).__name__},"
@@ -570,7 +584,7 @@ def _walker(value: Any) -> Any:
     for kinds, walk in _WALKS:
         if isinstance(value, kinds):
             return walk
-    if type(value).__module__ == "torch_jax.jitted" and hasattr(value, "function"):
+    if type(value).__module__ == "torch_jax.capture.jit" and hasattr(value, "function"):
         return Watch._jitted
     if _is_iterator(value):
         return Watch._state

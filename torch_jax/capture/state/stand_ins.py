@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from torch_jax.places import Item, read_place
+from torch_jax.capture.state.places import Item, read_place
 
 KINDS = (list, dict, set, deque)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.results import Call, Made, Template
+from torch_jax.capture.templates import Call, Made, Template
 
 _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from torch_jax.capture.state.bytecode import watched_names
 from torch_jax.core.active import ACTIVE
-from torch_jax.names import watched_names
 
 # Builtins that give another value at each call, or whose effect a compiled call would not have.
 _CLOCK = "is read once, while the function is traced; read the clock outside of it"

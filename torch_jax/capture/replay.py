@@ -12,23 +12,23 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax.capture import Input, begin_draws
+from torch_jax.capture.capture import Input, begin_draws
+from torch_jax.capture.gradients import Gradients
+from torch_jax.capture.host.tape import Changed, is_or_holds_number
+from torch_jax.capture.outer_backward import Backward, Connected, Pullback
+from torch_jax.capture.part_arguments import GivenOut
+from torch_jax.capture.state.places import put
+from torch_jax.capture.templates import Call, Template
 from torch_jax.compiler.program import Program
 from torch_jax.core import errors
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
-from torch_jax.differentiable import Backward, Connected, Pullback
-from torch_jax.gradients import Gradients
 from torch_jax.memory import generators as random
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import is_jax
-from torch_jax.places import put
-from torch_jax.results import Call, Template
-from torch_jax.slices import GivenOut
-from torch_jax.tape import Changed, is_or_holds_number
 
 if TYPE_CHECKING:
-    from torch_jax.tracing import Tracing
+    from torch_jax.capture.tracing import Tracing
 
 _ALONE = 3  # references to an array that only its storage holds, while a call counts them
 _NO_NUMBERS = np.zeros(0)

@@ -18,15 +18,15 @@ from jax import lax
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
-from torch_jax.capture import Capture
+from torch_jax.capture.capture import Capture
+from torch_jax.capture.outer_backward import Cut
+from torch_jax.capture.state.places import PLAIN, same
 from torch_jax.compiler import program
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.differentiable import Cut
 from torch_jax.memory import storage, transfer
 from torch_jax.memory.dtypes import to_jax
 from torch_jax.memory.storage import is_jax, memory_of
-from torch_jax.places import PLAIN, same
 
 
 def scan_layers(

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.containers import StandIns, is_container
+from torch_jax.capture.host.tape import Changed
+from torch_jax.capture.state.changing_numbers import elements, varies
+from torch_jax.capture.state.places import KINDS, MISSING, Item, on_class, read_place, same, slot
+from torch_jax.capture.state.stand_ins import StandIns, is_container
 from torch_jax.core import errors
-from torch_jax.places import KINDS, MISSING, Item, on_class, read_place, same, slot
-from torch_jax.tape import Changed
-from torch_jax.varying import elements, varies
 
 _storage_of = torch.Tensor.untyped_storage
 _cell_contents = attrgetter("cell_contents")

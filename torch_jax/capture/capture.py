@@ -21,15 +21,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import pytorch
+from torch_jax.capture.host.cpu_tensors import Host, is_host
+from torch_jax.capture.host.tape import Tape
 from torch_jax.compiler import program
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
-from torch_jax.host import Host, is_host
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax_storage
-from torch_jax.tape import Tape
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
 

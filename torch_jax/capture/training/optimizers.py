@@ -19,15 +19,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import tape
-from torch_jax.capture import Capture, paused
+from torch_jax.capture.capture import Capture, paused
+from torch_jax.capture.host import tape
+from torch_jax.capture.host.cpu_tensors import is_host
+from torch_jax.capture.host.tape import Changed, Number
+from torch_jax.capture.state.places import MISSING, Item, put, read_place
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.host import is_host
 from torch_jax.memory import generators, storage
 from torch_jax.memory.storage import is_jax
-from torch_jax.places import MISSING, Item, put, read_place
-from torch_jax.tape import Changed, Number
 
 _GLOBAL_STEP_HOOKS = [
     value

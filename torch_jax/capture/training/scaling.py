@@ -15,13 +15,13 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from torch_jax._private import pytorch
-from torch_jax.capture import paused, unwatched
+from torch_jax.capture.capture import paused, unwatched
+from torch_jax.capture.training.optimizers import keep_steps_on_device
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
-from torch_jax.optimizers import keep_steps_on_device
 
 
 def install() -> None:

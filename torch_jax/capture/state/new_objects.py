@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.places import Item
+from torch_jax.capture.state.places import Item
 
 Instances = dict[int, Any]
 

@@ -16,11 +16,11 @@ import torch
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
+from torch_jax.capture.templates import Geometry
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.memory.storage import is_jax, memory_of
-from torch_jax.results import Geometry
 
 
 class Pullback:
