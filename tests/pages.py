@@ -49,7 +49,7 @@ def _run(page: str) -> list[str]:
             if language == "python":
                 exec(compile(content, "page.py", "exec"), names)
             else:
-                from torch_jax import cli
+                from torch_jax.observe import cli
 
                 _, _, _, *arguments = shlex.split(content)  # python -m torch_jax ...
                 assert cli.main(arguments) == 0

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from torch_jax import cli, operators
+from torch_jax.observe import cli, operators
 
 
 def answer(capsys, *arguments):

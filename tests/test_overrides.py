@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
-from torch_jax import operators
 from torch_jax.environment import overrides
+from torch_jax.observe import operators
 
 env = torch_jax.default_env()
 

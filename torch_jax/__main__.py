@@ -1,5 +1,5 @@
 """``python -m torch_jax``."""
 
-from torch_jax.cli import main
+from torch_jax.observe.cli import main
 
 raise SystemExit(main())

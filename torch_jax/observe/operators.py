@@ -107,7 +107,7 @@ def place(function: Any) -> str:
     code = getattr(function and inspect.unwrap(function), "__code__", None)
     if code is None:
         return ""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parent.parent.parent
     path = Path(code.co_filename)
     return f"{path.relative_to(root) if root in path.parents else path}:{code.co_firstlineno}"
 

@@ -22,13 +22,13 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax import operators
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
 from torch_jax.eager import kernel
 from torch_jax.environment import overrides
+from torch_jax.observe import operators
 
 _STDOUT = object()
 _OPERATORS = (
@@ -47,7 +47,7 @@ class Call:
       name: ``torch.nn.functional.dropout``, ``aten.native_dropout.default``, ``backward`` …
       level: ``"torch"``, ``"aten"``, ``"jit"`` or ``"backward"``.
       arguments, result: what it took and gave, as text: dtypes and shapes for tensors.
-      rung, where: of an operator on this device, as :class:`torch_jax.operators.Operator`.
+      rung, where: of an operator on this device, as :class:`torch_jax.observe.operators.Operator`.
       seconds: wall time on the host. JAX runs asynchronously: it may go on computing after that.
       compiled: operators that XLA compiled something for, in this call itself.
       returned_input: whether it ran nothing and gave back one of its arguments.

@@ -52,14 +52,14 @@ def _answer(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _list() -> Iterator[str]:
-    from torch_jax.operators import operators
+    from torch_jax.observe.operators import operators
 
     for operator in operators():
         yield f"{operator.name:60} {operator.rung:14} {operator.where}".rstrip()
 
 
 def _operator(name: str) -> Iterator[str]:
-    from torch_jax import operators
+    from torch_jax.observe import operators
 
     for op in operators.find(name):
         answer = operators.describe(op)
@@ -76,7 +76,7 @@ def _operator(name: str) -> Iterator[str]:
 def _example(op: Any, mode: str) -> Iterator[str]:
     import torch
 
-    from torch_jax import operators
+    from torch_jax.observe import operators
 
     training = mode == "training"
     args = operators.example(op, training)
@@ -98,9 +98,9 @@ def _call(expression: str) -> Iterator[str]:
 
 
 def _steps(function: Any) -> Iterator[str]:
-    from torch_jax import recording
+    from torch_jax.observe import trace_ops
 
-    reached = recording.path(function)
+    reached = trace_ops.path(function)
     if not reached.forward:
         yield "    runs nothing: its result is its input"
     yield from _lines(reached.forward)
@@ -122,7 +122,7 @@ def _line(operator: Any, indent: int) -> str:
 
 
 def _page() -> Iterator[str]:
-    from torch_jax import operators
+    from torch_jax.observe import operators
 
     families, rungs = operators.coverage()
     yield "# Operators"
