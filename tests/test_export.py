@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import exported_file, exporting
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
+from torch_jax.exporting import export as exporting
+from torch_jax.exporting import exported_file
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torch_jax
-from torch_jax import exported_file, exporting
+from torch_jax.exporting import export, exported_file
 
 X = torch.linspace(-1, 1, 12).view(3, 4)
 ROWS = {0: torch.export.Dim("rows", max=8)}
@@ -37,21 +37,21 @@ def test_pickled_it_stays_what_it_is(model, exported):
     y = X.clone().requires_grad_()
     again.call(y).sum().backward()
     torch.testing.assert_close(again.call(X), model(X).detach())
-    assert y.grad is not None and type(again) is exporting.Exported
+    assert y.grad is not None and type(again) is export.Exported
     alone = exported_file.load(exported.serialize())
     assert type(pickle.loads(pickle.dumps(alone))) is exported_file.Exported
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, io.BytesIO])
 def test_bytes_of_any_kind(model, exported, kind):
-    loaded = exporting.load(kind(exported.serialize()))
+    loaded = export.load(kind(exported.serialize()))
     torch.testing.assert_close(loaded.call(X), model(X).detach())
 
 
 def test_what_is_no_file():
     for nothing in (None, 3):
         with pytest.raises(TypeError, match="PathLike"):
-            exporting.load(nothing)
+            export.load(nothing)
 
 
 def test_platforms_are_named(model):

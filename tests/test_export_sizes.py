@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import exporting
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.exporting import export
 from torch_jax.ops.registry import TABLE
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=6, max=64)
@@ -144,4 +144,4 @@ def test_a_file_with_arithmetic_of_sizes():
     upsample = nn.Upsample(scale_factor=1.5)
     exported = torch_jax.export(upsample, (torch.ones(1, 2, 8),), dynamic_shapes=({2: LENGTH},))
     x = torch.randn(1, 2, 11)
-    torch.testing.assert_close(exporting.load(exported.serialize()).call(x), upsample(x))
+    torch.testing.assert_close(export.load(exported.serialize()).call(x), upsample(x))

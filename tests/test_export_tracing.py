@@ -17,16 +17,16 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 import torch_jax
-from torch_jax import exporting
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.exporting import export
 
 X = torch.linspace(-1, 1, 24).view(2, 3, 4)
 
 
-def assert_same(model, *args) -> exporting.Exported:
+def assert_same(model, *args) -> export.Exported:
     """The exported model computes what the model does; returns it."""
     expected = pytree.tree_leaves(copy.deepcopy(model)(*args))
-    loaded = exporting.load(torch_jax.export(model, args).serialize())
+    loaded = export.load(torch_jax.export(model, args).serialize())
     for found, wanted in zip(pytree.tree_leaves(loaded.call(*args)), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, check_stride=False)
     return loaded
@@ -130,7 +130,7 @@ def test_fixed_arguments_of_any_kind():
 
     fixed = (torch.float64, slice(0, 1), torch.device("cpu"))
     exported = torch_jax.export(function, (X, *fixed), {"mode": "sin"})
-    loaded = exporting.load(exported.serialize())
+    loaded = export.load(exported.serialize())
     torch.testing.assert_close(loaded.call(X, *fixed, mode="sin"), X[:1].double().sin())
     assert loaded.call(X.numpy(), *map(repr, fixed), mode="sin").dtype == np.float64
     with pytest.raises(ValueError, match=r"args\[1\] was exported as 'torch.float64'"):

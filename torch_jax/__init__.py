@@ -45,7 +45,7 @@ _LAZY = {
     "VerificationError": "capture.verify",
     "config": "config",
     "explain": "capture.history",
-    "export": "exporting",
+    "export": "exporting.export",
     "jit": "capture.jit",
     "lower": "capture.jit",
 }

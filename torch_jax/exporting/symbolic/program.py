@@ -21,16 +21,16 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax import symbolic_numbers
 from torch_jax._private import pytorch
 from torch_jax.core import errors
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.eager import variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
+from torch_jax.exporting.symbolic import sizes as symbolic_numbers
+from torch_jax.exporting.symbolic.views import VIEWS
 from torch_jax.memory import dtypes, transfer
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import TABLE, Lowering
-from torch_jax.symbolic_views import VIEWS
 
 _ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
 _RANGES = ("sym_constrain_range", "sym_constrain_range_for_size")

@@ -26,12 +26,14 @@ from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from torch_jax import constants, exported_file, symbolic
 from torch_jax._private import pytorch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
-from torch_jax.exported_file import FORMAT, VERSION
+from torch_jax.exporting import exported_file
+from torch_jax.exporting import host_constants as constants
+from torch_jax.exporting.exported_file import FORMAT, VERSION
+from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs import runner
 from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer

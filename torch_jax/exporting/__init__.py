@@ -1,0 +1,4 @@
+"""``torch_jax.export``: models as StableHLO files.
+
+May import: capture, graphs and below. Loaded by ``import torch``: no.
+"""
