@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import torch_jax
-from torch_jax import patches
+from torch_jax.patches import modules
 
 DTYPES = [
     torch.bool,
@@ -257,7 +257,7 @@ def test_operators_return_before_they_have_run():
 
 def test_data_loaders_with_workers_and_pinned_memory():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
-    patches._warn_pin_memory.cache_clear()  # it warns once in a process
+    modules._warn_pin_memory.cache_clear()  # it warns once in a process
     with pytest.warns(UserWarning, match="pin_memory does nothing"):
         torch.zeros(1).pin_memory()
     loader = torch.utils.data.DataLoader(

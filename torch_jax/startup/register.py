@@ -55,8 +55,8 @@ def register() -> None:
                 "PyTorch has room for one out-of-tree device, and "
                 f"'{pytorch.backend_name()}' has taken it"
             )
-        from torch_jax import patches
         from torch_jax.device import device_module
+        from torch_jax.patches import modules
 
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")
@@ -67,7 +67,7 @@ def register() -> None:
         autocast = torch.library.Library("_", "IMPL")
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
-        patches.install_light()
+        modules.install_light()
 
 
 def is_awake() -> bool:
@@ -93,12 +93,12 @@ def wake() -> None:
                 f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
                 "Install it with: pip install jax"
             ) from error
-        from torch_jax import patches
         from torch_jax.compiler import disk_cache
         from torch_jax.dispatch import ladder
+        from torch_jax.patches import modules
 
         ladder.install()
-        patches.install()
+        modules.install()
         hook_errors.install()
         disk_cache.install()
         process_exit.install(_lock)

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torch_jax import import_hooks
 from torch_jax._private import pytorch
 from torch_jax.device import device_module as module
 from torch_jax.device import streams
 from torch_jax.memory.generators import Generator
+from torch_jax.patches import imports
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -37,14 +37,14 @@ def install_light() -> None:
     _patch_accelerator()
     _patch_pin_memory()
     streams.install()
-    import_hooks.install()
+    imports.install()
 
 
 def install() -> None:
     """Patches that only matter once there are jax tensors."""
-    from torch_jax import storage_methods
+    from torch_jax.patches import storages
 
-    storage_methods.install()
+    storages.install()
     _patch_data_ptr()
     _patch_data_setter()
     _patch_printing()
