@@ -146,8 +146,10 @@ def guard_graph(module: str, function: str) -> None:
     guards = importlib.import_module("torch._dynamo.guards")
     if not (hasattr(source, "ImportSource") and hasattr(source, "CallFunctionNoArgsSource")):
         return
-    package, _, name = module.partition(".")
-    at = source.AttrSource(source.AttrSource(source.ImportSource(package), name), function)
+    package, *names = module.split(".")
+    at = source.ImportSource(package)
+    for name in (*names, function):
+        at = source.AttrSource(at, name)
     called = source.CallFunctionNoArgsSource(at)
     guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
 

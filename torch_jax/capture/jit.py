@@ -1,7 +1,8 @@
 """``torch_jax.jit``: a Python function of tensors, unmodified, as one XLA executable.
 
-The first call runs the function once, under a trace (:mod:`torch_jax.capture.capture`): forward, backward,
-optimizer and all. Later calls check the guards, play the host's tape, and run the executable.
+The first call runs the function once, under a trace (:mod:`torch_jax.capture.capture`): forward,
+backward, optimizer and all. Later calls check the guards, play the host's tape, and run the
+executable.
 """
 
 from __future__ import annotations
@@ -368,7 +369,8 @@ class _Arguments:
     ) -> tuple[list[Any], Any, tuple, dict[int, torch.Tensor]]:
         """The leaves of the arguments, their tree, and what a trace fixes of both.
 
-        Also the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`), none if ``whole``.
+        Also the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`), none if
+        ``whole``.
         """
         numbers: frozenset[int] = frozenset()
         if self._named:

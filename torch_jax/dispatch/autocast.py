@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.dispatch import transformer_fast_paths
+from torch_jax.dispatch import transformer_fast_paths  # noqa: F401, enters kernels
 from torch_jax.dispatch.storage_kernels import KERNELS
-from torch_jax.eager import variants  # noqa: F401, enters kernels
+from torch_jax.eager import variants
 from torch_jax.memory.storage import memory_if_any
 
 # Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.

@@ -1,7 +1,8 @@
 """From the table to PyTorch's dispatcher: kernels for every overload, and the lookup ladder.
 
-For each operator the ladder's rungs, in order: a user's override (:mod:`torch_jax.environment.overrides`), the
-table, a variant derived from the table, PyTorch's own composite, a decomposition, the CPU,
+For each operator the ladder's rungs, in order: a user's override
+(:mod:`torch_jax.environment.overrides`), the table, a variant derived from the table, PyTorch's own
+composite, a decomposition, the CPU,
 ``OperatorNotFound``. What the table serves is registered with the dispatcher when the device is
 first used. All else arrives at :func:`fallback`, which finds the rung once per overload and
 remembers it.

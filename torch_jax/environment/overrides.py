@@ -3,7 +3,8 @@
 An operator that is overridden for the first time gets a *switch*: a kernel that asks, at each call,
 which override is in force for its caller, and else does what the operator did before. The switch
 of an operator that PyTorch composes above autograd stands above autograd too. A callable of
-PyTorch's is replaced by name (:mod:`torch_jax.environment.callables`) while an override of it exists.
+PyTorch's is replaced by name (:mod:`torch_jax.environment.callables`) while an override of it
+exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where tensors go in an enabled environment: factories to jax, and ``"cuda"`` to jax if asked.
 
-PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is first enabled.
-Each asks whether it is enabled for its caller, and is the original where it is not.
+PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is
+first enabled. Each asks whether it is enabled for its caller, and is the original where it is not.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -202,9 +203,16 @@ def _add_device_interface(module: ModuleType) -> None:
     device_interface.register(module)
 
 
-# What stands in PyTorch's own names, and calls these: Dynamo looks through it.
+# What stands in the place of PyTorch's own callables: Dynamo looks through these to the callables.
 _SEEN_THROUGH = frozenset(
-    ("callables", "config", "environment", "import_hooks", "redirects", "scopes")
+    (
+        "torch_jax.config",
+        "torch_jax.environment.callables",
+        "torch_jax.environment.environment",
+        "torch_jax.environment.redirects",
+        "torch_jax.environment.scopes",
+        "torch_jax.patches.imports",
+    )
 )
 
 
@@ -213,11 +221,18 @@ def _hide_from_dynamo(module: ModuleType) -> None:
     add = getattr(module, "add", None)
     if add is None:
         return
-    package = sys.modules["torch_jax"]
-    for part in pkgutil.iter_modules(package.__path__, "torch_jax."):
-        if part.name.removeprefix("torch_jax.") not in _SEEN_THROUGH:
-            add(part.name)
+    for name in _hidden(sys.modules["torch_jax"]):
+        add(name)
     add("jax")
+
+
+def _hidden(package: ModuleType) -> Iterator[str]:
+    """Modules of a package that Dynamo must not see into; the folder, where all of it is meant."""
+    for part in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if part.ispkg and any(name.startswith(f"{part.name}.") for name in _SEEN_THROUGH):
+            yield from _hidden(importlib.import_module(part.name))
+        elif part.name not in _SEEN_THROUGH:
+            yield part.name
 
 
 def _patch_builder(module: ModuleType) -> None:

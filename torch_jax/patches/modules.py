@@ -76,7 +76,7 @@ def _patch_untyped_storage() -> None:
 
 
 def _patch_generator() -> None:
-    """``torch.Generator(device="jax")`` needs a C++ hook; see :mod:`torch_jax.memory.generators`."""
+    """``torch.Generator(device="jax")`` needs a hook in C++: :mod:`torch_jax.memory.generators`."""
     Generator.__module__, Generator.__qualname__ = "torch", "Generator"
     torch.Generator = Generator  # type: ignore[misc]
 

@@ -1,7 +1,8 @@
 """Numbers in attributes, globals, closures and dicts that change from call to call.
 
 One that has changed once is an input of the next program: while the function is traced, a
-:class:`~torch_jax.capture.host.tape.Number` or :class:`~torch_jax.capture.host.tape.Integer` stands in its place.
+:class:`~torch_jax.capture.host.tape.Number` or :class:`~torch_jax.capture.host.tape.Integer` stands
+in its place.
 """
 
 from __future__ import annotations
