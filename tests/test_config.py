@@ -10,7 +10,7 @@ import torch
 
 import torch_jax
 from torch_jax import config
-from torch_jax.memory import transfer
+from torch_jax.core import policies
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_is_compiled_is_told(settings, caplog):
 @pytest.fixture
 def accelerator(monkeypatch):
     """JAX's CPU taken for an accelerator."""
-    monkeypatch.setattr(transfer, "_on_cpu", lambda: False)
+    monkeypatch.setattr(policies, "on_cpu", lambda: False)
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
 
 
@@ -102,7 +102,7 @@ def test_doubles_on_accelerators(settings, accelerator, name):
         DOUBLES[name]()
     assert (torch.ones(2, device="jax") * 2 + torch.arange(2, device="jax")).tolist() == [2, 3]
     settings.set("float64", "warn")
-    transfer._doubled.clear()
+    policies._warned_of_float64.clear()
     with pytest.warns(UserWarning, match="slow or emulated on tpu"):
         assert DOUBLES[name]().dtype in (torch.float64, torch.complex128)
 

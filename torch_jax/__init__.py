@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
+from torch_jax._version import __version__ as __version__
 
 
 def _autoload() -> None:

@@ -16,10 +16,10 @@ import torch
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
-from torch_jax.capture.templates import Geometry
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
+from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax, memory_of
 
 
@@ -58,13 +58,13 @@ class Pullback:
         found: Any = ()
         if outputs:
             found = torch.autograd.grad(outputs, self.inputs, given, allow_unused=True)
-        self.geometries = [None if g is None else _geometry(capture, g) for g in found]
+        self.forms = [None if g is None else _form(capture, g) for g in found]
         self.arrays = [_array(capture, g) for g in found if g is not None]
 
     def wrap(self, arrays: list[jax.Array]) -> list[torch.Tensor | None]:
         """Gradients as tensors."""
         rest = iter(arrays)
-        return [None if g is None else _wrapped(next(rest), g) for g in self.geometries]
+        return [None if g is None else _wrapped(next(rest), g) for g in self.forms]
 
 
 def _is_differentiable(capture: Any, leaf: Any) -> bool:
@@ -79,19 +79,19 @@ def _is_own(capture: Any, gradient: torch.Tensor) -> bool:
     return plain and is_traced(memory) and capture.input_of(gradient.untyped_storage()) is None
 
 
-def _geometry(capture: Any, gradient: torch.Tensor) -> Geometry:
+def _form(capture: Any, gradient: torch.Tensor) -> Form:
     if _is_own(capture, gradient):
-        return Geometry.of(gradient)
-    return Geometry.of(torch.empty(gradient.shape, dtype=gradient.dtype, device="meta"))
+        return Form.of(gradient)
+    return Form.of(torch.empty(gradient.shape, dtype=gradient.dtype, device="meta"))
 
 
 def _array(capture: Any, gradient: torch.Tensor) -> jax.Array:
     return memory_of(gradient) if _is_own(capture, gradient) else transfer.value_of(gradient)
 
 
-def _wrapped(array: jax.Array, geometry: Geometry) -> torch.Tensor:
-    tensor = storage.wrap(array, geometry.dtype)
-    return storage.restride(tensor, geometry.size, geometry.stride, geometry.offset)
+def _wrapped(array: jax.Array, form: Form) -> torch.Tensor:
+    tensor = storage.wrap(array, form.dtype)
+    return storage.restride(tensor, form.size, form.stride, form.offset)
 
 
 class Cut:

@@ -14,17 +14,17 @@ from torch.utils import _pytree as pytree
 
 from torch_jax.capture.capture import Input, begin_draws
 from torch_jax.capture.gradients import Gradients
-from torch_jax.capture.host.tape import Changed, is_or_holds_number
+from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.outer_backward import Backward, Connected, Pullback
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.state.places import put
 from torch_jax.capture.templates import Call, Template
 from torch_jax.compiler.program import Program
-from torch_jax.core import errors
+from torch_jax.core import errors, policies
+from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.memory import generators as random
-from torch_jax.memory import transfer
 from torch_jax.memory.storage import is_jax
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class Traced:
 
     def _check(self, outputs: list[Any]) -> None:
         """Raise what an operator would have raised, had it been able to look."""
-        if self.checks and transfer.checks_indices():
+        if self.checks and policies.checks_indices():
             for ok, (message, kind) in zip(
                 np.asarray(outputs[self._flags]), self.checks, strict=True
             ):

@@ -12,42 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import pytorch
 from torch_jax.capture.host.cpu_tensors import is_host
-from torch_jax.capture.host.tape import NUMBERS
 from torch_jax.capture.state.places import Item
 from torch_jax.core import tracers
+from torch_jax.core.numbers import NUMBERS
 from torch_jax.memory import storage
+from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax
 
 _LEAF = pytree.tree_structure(0)
-_set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
-
-
-class Geometry(NamedTuple):
-    """How a tensor sees its storage."""
-
-    dtype: torch.dtype
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    conj: bool
-    neg: bool
-
-    @staticmethod
-    def of(tensor: torch.Tensor) -> Geometry:
-        """The geometry of a tensor."""
-        return Geometry(
-            tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
-            tensor.is_conj(), tensor.is_neg(),
-        )  # fmt: skip
-
-    def over(self, memory: Any) -> torch.Tensor:
-        """A new tensor that sees a storage so."""
-        tensor = pytorch.create_empty_tensor((0,), self.dtype)
-        _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
-        tensor = torch._conj(tensor) if self.conj else tensor
-        return torch._neg_view(tensor) if self.neg else tensor
 
 
 class Made(NamedTuple):
@@ -55,7 +28,7 @@ class Made(NamedTuple):
 
     output: int
     tensor: int  # which tensor object it is, among those of the trace
-    geometry: Geometry
+    form: Form
     whole: bool  # contiguous, and all of its memory
 
 
@@ -63,7 +36,7 @@ class View(NamedTuple):
     """A new tensor over the storage of an input."""
 
     input: int
-    geometry: Geometry
+    form: Form
 
 
 class Argument(NamedTuple):
@@ -151,7 +124,7 @@ class Call:
             return self._object(leaf)
         if kind is Counted:
             return leaf.item.now() + leaf.amount
-        return leaf.geometry.over(self.storages(leaf.input))
+        return leaf.form.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
         made = self.objects.get(id(leaf))
@@ -163,15 +136,15 @@ class Call:
     def _tensor(self, leaf: Made) -> torch.Tensor:
         memory = self.made.get(leaf.output)
         if memory is not None:
-            return leaf.geometry.over(memory)
-        tensor = storage.wrap(self.outputs[leaf.output], leaf.geometry.dtype)
+            return leaf.form.over(memory)
+        tensor = storage.wrap(self.outputs[leaf.output], leaf.form.dtype)
         self.made[leaf.output] = memory = tensor.untyped_storage()
         if leaf.whole:
             return tensor
-        geometry = leaf.geometry
-        if geometry.conj or geometry.neg:
-            return geometry.over(memory)
-        return storage.restride(tensor, geometry.size, geometry.stride, geometry.offset)
+        form = leaf.form
+        if form.conj or form.neg:
+            return form.over(memory)
+        return storage.restride(tensor, form.size, form.stride, form.offset)
 
 
 class Templates:
@@ -229,17 +202,17 @@ class Templates:
     def _device_leaf(self, value: torch.Tensor) -> Any:
         memory = value.untyped_storage()
         entry = self.capture.input_of(memory)
-        geometry = Geometry.of(value)
+        form = Form.of(value)
         if entry is not None:
             if id(value) in self.known:
                 return Same(value)
-            return View(self.capture.inputs.index(entry), geometry)
+            return View(self.capture.inputs.index(entry), form)
         if not any(memory is known for known in self.storages):
             self.storages.append(memory)
         index = next(i for i, known in enumerate(self.storages) if known is memory)
         array = storage.memory_of(value)
-        lazy = geometry.conj or geometry.neg
+        lazy = form.conj or form.neg
         number = self._tensors.setdefault(id(value), len(self._tensors))
         if not value.requires_grad:  # else it would keep the graph
             self.originals[number] = value
-        return Made(index, number, geometry, storage.is_whole(value, array) and not lazy)
+        return Made(index, number, form, storage.is_whole(value, array) and not lazy)

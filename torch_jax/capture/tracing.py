@@ -15,7 +15,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.host.tape import number_of
 from torch_jax.capture.outer_backward import Backward, Cut, Pullback
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.replay import Traced
@@ -28,6 +27,7 @@ from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.capture.trees import flatten
 from torch_jax.compiler import program
 from torch_jax.core.active import TRACING
+from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torch_jax.core import dynamo_constants, forks
+from torch_jax.core import dynamo_constants, forks, waking
 from torch_jax.device.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
@@ -29,7 +29,6 @@ from torch_jax.device.streams import (  # noqa: F401, what the module has too
     synchronize,
 )
 from torch_jax.memory import generators
-from torch_jax.startup import register as _device
 
 _peak = 0
 
@@ -39,7 +38,7 @@ _initialized = True
 
 
 def _jax() -> Any:
-    _device.wake()
+    waking.wake()
     import jax
 
     return jax
@@ -57,7 +56,7 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether the device has been used in this process."""
-    return _device.is_awake()
+    return waking.is_awake()
 
 
 def init() -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors
-from torch_jax.startup import register as device
+from torch_jax.core import errors, waking
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -29,7 +28,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def _jax() -> Any:
-    device.wake()
+    waking.wake()
     import jax
 
     return jax

@@ -22,7 +22,7 @@ import torch
 
 from torch_jax import config, ops
 from torch_jax._private import pytorch
-from torch_jax.core import errors, forks, log
+from torch_jax.core import errors, forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import KERNELS, redispatch_to_meta
@@ -31,7 +31,6 @@ from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops.registry import TABLE, Lowering
-from torch_jax.startup import register
 
 CPU_FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
@@ -62,7 +61,7 @@ def install() -> None:
 
         library = torch.library.Library("aten", "IMPL")
         for name, kernel in KERNELS.items():
-            if name not in register.DOORS:
+            if name not in waking.DOORS:
                 _register(library, name, kernel)
         for name in TABLE:
             _register_table(library, name)

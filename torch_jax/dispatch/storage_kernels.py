@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors
+from torch_jax.core import errors, policies
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
@@ -86,7 +86,7 @@ def empty_strided(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    transfer.note_doubles((dtype,), "a new tensor on device 'jax'")
+    policies.note_doubles((dtype,), "a new tensor on device 'jax'")
     try:
         with x64():
             return jnp.zeros(shape, dtypes.to_jax(dtype))
@@ -171,7 +171,7 @@ def _astype(array, dtype: torch.dtype):
     twin = dtypes.to_jax(dtype)
     if array.dtype == twin:
         return array
-    transfer.note_doubles((dtype,), "a cast on device 'jax'")
+    policies.note_doubles((dtype,), "a cast on device 'jax'")
     with x64():
         return promotion.convert(array, twin)
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax.core import policies
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
@@ -25,7 +26,7 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, geometry, storage, transfer
+from torch_jax.memory import dtypes, generators, geometry, storage
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import InOrder, Lowering
@@ -156,7 +157,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     names = [name for name in sig.writes if placed.get(name) is not None]
     written = sorted({view.slot for name in names for view in _views(placed[name])})
     default = dtypes.to_jax(torch.get_default_dtype())
-    check = lowering.check if transfer.checks_indices() else None
+    check = lowering.check if policies.checks_indices() else None
     message: list[Any] = []
     contiguous = {
         f"{name}_is_contiguous": geometry.is_row_major(placed[name].size, placed[name].stride)

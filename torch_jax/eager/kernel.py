@@ -19,8 +19,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.capture.host import tape
-from torch_jax.core import errors, log, tracers
+from torch_jax.core import errors, log, numbers, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.eager import variants
@@ -35,7 +34,7 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, transfer
+from torch_jax.memory import dtypes, generators
 from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.ops.registry import Lowering
 
@@ -246,7 +245,7 @@ class Kernel:
             storages.append(None)
         else:
             if isinstance(value, torch.SymFloat):  # static here: fixed, and guarded
-                value = tape.fixed(value)
+                value = numbers.fixed(value)
             key += type(value), tuple(value) if isinstance(value, list) else value
 
     def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
@@ -260,7 +259,7 @@ class Kernel:
     def _compile(self, key, args, kwargs, slots) -> Entry:
         for listener in compile_listeners:
             listener(self.op)
-        args, kwargs = tape.plain(args), tape.plain(kwargs)
+        args, kwargs = numbers.plain(args), numbers.plain(kwargs)
         log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         meta = self.lowering.meta
@@ -275,7 +274,7 @@ class Kernel:
             tensors = [given[name] for name in self.lowering.channels_last]
             if any(map(is_channels_last, tensors)):
                 inferred = [channels_last(spec) for spec in inferred]
-        transfer.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
+        policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
         if len(self.cache) >= config.get("cache_size"):
             oldest = next(iter(self.cache))
@@ -429,7 +428,7 @@ def _number(value: Any) -> Any:
     Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
     """
     if isinstance(value, torch.SymFloat):
-        return tape.traced_array(value)
+        return numbers.traced_array(value)
     if not value or value != value:
         return value
     if ACTIVE.capture is not None:  # a literal of the program, not a constant given to it

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import dynamo_constants, log
+from torch_jax.core import dynamo_constants, log, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax, ladder
 from torch_jax.eager import variants
@@ -28,7 +28,6 @@ from torch_jax.eager.signature import signature
 from torch_jax.environment import callables
 from torch_jax.environment.scopes import Scopes
 from torch_jax.ops import registry
-from torch_jax.startup import register
 
 _scopes = Scopes("torch_jax overrides")
 _running: ContextVar[tuple[Any, ...]] = ContextVar("torch_jax overrides that run", default=())
@@ -47,7 +46,7 @@ class Override:
         """See :meth:`torch_jax.Environment.override`."""
         if not callable(function):
             raise TypeError(f"an override is a function, not {function!r}")
-        register.wake()
+        waking.wake()
         self.targets, self.function = resolve(target), function
         is_operator = isinstance(self.targets[0], torch._ops.OpOverload)
         self.takes = takes or ("jax" if is_operator else "torch")

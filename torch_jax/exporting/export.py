@@ -25,8 +25,9 @@ from jax import export as jax_export
 from jax.interpreters import partial_eval
 from torch.utils import _pytree as pytree
 
-import torch_jax
 from torch_jax._private import pytorch
+from torch_jax._version import __version__
+from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
@@ -38,7 +39,6 @@ from torch_jax.graphs import runner
 from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
-from torch_jax.startup import register
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -96,7 +96,7 @@ def load(source: str | os.PathLike | bytes) -> Exported:
       ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
-    register.wake()
+    waking.wake()
     found = exported_file.load(source)
     return Exported(found.program, found.weights, found.header)
 
@@ -130,7 +130,7 @@ def export(
       NotTraceableError: it draws random numbers (dropout in training).
       OperatorNotFound: it has an operator without a lowering.
     """
-    register.wake()
+    waking.wake()
     if not isinstance(args, tuple | list):
         raise TypeError(f"args is a tuple of arguments, (x,), not a {type(args).__name__}")
     args, kwargs, platforms = tuple(args), dict(kwargs or {}), _platforms(platforms)
@@ -340,7 +340,7 @@ def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str
     return {
         "format": FORMAT,
         "version": VERSION,
-        "torch_jax": torch_jax.__version__,
+        "torch_jax": __version__,
         "torch": torch.__version__,
         "jax": jax.__version__,
         "platforms": list(exported.platforms),

@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from torch_jax._private import pytorch
+from torch_jax.core import waking
 from torch_jax.core.log import LOGGER
-from torch_jax.startup import register
 
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = ("donate", "xla")
@@ -60,7 +60,7 @@ def backend(
         raise ValueError(
             f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
         )
-    register.wake()
+    waking.wake()
     pytorch.guard_graph("torch_jax.environment.overrides", "state")
     return _compile(graph, inputs, donate, dict(xla))
 

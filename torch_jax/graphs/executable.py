@@ -24,14 +24,14 @@ from torch import fx
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.capture.templates import Geometry
 from torch_jax.compiler import program
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, policies, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.memory import generators, geometry, storage, transfer
+from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax, is_jax_storage
 
 _x64 = pytorch.x64_state()
@@ -43,7 +43,7 @@ class Made(NamedTuple):
     """A new tensor over an array that comes out of the program."""
 
     at: int
-    geometry: Geometry
+    form: Form
     whole: bool
     on_host: bool  # the graph says that it is on the CPU
 
@@ -52,7 +52,7 @@ class Kept(NamedTuple):
     """A tensor over the memory of an input, as it is now: later writes to that do not show."""
 
     at: int
-    geometry: Geometry
+    form: Form
 
 
 class Same(NamedTuple):
@@ -64,7 +64,7 @@ class Same(NamedTuple):
 class Meta(NamedTuple):
     """A new tensor on device meta, which has no memory."""
 
-    geometry: Geometry
+    form: Form
 
 
 class Value(NamedTuple):
@@ -76,7 +76,7 @@ class Value(NamedTuple):
 class _Given(NamedTuple):
     """An input that is a tensor; ``whole``: contiguous, and all of its memory."""
 
-    geometry: Geometry
+    form: Form
     whole: bool
 
 
@@ -189,7 +189,7 @@ class Executable:
                 or value.is_conj()
                 or value.is_neg()
             ):
-                key += len(memories), memory.shape, Geometry.of(value)
+                key += len(memories), memory.shape, Form.of(value)
             elif dynamic:
                 key.append(shape)
         memories += [transfer.array_of(torch.stack(group)) for group in scalars.values()]
@@ -282,7 +282,7 @@ class Executable:
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
     """What is written, or what was there before if a check says that the call will raise."""
-    if not checks or not transfer.checks_indices():
+    if not checks or not policies.checks_indices():
         return after
     is_right = functools.reduce(jnp.logical_and, checks)
     kept = {i: jnp.where(is_right, after[i], before[i]) for i in written}
@@ -335,9 +335,9 @@ def _input(value: Any) -> Any:
         return _Scalar(value.dtype)
     if not is_jax_storage(value.untyped_storage()):
         meta = torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return _Given(Geometry.of(meta), True)
+        return _Given(Form.of(meta), True)
     memory = storage.memory_of(value)
-    form = Geometry.of(value)
+    form = Form.of(value)
     plain = form.size == memory.shape and value.is_contiguous() and not (form.conj or form.neg)
     return _Given(form, plain and 0 not in form.size)
 
@@ -356,8 +356,8 @@ def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
             return storage.wrap(next(scalars[spec.dtype]), spec.dtype)
         memory = next(rest)
         if spec.whole:
-            return storage.wrap(memory, spec.geometry.dtype)
-        return spec.geometry.over(storage.storage_of(memory))
+            return storage.wrap(memory, spec.form.dtype)
+        return spec.form.over(storage.storage_of(memory))
 
     return [tensor(spec) for spec in inputs]
 
@@ -396,7 +396,7 @@ def _specs(
         if id(value) in same:
             return Same(same[id(value)])
         memory: Any = value.untyped_storage()
-        form = Geometry.of(value)
+        form = Form.of(value)
         if value.is_meta:
             return Meta(form)
         at = owner.get(id(memory))
@@ -428,7 +428,7 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
             torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
     flags = arrays[len(arrays) - len(compiled.checks) :]
     for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
-        if transfer.checks_indices() and not bool(ok):
+        if policies.checks_indices() and not bool(ok):
             raise kind(f"{message} (in a compiled graph)")
     storages: dict[int, Any] = {}
     results = []
@@ -436,11 +436,11 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
         if type(spec) is Made:
             results.append(_made(spec, arrays, storages))
         elif type(spec) is Meta:
-            size, stride, dtype = spec.geometry.size, spec.geometry.stride, spec.geometry.dtype
+            size, stride, dtype = spec.form.size, spec.form.stride, spec.form.dtype
             results.append(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
         elif type(spec) is Kept:
             memory = storage.storage_of(storage.memory_of(given[spec.at]))
-            results.append(spec.geometry.over(memory))
+            results.append(spec.form.over(memory))
         else:
             results.append(given[spec.at] if type(spec) is Same else spec.value)
     return results
@@ -457,16 +457,16 @@ def _put_back(tensor: torch.Tensor, array: Any) -> None:
 def _made(spec: Made, arrays: list[Any], storages: dict[int, Any]) -> torch.Tensor:
     if spec.on_host:
         copy = transfer.host_copy(arrays[spec.at])
-        if copy.stride() == spec.geometry.stride or not geometry.memory_order(
-            spec.geometry.size, spec.geometry.stride
+        if copy.stride() == spec.form.stride or not geometry.memory_order(
+            spec.form.size, spec.form.stride
         ):
             return copy
-        return torch.empty_strided(copy.shape, spec.geometry.stride, dtype=copy.dtype).copy_(copy)
+        return torch.empty_strided(copy.shape, spec.form.stride, dtype=copy.dtype).copy_(copy)
     known = storages.get(spec.at)
     if known is None and spec.whole:
-        tensor = storage.wrap(arrays[spec.at], spec.geometry.dtype)
+        tensor = storage.wrap(arrays[spec.at], spec.form.dtype)
         storages[spec.at] = tensor.untyped_storage()
         return tensor
     if known is None:
         known = storages[spec.at] = storage.storage_of(arrays[spec.at])
-    return spec.geometry.over(known)
+    return spec.form.over(known)

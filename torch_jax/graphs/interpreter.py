@@ -15,12 +15,12 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
+from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
 from torch_jax.graphs import runner as graphs
 from torch_jax.memory import generators, storage, transfer
 from torch_jax.memory.storage import is_jax
-from torch_jax.startup import register
 
 
 class JaxInterpreter:
@@ -52,7 +52,7 @@ class JaxInterpreter:
     """
 
     def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
-        register.wake()
+        waking.wake()
         _keep_x64()
         if isinstance(module, torch.export.ExportedProgram):
             module = pytorch.unlifted(module)

@@ -7,8 +7,6 @@ in, and once on the way out.
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -16,42 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax import config
-from torch_jax.core import errors, forks, tracers
+from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry
 from torch_jax.memory.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
-
-
-@functools.cache
-def _on_cpu() -> bool:
-    return jax.default_backend() == "cpu"
-
-
-def checks_indices() -> bool:
-    """Whether index tensors are checked against bounds (setting ``check_indices``)."""
-    mode = config.get("check_indices")
-    return mode == "always" or (mode == "auto" and _on_cpu())
-
-
-_DOUBLES = frozenset((torch.float64, torch.complex128))
-_doubled: set[str] = set()  # what has been warned of
-
-
-def note_doubles(kinds: Iterable[torch.dtype], where: Any) -> None:
-    """Warn or raise, by the setting ``float64``, where doubles come to an accelerator."""
-    policy = config.get("float64")
-    if policy == "exact" or _on_cpu() or _DOUBLES.isdisjoint(kinds):
-        return
-    message = (
-        f"{where}: float64 is slow or emulated on {jax.default_backend()} and the setting float64 "
-        f"is {policy!r}. Use float32, or set TORCH_JAX_FLOAT64=exact."
-    )
-    if policy == "error":
-        raise TypeError(message)
-    if str(where) not in _doubled:
-        _doubled.add(str(where))
-        warnings.warn(message, stacklevel=3)
 
 
 def array_of(tensor: torch.Tensor) -> jax.Array:
@@ -60,7 +26,7 @@ def array_of(tensor: torch.Tensor) -> jax.Array:
     The copy is NumPy's: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
     then share the memory of that copy, which nobody else sees.
     """
-    note_doubles((tensor.dtype,), "a copy to device 'jax'")
+    policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
     with x64():
         return jax.device_put(np.array(dtypes.numpy_of(tensor.contiguous())))
 
@@ -153,7 +119,7 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
     plain = memory.dtype == dtypes.to_jax(tensor.dtype) and tensor.numel() > 0
     if not plain or tensor.is_conj() or tensor.is_neg():
         return False
-    return _on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
+    return policies.on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:

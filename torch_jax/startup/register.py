@@ -2,25 +2,20 @@
 
 :func:`register` runs inside ``import torch`` and must be quick: it names PyTorch's PrivateUse1
 device ``jax`` and leaves two doors – the factories ``empty`` and ``empty_strided``, and a boxed
-fallback – through which every first use of the device comes. Behind them :func:`wake` imports JAX
-and the table of operators, once.
+fallback – through which every first use of the device comes. Behind them
+:func:`~torch_jax.core.waking.wake` imports JAX and the table of operators, once.
 """
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import forks
-from torch_jax.startup import hook_errors, process_exit
+from torch_jax.core import waking
+from torch_jax.startup import hook_errors
 
-DOORS = ("empty.memory_format", "empty_strided")
-
-_lock = threading.RLock()
-_awake = False
 _libraries: list[Any] = []
 
 
@@ -31,7 +26,7 @@ class _Hook(pytorch.HookBase):
         return True
 
     def has_primary_context(self, index: int) -> bool:
-        return _awake
+        return waking.is_awake()
 
     def is_built(self) -> bool:
         return True
@@ -47,7 +42,7 @@ class _Guard(pytorch.GuardBase):
 
 def register() -> None:
     """Make ``torch.device("jax")`` known; does nothing the second time."""
-    with _lock:
+    with waking.LOCK:
         if _libraries:
             return
         if pytorch.backend_name() not in ("privateuseone", pytorch.DEVICE_TYPE):
@@ -60,7 +55,7 @@ def register() -> None:
 
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")
-        for name in DOORS:
+        for name in waking.DOORS:
             doors.impl(name, _door(name), "PrivateUse1")
         rest = torch.library.Library("_", "IMPL")
         rest.fallback(pytorch.unseen(_fallback), "PrivateUse1")
@@ -70,55 +65,11 @@ def register() -> None:
         modules.install_light()
 
 
-def is_awake() -> bool:
-    """Whether the device has been used in this process."""
-    return _awake
-
-
-def wake() -> None:
-    """Import JAX and the table and register the kernels; the first use of the device calls it."""
-    global _awake
-    if _awake:
-        return
-    forks.refuse()
-    with _lock:
-        if _awake:
-            return
-        forks.note_use()
-        process_exit.install(_lock)
-        try:
-            import jax  # noqa: F401
-        except Exception as error:
-            raise RuntimeError(
-                f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
-                "Install it with: pip install jax"
-            ) from error
-        from torch_jax.compiler import disk_cache
-        from torch_jax.dispatch import ladder
-        from torch_jax.patches import modules
-
-        ladder.install()
-        modules.install()
-        hook_errors.install()
-        disk_cache.install()
-        process_exit.install(_lock)
-        _awake = True
-
-
-def _fall_asleep() -> None:
-    """In a forked child: every way to the device leads to :func:`wake`, which raises."""
-    global _awake
-    _awake = False
-
-
-forks.listeners.append(_fall_asleep)
-
-
 def _door(name: str) -> Any:
     """A factory that wakes the device before it makes the first tensor."""
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
-        wake()
+        waking.wake()
         from torch_jax.dispatch.storage_kernels import KERNELS
 
         kernel = KERNELS[name]
@@ -130,7 +81,7 @@ def _door(name: str) -> Any:
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    wake()
+    waking.wake()
     from torch_jax.dispatch import ladder
 
     return ladder.fallback(op, *args, **kwargs)

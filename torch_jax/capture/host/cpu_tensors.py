@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.capture.host.tape import Number, Tape
+from torch_jax.capture.host.tape import Changed, Tape
 from torch_jax.core import tracers
+from torch_jax.core.numbers import Number
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax
 
@@ -259,8 +260,6 @@ def _alias(tensor: torch.Tensor) -> Any:
 
 
 def _same_form(array: np.ndarray) -> Any:
-    from torch_jax.capture.host.tape import Changed
-
     shape, dtype = array.shape, array.dtype
 
     def check(value: np.ndarray) -> None:

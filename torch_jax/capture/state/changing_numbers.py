@@ -1,8 +1,8 @@
 """Numbers in attributes, globals, closures and dicts that change from call to call.
 
 One that has changed once is an input of the next program: while the function is traced, a
-:class:`~torch_jax.capture.host.tape.Number` or :class:`~torch_jax.capture.host.tape.Integer` stands
-in its place.
+:class:`~torch_jax.core.numbers.Number` or :class:`~torch_jax.core.numbers.Integer` stands in its
+place.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch_jax.capture.host.tape import Changed, number_of
+from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.state.places import Item, put, same
+from torch_jax.core.numbers import number_of
 
 CLASSES = (float, int)
 _KINDS = ("dict", "cell", "element")

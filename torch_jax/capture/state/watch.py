@@ -34,7 +34,6 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.host.tape import NUMBERS
 from torch_jax.capture.state import new_objects, stand_ins
 from torch_jax.capture.state.bytecode import (
     Names,
@@ -63,6 +62,7 @@ from torch_jax.capture.state.places import (
 from torch_jax.capture.state.reach import NOTHING, Reach, reach_of, union
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.numbers import NUMBERS
 from torch_jax.core.tracers import is_traced
 from torch_jax.memory.storage import is_jax_storage
 

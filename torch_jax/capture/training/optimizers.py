@@ -20,11 +20,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax.capture.capture import Capture, paused
-from torch_jax.capture.host import tape
 from torch_jax.capture.host.cpu_tensors import is_host
-from torch_jax.capture.host.tape import Changed, Number
+from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.state.places import MISSING, Item, put, read_place
+from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.numbers import Number
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import generators, storage
 from torch_jax.memory.storage import is_jax
@@ -56,7 +57,7 @@ def install() -> None:
         _patch_zero_grad(kind)
     for name in _NUMBERS_OF_MODULES:
         module: Any = importlib.import_module(name)
-        module.max, module.min = tape.maximum, tape.minimum
+        module.max, module.min = numbers.maximum, numbers.minimum
 
 
 def _patch_backward() -> None:
@@ -79,7 +80,7 @@ def _patch_manual_seed() -> None:
 
     @functools.wraps(original)
     def manual_seed(seed: int) -> Any:
-        seed = tape.settled(seed)
+        seed = numbers.settled(seed)
         generator = original(seed)
         if isinstance(ACTIVE.capture, Capture):
             action = functools.partial(torch.default_generator.manual_seed, seed)
@@ -162,7 +163,7 @@ def _on_host(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.capture is None:
             return original(self, *args, **kwargs)
-        args, kwargs = pytree.tree_map(tape.settled, (args, kwargs))
+        args, kwargs = pytree.tree_map(numbers.settled, (args, kwargs))
         action = functools.partial(original, self, *args, **kwargs)
         save = functools.partial(_save_schedule, self)
         return ACTIVE.capture.optimizers.on_host(action, save)
@@ -270,7 +271,7 @@ class Optimizers:
     def _is_set_here(self, optimizer: Any, index: int, key: str, value: Any) -> bool:
         """Whether the function puts a value of its own in the place of one that is an input."""
         items, group = self.capture.watch.items, optimizer.param_groups[index]
-        if isinstance(value, tape.NUMBERS):
+        if isinstance(value, numbers.NUMBERS):
             if any(optimizer is running for running, *_ in self._running):
                 return True  # a step that calls the step of its base
             known = items.keys() & {("element", id(group), key), ("contents", id(group), "")}
@@ -318,7 +319,7 @@ class Optimizers:
         """A step has put something into its optimizer's group; ``item`` is what stood there."""
         self.capture.undo.append(functools.partial(put, item, item.value))
         self.changed.setdefault(item.place, item)
-        if not isinstance(item.value, tape.NUMBERS):  # no input: it is as it was, or traced again
+        if not isinstance(item.value, numbers.NUMBERS):  # a number is an input, read anew
             item.read = True
             self.items.setdefault(item.place, item)
 
@@ -421,7 +422,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _is_lifted(value: Any) -> bool:
     """Whether a value of a group holds numbers that become inputs."""
     parts = value if isinstance(value, tuple) else (value,)
-    return any(type(part) is float or isinstance(part, tape.NUMBERS) for part in parts)
+    return any(type(part) is float or isinstance(part, numbers.NUMBERS) for part in parts)
 
 
 def _step_hooks(optimizer: Any) -> list[dict]:

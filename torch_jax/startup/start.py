@@ -1,0 +1,37 @@
+"""What the first use of the device starts, in order; ``core.waking.wake`` calls it."""
+
+from __future__ import annotations
+
+from torch_jax.core import waking
+from torch_jax.startup import hook_errors, process_exit
+
+
+def start() -> None:
+    """Import JAX and the table of operators, register the kernels, and apply the patches.
+
+    Raises ``RuntimeError`` where JAX cannot be imported. Called once, under ``waking.LOCK``.
+    """
+    # JAX registers what it does at the end of the process while it is imported. Python runs such
+    # functions in reverse order: ours goes in before JAX, lest a daemon thread be importing it
+    # when the process ends, and after JAX, to come before JAX's.
+    process_exit.install(waking.LOCK)
+    _import_jax()
+    from torch_jax.compiler import disk_cache
+    from torch_jax.dispatch import ladder
+    from torch_jax.patches import modules
+
+    ladder.install()
+    modules.install()
+    hook_errors.install()
+    disk_cache.install()
+    process_exit.install(waking.LOCK)
+
+
+def _import_jax() -> None:
+    try:
+        import jax  # noqa: F401
+    except Exception as error:
+        raise RuntimeError(
+            f"device 'jax' needs a working jax, and importing it failed: {error!r}. "
+            "Install it with: pip install jax"
+        ) from error
