@@ -97,6 +97,12 @@ def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
     op.py_impl(torch._C.DispatchKey.PrivateUse1)(kernel)
 
 
+def remove_kernel(op: Any) -> None:
+    """Take back what :func:`add_kernel` gave."""
+    del op.py_kernels[torch._C.DispatchKey.PrivateUse1]
+    forget_dispatch(op)
+
+
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 
 
@@ -110,16 +116,6 @@ def raise_pending() -> None:
 
 _error_occurred = ctypes.pythonapi.PyErr_Occurred
 _error_occurred.restype = ctypes.c_void_p
-
-
-def autograd_engine() -> Any:
-    """What runs backward passes."""
-    return torch.autograd.Variable._execution_engine
-
-
-def set_autograd_engine(engine: Any) -> None:
-    """Let ``engine`` run them."""
-    torch.autograd.Variable._execution_engine = engine
 
 
 def no_dispatch_modes() -> Any:

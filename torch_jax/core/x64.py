@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import pytorch
@@ -26,9 +28,19 @@ class x64:
         _state.set_local(self._old)
 
 
-def _refuse_in_child() -> None:
-    """All of the project's own work comes by here, but for compiled calls that are hot."""
-    x64.__enter__ = forks.refuse  # type: ignore[method-assign]
+def before_each(check: Callable[[], None]) -> None:
+    """Call ``check``, which may raise or wait, before all further work in this process.
+
+    All of the project's own work enters :class:`x64`, but for compiled calls that are hot: who
+    asks for a check has those dropped, too.
+    """
+    enter = x64.__enter__
+
+    def check_and_enter(self: x64) -> None:
+        check()
+        enter(self)
+
+    x64.__enter__ = check_and_enter  # type: ignore[method-assign]
 
 
-forks.listeners.append(_refuse_in_child)
+forks.listeners.append(functools.partial(before_each, forks.refuse))

@@ -156,13 +156,7 @@ def stream(stream: Any) -> StreamContext:
 # --- torch.Stream, torch.Event --------------------------------------------------------------------
 
 
-def install() -> None:
-    """Let ``torch.Stream`` and ``torch.Event`` make this device's; called once."""
-    torch.Stream = _for_devices(_STREAM, Stream)  # type: ignore[misc]
-    torch.Event = _for_devices(_EVENT, Event)  # type: ignore[misc]
-
-
-def _for_devices(kind: Any, ours: Any) -> Any:
+def standing_for(kind: Any, ours: Any) -> Any:
     """A class that stands for ``kind``, but makes ``ours`` for this device."""
 
     class StandsFor(type):

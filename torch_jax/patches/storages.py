@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_jax.core.patching import AT_FIRST_USE, patch
 from torch_jax.memory import storage, transfer
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class _JaxStorage:
     """Methods of an untyped storage whose bytes are those of ``array`` in row-major order.
 
     ``array`` is immutable: a write puts a new array here, and every alias sees it. PyTorch wants
-    storages of exactly the class ``torch.UntypedStorage``, so :func:`install` puts these
-    beside its own methods, for storages that have an ``array``.
+    storages of exactly the class ``torch.UntypedStorage``, so these are put beside its own methods,
+    for storages that have an ``array``.
     """
 
     array: jax.Array
@@ -37,7 +38,7 @@ class _JaxStorage:
         """Size in bytes."""
         return self.array.size * self.array.dtype.itemsize
 
-    size = __len__ = nbytes
+    __len__ = nbytes
 
     def data_ptr(self) -> int:
         """A stable number that no other living storage has; it is not an address of memory."""
@@ -48,18 +49,10 @@ class _JaxStorage:
             self._address = next(itertools.islice(_addresses, pages, None))
         return self._address
 
-    def resizable(self) -> bool:
-        """Whether ``resize_`` may grow it: always."""
-        return True
-
     def resize_(self, size: int) -> Any:
         """Set the size in bytes; new bytes at the end are zero."""
         storage.resize(self, size)
         return self
-
-    def clone(self) -> Any:
-        """A storage with the same contents; nothing is copied, since arrays are immutable."""
-        return storage.storage_of(self.array)
 
     def cpu(self) -> torch.UntypedStorage:
         """The bytes in host memory."""
@@ -91,19 +84,16 @@ class _JaxStorage:
         return _JaxStorage.copy_(self, host)
 
 
-def install() -> None:
-    """Teach ``torch.UntypedStorage`` the methods above; other storages keep PyTorch's."""
-    cls: Any = torch.UntypedStorage
-    for name, ours in vars(_JaxStorage).items():
-        if callable(ours):
-            setattr(cls, name, _either(ours, getattr(cls, name)))
-    copy_ = cls.copy_
+@patch("torch.UntypedStorage.copy_", AT_FIRST_USE)
+def _copy_to_host(original: Any) -> Any:
+    """C++ sees no bytes in a storage of this device, to copy from or to."""
+    either = _either(_JaxStorage.copy_, original)
 
-    def copy_to_host(self: Any, source: Any, *args: Any) -> Any:
+    def copy_(self: Any, source: Any, *args: Any) -> Any:
         crosses = storage.is_jax_storage(source) and not storage.is_jax_storage(self)
-        return copy_(self, source.cpu() if crosses else source, *args)
+        return either(self, source.cpu() if crosses else source, *args)
 
-    cls.copy_ = copy_to_host
+    return copy_
 
 
 def _either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,3 +106,12 @@ def _either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..
 
 def _bytes_of(source: torch.UntypedStorage) -> jax.Array:
     return transfer.array_of(torch.empty(0, dtype=torch.uint8, device="cpu").set_(source))
+
+
+for _name, _ours in vars(_JaxStorage).items():
+    if callable(_ours) and _name != "copy_":
+        patch(
+            f"torch.UntypedStorage.{_name}",
+            AT_FIRST_USE,
+            why="C++ sees no bytes in a storage of this device: they are in its ``jax.Array``.",
+        )(functools.partial(_either, _ours))

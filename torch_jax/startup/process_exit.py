@@ -45,7 +45,7 @@ def _stop_daemons(waking: Any) -> None:
     if not waking.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
     waking.release()
-    from torch_jax.core.x64 import x64
+    from torch_jax.core.x64 import before_each
     from torch_jax.dispatch import ladder
 
     deadline = time.monotonic() + _PATIENCE
@@ -53,15 +53,8 @@ def _stop_daemons(waking: Any) -> None:
     if lock is not None:  # so that none of them has it when it stops
         lock.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
-    enter = x64.__enter__
-
-    def enter_or_stop(self: Any) -> None:
-        if threading.current_thread() is not here:
-            _stop()
-        enter(self)
-
-    x64.__enter__ = enter_or_stop  # type: ignore[method-assign]
-    ladder.forget_compiled()  # what is hot does not come by there
+    before_each(lambda: None if threading.current_thread() is here else _stop())
+    ladder.forget_compiled()  # calls on the hot path bypass x64.__enter__: their entries go
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -14,7 +14,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import waking
-from torch_jax.startup import hook_errors
+from torch_jax.patches import hook_errors
 
 _libraries: list[Any] = []
 
@@ -51,7 +51,7 @@ def register() -> None:
                 f"'{pytorch.backend_name()}' has taken it"
             )
         from torch_jax.device import device_module
-        from torch_jax.patches import modules
+        from torch_jax.patches import install
 
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")
@@ -62,7 +62,7 @@ def register() -> None:
         autocast = torch.library.Library("_", "IMPL")
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
-        modules.install_light()
+        install.at_import()
 
 
 def _door(name: str) -> Any:

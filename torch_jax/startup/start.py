@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_jax.core import waking
-from torch_jax.startup import hook_errors, process_exit
+from torch_jax.startup import process_exit
 
 
 def start() -> None:
@@ -18,11 +18,10 @@ def start() -> None:
     _import_jax()
     from torch_jax.compiler import disk_cache
     from torch_jax.dispatch import ladder
-    from torch_jax.patches import modules
+    from torch_jax.patches import install
 
     ladder.install()
-    modules.install()
-    hook_errors.install()
+    install.at_first_use()
     disk_cache.install()
     process_exit.install(waking.LOCK)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_jax._private import pytorch
+from torch_jax.core.patching import AT_FIRST_USE, patch
 
 _KEY = "torch_jax errors"
 
@@ -33,9 +34,10 @@ def _noted() -> list[BaseException] | None:
     return pytorch.get_carried(_KEY) if pytorch.is_carried(_KEY) else None
 
 
-def install() -> None:
-    """Let PyTorch's engine raise what was noted; called once."""
-    kind: Any = type(pytorch.autograd_engine())
+@patch("torch.autograd.Variable._execution_engine", AT_FIRST_USE)
+def _raise_noted(engine: Any) -> Any:
+    """Where a hook fails, C++ asks the device's guard, in Python, with the error still set."""
+    kind: Any = type(engine)
 
     class Engine(kind):
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,4 +53,4 @@ def install() -> None:
             finally:
                 pytorch.carry(_KEY, outer)
 
-    pytorch.set_autograd_engine(Engine())
+    return Engine()

@@ -1,0 +1,434 @@
+"""Every replacement is needed: without it the fault shows, and with it there is none.
+
+A row whose fault no longer shows is one that PyTorch has made superfluous. A row that is not in
+place names something that this PyTorch has moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing.reduction
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest.mock
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import torch.utils.checkpoint
+import transformers.integrations.moe  # noqa: F401, its operators exist once it is imported
+from torch import nn
+from torch._higher_order_ops.map import map as map_
+from torch._higher_order_ops.scan import scan
+from torch.nn.attention.flex_attention import flex_attention
+from transformers.utils import import_utils
+
+import torch_jax
+from torch_jax.core import patching
+from torch_jax.dispatch import autocast, ladder
+from torch_jax.memory import transfer
+
+Works = Callable[[], bool]
+NEEDS: dict[str, Works] = {}  # by target: whether what users see is right; a fault may raise
+
+
+def need(*targets: str) -> Callable[[Works], Works]:
+    """Enter what shows that these targets have to be replaced."""
+
+    def enter(works: Works) -> Works:
+        NEEDS.update(dict.fromkeys(targets, works))
+        return works
+
+    return enter
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape, device="jax")
+
+
+def on_jax(value: Any) -> bool:
+    return value.device.type == "jax"
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+@need("torch.nn.Module._apply")
+def moved_parameters_are_the_same_objects() -> bool:
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    return layer.to("jax").weight is weight
+
+
+@need("torch.Tensor.data")
+def data_may_come_from_the_device() -> bool:
+    weight = nn.Parameter(torch.zeros(2))
+    weight.data = ones(2)
+    return on_jax(weight)
+
+
+# --- constructors ---------------------------------------------------------------------------------
+
+
+@need("torch.Generator")
+def generators_of_the_device() -> bool:
+    return torch.Generator(device="jax").manual_seed(0).device.type == "jax"
+
+
+@need("torch.Stream", "torch.accelerator.current_stream")
+def streams_wait_for_the_device() -> bool:
+    streams = torch.Stream(device="jax"), torch.accelerator.current_stream()
+    return all(isinstance(stream, torch.jax.Stream) for stream in streams)
+
+
+@need("torch.Event")
+def events_are_recorded() -> bool:
+    event = torch.Event("jax", enable_timing=True)
+    event.record()
+    return event.elapsed_time(event) == 0
+
+
+@need("torch.Tensor.pin_memory")
+@pytest.mark.filterwarnings("ignore:pin_memory")
+def pinning_changes_nothing() -> bool:
+    tensor = torch.zeros(2)
+    return tensor.pin_memory() is tensor
+
+
+# --- torch.accelerator ----------------------------------------------------------------------------
+
+_ANSWERS = """
+    empty_cache get_device_capability get_memory_info max_memory_allocated max_memory_reserved
+    memory_allocated memory_reserved memory_stats reset_accumulated_memory_stats
+    reset_peak_memory_stats synchronize
+"""
+
+
+def answers(name: str) -> bool:
+    getattr(torch.accelerator, name)()  # PyTorch's own raises
+    return True
+
+
+for _name in _ANSWERS.split():
+    need(f"torch.accelerator.{_name}")(lambda name=_name: answers(name))  # type: ignore[misc]
+
+
+@need("torch.accelerator.set_device_index")
+def other_devices_are_refused() -> bool:
+    try:
+        torch.accelerator.set_device_index(1)
+    except RuntimeError as error:
+        return "ordinal 1" in str(error)
+    return False
+
+
+# --- tensors and storages -------------------------------------------------------------------------
+
+
+@need("torch.Tensor.data_ptr")
+def addresses_tell_tensors_apart() -> bool:
+    one, other = ones(4), ones(4)
+    return one.data_ptr() not in (0, other.data_ptr()) and one[1:].data_ptr() > one.data_ptr()
+
+
+@need("torch._tensor_str._tensor_str")
+def printing_compiles_nothing() -> bool:
+    tensor = ones(next(_sizes))
+    before = compiled()
+    repr(tensor)
+    return compiled() == before
+
+
+_sizes = itertools.count(20)
+
+
+def compiled() -> int:
+    return sum(len(kernel.cache) for kernel in ladder.KERNELS_BY_OP.values())
+
+
+@need("torch._tensor_str._str")
+def printing_under_a_trace_fails_before_it_formats() -> bool:
+    try:
+        torch_jax.jit(lambda x: repr(x + 1))(ones(3))
+    except torch_jax.DataDependentError as error:
+        return "_tensor_str" not in _frames(error)
+    return False
+
+
+def _frames(error: BaseException) -> set[str]:
+    names, frame = set(), error.__traceback__
+    while frame is not None:
+        names.add(frame.tb_frame.f_code.co_name)
+        frame = frame.tb_next
+    return names
+
+
+def storage() -> Any:
+    return torch.arange(3, dtype=torch.uint8, device="jax").untyped_storage()
+
+
+@need("torch.UntypedStorage.nbytes", "torch.UntypedStorage.__len__")
+def storages_know_their_size() -> bool:
+    return (storage().nbytes(), storage().size(), len(storage())) == (3, 3, 3)
+
+
+@need("torch.UntypedStorage.data_ptr")
+def storages_have_addresses() -> bool:
+    return storage().data_ptr() != 0
+
+
+@need("torch.UntypedStorage.resize_")
+def storages_are_resized() -> bool:
+    memory = ones(3).untyped_storage()
+    memory.resize_(4)
+    return memory.resizable() and memory.nbytes() == 4
+
+
+@need("torch.UntypedStorage.cpu", "torch.UntypedStorage.__getitem__")
+def storages_are_read() -> bool:
+    return (storage().cpu().tolist(), storage()[2]) == ([0, 1, 2], 2)
+
+
+@need("torch.UntypedStorage.tolist")
+def lists_are_copied_at_once() -> bool:
+    with unittest.mock.patch.object(transfer, "host_copy", wraps=transfer.host_copy) as copy:
+        return storage().tolist() == [0, 1, 2] and copy.call_count == 1
+
+
+@need("torch.UntypedStorage.copy_")
+def storages_are_copied_to_the_host() -> bool:
+    host = torch.UntypedStorage(3)
+    host.copy_(storage())
+    return host.tolist() == [0, 1, 2]
+
+
+@need("torch.UntypedStorage._write_file", "torch.UntypedStorage._set_from_file")
+def storages_are_written_and_read() -> bool:
+    with tempfile.TemporaryFile() as file:
+        storage()._write_file(file, True, True, 1)
+        file.seek(0)
+        new = torch.zeros(3, dtype=torch.uint8, device="jax").untyped_storage()
+        new._set_from_file(file, 0, True, 1)
+        return new.tolist() == [0, 1, 2]
+
+
+# --- torch.compile, autocast, processes -----------------------------------------------------------
+
+
+@need("torch.clear_autocast_cache")
+def casts_of_weights_are_dropped() -> bool:
+    weight = ones(2, 2).requires_grad_()
+    torch.set_autocast_enabled("jax", True)
+    try:
+        ones(2, 2) @ weight
+        assert autocast._casts.found
+        torch.clear_autocast_cache()
+        return not autocast._casts.found
+    finally:
+        torch.set_autocast_enabled("jax", False)
+        autocast.clear_cache()
+
+
+@need("torch._TorchCompileInductorWrapper.__call__")
+def compile_needs_no_backend_named() -> bool:
+    torch._dynamo.reset()
+    return torch.compile(lambda x: x * 2)(ones(2)).tolist() == [2, 2]
+
+
+@need("multiprocessing.reduction.ForkingPickler.register")
+def tensors_go_to_processes() -> bool:
+    sent = multiprocessing.reduction.ForkingPickler.dumps(ones(2))
+    return on_jax(pickle.loads(sent))
+
+
+# --- after an import ------------------------------------------------------------------------------
+
+
+@need("safetensors.safe_open")
+def safetensors_are_opened_on_the_device() -> bool:
+    with a_file() as path, safetensors.safe_open(path, "pt", device="jax") as file:
+        return on_jax(file.get_tensor("a"))
+
+
+@contextlib.contextmanager
+def a_file() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        safetensors.torch.save_file({"a": torch.ones(2)}, f"{folder}/a.safetensors")
+        yield f"{folder}/a.safetensors"
+
+
+STEPS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "cond.cond_op": lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+    "map.map_impl": lambda x: map_(lambda row: row * 2, x),
+    "scan.scan_op": lambda x: scan(lambda c, row: (c + row, c * row), x[0], x)[1],
+    "while_loop.while_loop_op": lambda x: torch.while_loop(
+        lambda y: y.sum() < 100, lambda y: (y * 2,), (x,)
+    )[0],
+}
+
+
+def control_flow_is_compiled(step: Callable[[torch.Tensor], Any]) -> bool:
+    """Under a trace each operator becomes JAX's own, where PyTorch's looks at values or unrolls."""
+    text = torch_jax.lower(step, ones(3, 2)).as_text()
+    return "stablehlo.case" in text or "stablehlo.while" in text
+
+
+for _name, _step in STEPS.items():
+    need(f"torch._higher_order_ops.{_name}")(  # type: ignore[misc]
+        lambda step=_step: control_flow_is_compiled(step)
+    )
+
+
+@need("torch._higher_order_ops.utils._hop_compile_and_call")
+def branches_are_trained_in_compiled_functions() -> bool:
+    layer = nn.Linear(2, 2).to("jax")
+
+    def step(x: torch.Tensor) -> torch.Tensor | None:
+        loss = torch.cond(x.sum() > 0, layer, torch.cos, (x,)).sum()
+        layer.zero_grad()
+        loss.backward()
+        return layer.bias.grad
+
+    torch._dynamo.reset()
+    return torch_jax.jit(step)(ones(3, 2)).tolist() == [3, 3]
+
+
+@need("torch.utils.checkpoint.checkpoint")
+def checkpoints_are_kept_apart() -> bool:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        torch.utils.checkpoint.checkpoint(
+            lambda x: x.sin().cos(), x, use_reentrant=False
+        ).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    return "optimization_barrier" in torch_jax.lower(step, ones(3)).as_text()
+
+
+@need("torch.nn.attention.flex_attention._validate_device")
+@pytest.mark.filterwarnings("ignore")
+def flex_attention_takes_the_device() -> bool:
+    return flex_attention(*(ones(1, 1, 4, 8) for _ in range(3))).shape == (1, 1, 4, 8)
+
+
+@need("torch._dynamo.variables.builder.VariableBuilder._wrap")
+def generators_break_a_graph() -> bool:
+    torch._dynamo.reset()
+    generator = torch.Generator(device="jax").manual_seed(0)
+    draw = torch.compile(
+        lambda x: x + torch.rand(2, device="jax", generator=generator), backend="jax"
+    )
+    return draw(ones(2)).shape == (2,)
+
+
+@need("transformers.utils.import_utils.is_jax_jitting")
+def models_know_that_they_are_traced() -> bool:
+    found = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        found.append(import_utils.is_jax_jitting(x + 1))
+        return x
+
+    torch_jax.jit(step)(ones(2))
+    return found == [True] and not import_utils.is_jax_jitting(ones(2))
+
+
+@need("torch.ops.transformers")
+def experts_are_served_by_the_table() -> bool:
+    mm = torch.ops.transformers.grouped_mm_fallback
+    ends = torch.tensor([1, 4], dtype=torch.int32, device="jax")
+    step = torch_jax.jit(lambda x, weight: mm(x, weight, offs=ends))
+    return step(ones(4, 2), ones(2, 2, 3)).shape == (4, 3)
+
+
+# --- the tests ------------------------------------------------------------------------------------
+
+# What ends the process, or hangs on the order of imports: programs of their own, in which the first
+# line that is empty is where the original comes back.
+ELSEWHERE = {
+    "torch.UntypedStorage.__new__": """
+import torch
+x = torch.ones(1, device="jax")
+
+torch.UntypedStorage(3, device="jax").nbytes()
+""",
+    "torch.autograd.Variable._execution_engine": """
+import torch
+x = torch.ones(2, device="jax", requires_grad=True)
+
+x.register_hook(lambda gradient: 1 / 0)
+try:
+    x.sum().backward()
+except ZeroDivisionError:
+    pass
+""",
+    "safetensors.torch.safe_open": """
+import torch, safetensors.torch, tempfile
+import torch_jax
+
+with tempfile.TemporaryDirectory() as folder:
+    safetensors.torch.save_file({"a": torch.ones(2)}, f"{folder}/a.safetensors")
+    assert safetensors.torch.load_file(f"{folder}/a.safetensors", device="jax")["a"].sum() == 2
+""",
+}
+# Registrations with Dynamo, which has no way to take them back: tests/graphs show them at work.
+FOR_GOOD = {
+    "torch._dynamo.config",
+    "torch._dynamo.device_interface.register_interface_for_device",
+    "torch._dynamo.trace_rules.add",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_patches():
+    torch_jax.jit(torch.sin)(ones(1))
+    torch._dynamo.reset()  # it is imported now
+
+
+def fails(works: Works) -> bool:
+    try:
+        return not works()
+    except Exception:
+        return True
+
+
+def test_every_row_is_in_place_and_tested():
+    assert patching.in_place() == set(patching.PATCHES)
+    assert set(patching.PATCHES) == NEEDS.keys() | ELSEWHERE.keys() | FOR_GOOD
+    for row in patching.PATCHES.values():
+        assert row.why and row.when and row.since, row
+
+
+@pytest.mark.parametrize("target", NEEDS)
+def test_a_replacement_is_needed(target):
+    assert NEEDS[target]()
+    with patching.without(target):
+        assert fails(NEEDS[target]), f"{target} works without its replacement: drop it"
+    assert NEEDS[target]()
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+@pytest.mark.slow
+def test_a_program_fails_without_a_replacement(target):
+    program = ELSEWHERE[target].strip() + "\n"
+    without = f"""
+from torch_jax.core import patching
+block = patching.without({target!r})
+block.__enter__()  # an object that nobody holds would leave the block at once
+"""
+    assert runs(program)
+    assert not runs(program.replace("\n\n", without, 1))
+
+
+def runs(program: str) -> bool:
+    """Whether a new process ends well; torch_jax is imported where the program says."""
+    by_hand = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if "import torch_jax" in program else {}
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | by_hand, timeout=120)
+    return done.returncode == 0

@@ -1,0 +1,80 @@
+"""PyTorch's constructors that ask C++ for what a device registered from Python does not have."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.device import streams
+from torch_jax.memory.generators import Generator
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+@patch("torch.UntypedStorage.__new__", AT_IMPORT)
+def _patch_storage(original: Any) -> Any:
+    """``torch.UntypedStorage(n, device="jax")`` asks C++ for an allocator there is not: segfault.
+
+    ``torch.load``, ``Storage.to`` and ``copy.deepcopy`` all come this way.
+    """
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not _names_jax(kwargs.get("device")):
+            return original(cls, *args, **kwargs)
+        size = args[0] if args else kwargs.get("size", 0)
+        if not isinstance(size, int):
+            return original(cls, *args).to(kwargs["device"])
+        return torch.empty(size, dtype=torch.uint8, device=_JAX).untyped_storage()
+
+    return __new__
+
+
+def _names_jax(device: Any) -> bool:
+    return device is not None and torch.device(device).type == _JAX
+
+
+@patch("torch.Generator", AT_IMPORT)
+def _patch_generator(_original: Any) -> Any:
+    """``torch.Generator(device="jax")`` needs a hook in C++ that Python hooks do not have."""
+    Generator.__module__, Generator.__qualname__ = "torch", "Generator"
+    return Generator
+
+
+@patch("torch.Stream", AT_IMPORT)
+def _patch_stream(original: Any) -> Any:
+    """``torch.Stream(device="jax")`` asks the device's guard in C++, which has no streams."""
+    return streams.standing_for(original, streams.Stream)
+
+
+@patch("torch.Event", AT_IMPORT)
+def _patch_event(original: Any) -> Any:
+    """``torch.Event("jax")`` makes an event that C++ cannot record."""
+    return streams.standing_for(original, streams.Event)
+
+
+@patch("torch.Tensor.pin_memory", AT_IMPORT)
+def _patch_pin_memory(original: Any) -> Any:
+    """Pinned memory has no allocator here, and XLA does not need it: a no-op, said once."""
+
+    @functools.wraps(original)
+    def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is None or accelerator.type != _JAX or self.device.type != "cpu":
+            return original(self, *args, **kwargs)
+        _warn_pin_memory()
+        return self
+
+    return pin_memory
+
+
+@functools.cache
+def _warn_pin_memory() -> None:
+    warnings.warn(
+        "pin_memory does nothing on device 'jax': XLA copies from ordinary host memory.",
+        stacklevel=4,
+    )

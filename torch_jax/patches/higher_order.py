@@ -1,0 +1,79 @@
+"""Operators that take functions: control flow, checkpointing, flex_attention."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax._private import pytorch
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.patching import patch
+
+
+def _serve(kernel: str, op: Any) -> Callable[[], None] | None:
+    """Give a higher-order operator the kernel of that name."""
+    dense = pytorch.dense_kernel(op)
+    if dense is None:
+        return None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        from torch_jax.dispatch import control_flow
+
+        return getattr(control_flow, kernel)(dense, *args, **kwargs)
+
+    pytorch.add_kernel(op, call)
+    return functools.partial(pytorch.remove_kernel, op)
+
+
+for _module, _operator, _kernel in (
+    ("cond", "cond_op", "cond"),
+    ("map", "map_impl", "map_"),
+    ("scan", "scan_op", "scan"),
+    ("while_loop", "while_loop_op", "while_loop"),
+):
+    patch(
+        f"torch._higher_order_ops.{_module}.{_operator}",
+        f"torch._higher_order_ops.{_module}",
+        is_registration=True,
+        why="PyTorch's kernel looks at values: under a trace it is JAX's own control flow.",
+    )(functools.partial(_serve, _kernel))
+
+
+@patch("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
+def _patch_compiled_control_flow(original: Any) -> Any:
+    """In a function under torch_jax.jit, Dynamo must not see that operators are watched."""
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        if ACTIVE.capture is None:
+            return original(fn, args, kwargs)
+        from torch_jax.dispatch import control_flow
+
+        return control_flow.compile_and_call(fn, args, kwargs or {})
+
+    return call
+
+
+@patch("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
+def _patch_checkpoint(original: Any) -> Any:
+    """In a compiled function, what is computed again is kept apart from the first time."""
+
+    def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.capture is not None:
+            from torch_jax.capture.training.checkpoint import again
+
+            function = again(function)
+        return original(function, *args, **kwargs)
+
+    return checkpoint
+
+
+@patch("torch.nn.attention.flex_attention._validate_device", "torch.nn.attention.flex_attention")
+def _patch_validate_device(original: Any) -> Any:
+    """Let the device through; PyTorch's own mathematics of it runs on any."""
+
+    def validate(query: Any, key: Any, value: Any) -> None:
+        if query.device.type != pytorch.DEVICE_TYPE:
+            original(query, key, value)
+
+    return validate

@@ -1,0 +1,55 @@
+"""Tensors that go to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import AT_FIRST_USE, patch
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+@patch("multiprocessing.reduction.ForkingPickler.register", AT_FIRST_USE, is_registration=True)
+def _send_by_value(register: Any) -> Callable[[], None]:
+    """Tensors go to other processes by value: there is no memory here that two could share."""
+    reductions = torch.multiprocessing.reductions
+    of_tensor = _for_jax(_send_tensor, reductions.reduce_tensor)
+    of_storage = _for_jax(_send_storage, reductions.reduce_storage)
+    register(torch.Tensor, of_tensor)
+    register(torch.nn.Parameter, of_tensor)
+    register(torch.UntypedStorage, of_storage)
+
+    def undo() -> None:
+        for kind in (torch.Tensor, torch.nn.Parameter):
+            ForkingPickler.register(kind, reductions.reduce_tensor)
+        ForkingPickler.register(torch.UntypedStorage, reductions.reduce_storage)
+
+    return undo
+
+
+def _for_jax(ours: Any, theirs: Any) -> Any:
+    def reduce(value: Any) -> Any:
+        return (ours if value.device.type == _JAX else theirs)(value)
+
+    return reduce
+
+
+def _send_tensor(tensor: torch.Tensor) -> Any:
+    if tensor.requires_grad and not tensor.is_leaf:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor)  # which raises
+    return tensor.__reduce_ex__(2)
+
+
+def _send_storage(storage: torch.UntypedStorage) -> Any:
+    """The bytes, once however many tensors of one message share them."""
+    host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu())
+    return _receive_storage, (host.numpy(),)
+
+
+def _receive_storage(data: Any) -> torch.UntypedStorage:
+    return torch.from_numpy(data).to(_JAX).untyped_storage()

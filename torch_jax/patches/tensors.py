@@ -1,0 +1,55 @@
+"""What a tensor says of itself: its address, and how it is printed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core import tracers
+from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.memory import storage
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+@patch("torch.Tensor.data_ptr", AT_FIRST_USE)
+def _patch_data_ptr(original: Any) -> Any:
+    """``data_ptr()`` is 0 in C++ for every jax tensor; code tells storages apart by it."""
+
+    @functools.wraps(original)
+    def data_ptr(self: Any) -> int:
+        if self.is_cpu or self.device.type != _JAX:
+            return original(self)
+        base = self.untyped_storage().data_ptr()
+        return base and base + self.storage_offset() * self.element_size()
+
+    return data_ptr
+
+
+@patch("torch._tensor_str._str", AT_FIRST_USE)
+def _patch_str(original: Any) -> Any:
+    """Under a trace, printing must fail at once.
+
+    Raised further down, the error would keep functorch disabled for as long as its traceback lives.
+    """
+
+    def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+        memory = storage.memory_if_any(self)
+        if tracers.is_traced(memory):
+            raise tracers.needs_value_on_host(memory)
+        return original(self, *args, **kwargs)
+
+    return _str
+
+
+@patch("torch._tensor_str._tensor_str", AT_FIRST_USE)
+def _patch_contents(original: Any) -> Any:
+    """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators."""
+
+    def _tensor_str(self: torch.Tensor, indent: int) -> str:
+        return original(self.cpu() if self.device.type == _JAX else self, indent)
+
+    return _tensor_str

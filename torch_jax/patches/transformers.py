@@ -1,0 +1,53 @@
+"""transformers asks whether it is being traced, and has operators of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import patch
+
+_MODULE = "transformers.utils.import_utils"
+
+
+@patch(f"{_MODULE}.is_jax_jitting", _MODULE, since="transformers 5.0")
+def _patch_is_jax_jitting(original: Any) -> Any:
+    """Its models skip looks at values where they are told that they are being traced."""
+
+    def is_jax_jitting(x: Any) -> bool:
+        if getattr(getattr(x, "device", None), "type", "") != pytorch.DEVICE_TYPE:
+            return original(x)
+        if torch.compiler.is_dynamo_compiling():
+            return True
+        from torch_jax.core import tracers
+        from torch_jax.memory import storage
+
+        return tracers.is_traced(storage.memory_of(x))
+
+    return is_jax_jitting
+
+
+@patch(
+    "torch.ops.transformers",
+    "transformers.integrations.moe",
+    since="transformers 5.0",
+    is_registration=True,
+)
+def _serve_experts(operators: Any) -> Callable[[], None]:
+    """Its operators have kernels for every device, which would come before the table."""
+    library = torch.library.Library("transformers", "IMPL")
+    for name in ("grouped_mm_fallback", "grouped_mm_fallback_backward"):
+        packet = getattr(operators, name, None)
+        if packet is not None:
+            library.impl(name, functools.partial(_by_ladder, packet.default), "PrivateUse1")
+    return library._destroy
+
+
+def _by_ladder(op: Any, *args: Any, **kwargs: Any) -> Any:
+    from torch_jax.dispatch import ladder
+
+    return ladder.fallback(op, *args, **kwargs)
