@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 # Copied beside a program of your own, it is just `import exported_file`.
-READER = Path(__file__).parents[2] / "torch_jax" / "exported_file.py"
+READER = Path(__file__).parents[2] / "torch_jax" / "exporting" / "exported_file.py"
 spec = importlib.util.spec_from_file_location("exported_file", READER)
 assert spec is not None and spec.loader is not None
 exported_file = importlib.util.module_from_spec(spec)
