@@ -132,7 +132,7 @@ def plot(tasks: dict[str, dict[str, Run]], path: Path) -> None:
         bars = times.barh(list(steps), list(steps.values()), color=colors, alpha=0.6)
         times.bar_label(bars, [f"{value:.0f} ms" for value in steps.values()], padding=3)
         times.set(xlabel="median step [ms]")
-        times.margins(x=0.2)
+        times.margins(x=0.3)
         times.invert_yaxis()
     fig.tight_layout()
     fig.savefig(path, dpi=120)
