@@ -67,8 +67,9 @@ test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow tests and doc
 conformance: $(VENV)/.dev  ## every operator against PyTorch's own database (SAMPLES=3: a part)
 	CONFORMANCE_SAMPLES=$(SAMPLES) $(PYTEST) tests/conformance --dist worksteal
 
-docs: $(VENV)/.dev  ## make docs/operators.md anew
+docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itself
 	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
+	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

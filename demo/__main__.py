@@ -23,7 +23,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the demo. Returns 1 if the device differs from the CPU by more than rounding."""
+    """Run the demo. Returns 1 if a way differs from CPU PyTorch by more than rounding."""
     args = arguments()
     device = torch.device(args.device)
     steps = args.steps or (40 if args.quick else 200)
@@ -34,18 +34,18 @@ def main() -> int:
     questions = args.question or search.QUESTIONS
     found = search.run(device, questions, limit=100 if args.quick else None)
     print("\n2. Train a character-level GPT on the same text")
-    gpt, gpt_runs = train.run_gpt(device, steps)
+    ways = train.ways(device)
+    gpt, gpt_runs = train.run_gpt(ways, steps)
     print("\n3. Train a CNN on handwritten digits")
-    cnn, cnn_runs = train.run_cnn(device, steps, dropout=0.25)
+    cnn, cnn_runs = train.run_cnn(ways, steps, dropout=0.25)
     print("\n4. Train it again without dropout, so that the losses can be compared")
-    exact, _ = train.run_cnn(device, min(steps, 60), dropout=0.0)
+    exact, _ = train.run_cnn(ways, min(steps, 60), dropout=0.0)
 
     rows = [found, gpt, cnn, exact]
-    print(f"\n{table(rows, str(device))}\n")
+    print(f"\n{table(rows)}\n")
     args.output.mkdir(parents=True, exist_ok=True)
     curves = args.output / "training_curves.png"
-    losses = {"char GPT": gpt_runs, "digits CNN (own dropout masks)": cnn_runs}
-    plot({task: (a.losses, b.losses) for task, (a, b) in losses.items()}, str(device), curves)
+    plot({"char GPT": gpt_runs, "digits CNN (own dropout masks)": cnn_runs}, curves)
     print(f"training curves: {curves}")
     print(f"{time.perf_counter() - start:.0f} s in all")
 

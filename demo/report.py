@@ -50,23 +50,31 @@ class Timing:
 
 
 @dataclass
+class Run:
+    """What one training run leaves: the loss and time of each step, and the final accuracy."""
+
+    losses: list[float] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+    accuracy: float = math.nan
+
+
+@dataclass
 class Row:
-    """One task's line of the final table."""
+    """One task's line of the final table; ``timings`` are by way of running, CPU PyTorch first."""
 
     task: str
     quality: str
     difference: str
-    cpu: Timing
-    device: Timing
+    timings: dict[str, Timing]
     failures: list[str]
 
 
-def table(rows: list[Row], device: str) -> str:
-    """The rows as an aligned text table."""
-    head: tuple[str, ...] = ("task", "quality", "max diff")
-    head += ("CPU ms/step", f"{device} ms/step", f"{device}/CPU")
-    head += ("CPU first s", f"{device} first s", "ok")
-    lines = [head, *(_cells(row) for row in rows)]
+def table(rows: list[Row]) -> str:
+    """The rows as an aligned text table, with a column for each way of running."""
+    ways = list(dict.fromkeys(way for row in rows for way in row.timings))
+    head = ("task", "quality", "max diff", *(f"{way} ms/step" for way in ways))
+    head += (*(f"{way} first s" for way in ways), "ok")
+    lines = [head, *(_cells(row, ways) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, tuple("-" * width for width in widths))
     return "\n".join(
@@ -75,45 +83,57 @@ def table(rows: list[Row], device: str) -> str:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    ratio = row.device.step_ms / row.cpu.step_ms
-    return (
-        row.task,
-        row.quality,
-        row.difference,
-        f"{row.cpu.step_ms:.1f}",
-        f"{row.device.step_ms:.1f}",
-        f"{ratio:.2f}x",
-        f"{row.cpu.compile:.2f}",
-        f"{row.device.compile:.2f}",
-        "no" if row.failures else "yes",
-    )
+def _cells(row: Row, ways: list[str]) -> tuple[str, ...]:
+    cpu = row.timings[ways[0]]
+    steps, firsts = [f"{cpu.step_ms:.1f}"], [f"{cpu.compile:.2f}"]
+    for way in ways[1:]:
+        timing = row.timings.get(way)
+        steps.append(
+            f"{timing.step_ms:.1f} ({timing.step_ms / cpu.step_ms:.2f}x)" if timing else ""
+        )
+        firsts.append(f"{timing.compile:.2f}" if timing else "")
+    ok = "no" if row.failures else "yes"
+    return (row.task, row.quality, row.difference, *steps, *firsts, ok)
 
 
-def plot(curves: dict[str, tuple[list[float], list[float]]], device: str, path: Path) -> None:
-    """Write the loss curves of each task, (CPU, device), and how far apart they are."""
+# A wide pale line lies under the narrow ones, so that equal curves are all seen.
+_STYLES = (
+    {"color": "tab:blue", "alpha": 0.4, "linewidth": 4},
+    {"color": "tab:red", "linewidth": 1},
+    {"color": "black", "linewidth": 1, "linestyle": ":"},
+)
+
+
+def plot(tasks: dict[str, dict[str, Run]], path: Path) -> None:
+    """Write each task's loss curves by way of running, their distances, and the time of a step."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(
-        2,
-        len(curves),
-        figsize=(5 * len(curves), 6),
-        sharex="col",
-        squeeze=False,
-        height_ratios=[2, 1],
+        3, len(tasks), figsize=(5 * len(tasks), 8), squeeze=False, height_ratios=[3, 2, 1.2]
     )
-    for (task, (cpu, other)), (top, bottom) in zip(curves.items(), axes.T, strict=True):
-        top.plot(cpu, color="tab:blue", alpha=0.4, linewidth=4, label="CPU PyTorch")
-        top.plot(other, color="tab:red", linewidth=1, label=device)
-        top.set(title=task, ylabel="loss", yscale="log")
-        top.legend()
-        # Equal losses have no place on a log axis: they are drawn at float32's rounding unit.
-        apart = [max(abs(a - b), 6e-8) for a, b in zip(cpu, other, strict=True)]
-        bottom.plot(apart, color="black", linewidth=1)
-        bottom.set(xlabel="step", ylabel="|difference|", yscale="log")
+    for (task, runs), (losses, distances, times) in zip(tasks.items(), axes.T, strict=True):
+        first = next(iter(runs))
+        for (way, run), style in zip(runs.items(), _STYLES, strict=False):
+            losses.plot(run.losses, label=way, **style)
+            if way == first:
+                continue
+            # Equal losses have no place on a log axis: they are drawn at float32's rounding unit.
+            pairs = zip(run.losses, runs[first].losses, strict=True)
+            distances.plot([max(abs(a - b), 6e-8) for a, b in pairs], label=way, **style)
+        losses.set(title=task, ylabel="loss", yscale="log")
+        losses.legend()
+        distances.set(xlabel="step", ylabel=f"|loss - {first}'s|", yscale="log")
+        distances.sharex(losses)
+        steps = {way: run.timing.step_ms for way, run in runs.items()}
+        colors = [style["color"] for style in _STYLES]
+        bars = times.barh(list(steps), list(steps.values()), color=colors, alpha=0.6)
+        times.bar_label(bars, [f"{value:.0f} ms" for value in steps.values()], padding=3)
+        times.set(xlabel="median step [ms]")
+        times.margins(x=0.3)
+        times.invert_yaxis()
     fig.tight_layout()
     fig.savefig(path, dpi=120)
     plt.close(fig)

@@ -151,7 +151,6 @@ def run(device: torch.device, questions: Sequence[str], limit: int | None) -> Ro
         "search (MiniLM)",
         f"similarity {cosine:.6f}",
         f"{difference:.1e} in embeddings",
-        cpu_timing,
-        device_timing,
+        {"CPU": cpu_timing, f"{device} eager": device_timing},
         failures,
     )

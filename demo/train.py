@@ -1,11 +1,14 @@
-"""Train two models with one ordinary loop, on the CPU and on another device, and compare."""
+"""Train two models with one ordinary step, on the CPU and on another device, and compare.
+
+On device ``jax`` the very same step runs eagerly, and as one executable.
+"""
 
 import copy
 import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +18,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from demo import corpus
 from demo.models import CharGPT, DigitsCNN
-from demo.report import Row, Timing, progress
+from demo.report import Row, Run, progress
 
 Batch = tuple[Tensor, Tensor]
 Batches = Sequence[Batch]
+Runs = dict[str, Run]  # by way of running, CPU PyTorch first
 
 # How far a loss may lie from CPU PyTorch's. The first loss sees one forward pass over equal
 # weights, so only float32 rounding parts it (about 1e-6); TF32 products would by 1.3e-5 to 1.7e-5.
@@ -33,30 +37,58 @@ CNN_LIMIT = 5e-3
 HELD_STEPS = 200
 
 
-@dataclass
-class Run:
-    """What one training run leaves: the loss and time of each step, and the final accuracy."""
+class Way(NamedTuple):
+    """A way of running a training step: where its tensors are, and what is put around it."""
 
-    losses: list[float] = field(default_factory=list)
-    timing: Timing = field(default_factory=Timing)
-    accuracy: float = math.nan
+    device: torch.device
+    around: Callable[[Callable], Callable]
 
 
-def train(model: nn.Module, optimizer, scheduler, batches: Batches, device: torch.device) -> Run:
-    """The loop that every PyTorch user writes."""
-    run = Run()
-    model.train()
-    for inputs, targets in progress(batches, len(batches), f"steps on {device}"):
-        start = time.perf_counter()
-        inputs, targets = inputs.to(device), targets.to(device)
+def as_it_is(step: Callable) -> Callable:
+    """Eagerly: operator after operator."""
+    return step
+
+
+def one_executable(step: Callable) -> Callable:
+    """Forward, backward, optimizer and scheduler as one XLA program."""
+    import torch_jax
+
+    return torch_jax.jit(step)
+
+
+def ways(device: torch.device) -> dict[str, Way]:
+    """CPU PyTorch, the device eagerly, and, if that is JAX, the same step as one executable."""
+    found = {
+        "CPU": Way(torch.device("cpu"), as_it_is),
+        f"{device} eager": Way(device, as_it_is),
+    }
+    if device.type == "jax":
+        found[f"{device} jit"] = Way(device, one_executable)
+    return found
+
+
+def step_of(model: nn.Module, optimizer, scheduler) -> Callable[[Tensor, Tensor], Tensor]:
+    """The training step that every PyTorch user writes."""
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
         loss.backward()
         optimizer.step()
         scheduler.step()
-        run.losses.append(loss.item())
-        step = run.timing.steady if run.timing.first else run.timing.first
-        step.append(time.perf_counter() - start)
+        return loss.detach()
+
+    return step
+
+
+def train(step: Callable, batches: Batches, device: torch.device, label: str) -> Run:
+    """Call the step with each batch, and read its loss, which waits for the device."""
+    run = Run()
+    for inputs, targets in progress(batches, len(batches), f"steps, {label}"):
+        start = time.perf_counter()
+        run.losses.append(step(inputs.to(device), targets.to(device)).item())
+        kind = run.timing.steady if run.timing.first else run.timing.first
+        kind.append(time.perf_counter() - start)
     return run
 
 
@@ -68,24 +100,24 @@ def accuracy(model: nn.Module, inputs: Tensor, targets: Tensor, device: torch.de
 
 
 def fit(
-    model: nn.Module, optimizer_of: Callable, batches: Batches, test: Batch, device: torch.device
+    model: nn.Module, optimizer_of: Callable, batches: Batches, test: Batch, name: str, way: Way
 ) -> Run:
-    """Train a copy of the model on the device, then measure it on the test batch."""
+    """Train a copy of the model in this way, then measure it on the test batch."""
     torch.manual_seed(0)
-    model = copy.deepcopy(model).to(device)
+    model = copy.deepcopy(model).to(way.device).train()
     optimizer = optimizer_of(model.parameters())
     scheduler = CosineAnnealingLR(optimizer, T_max=len(batches))
-    run = train(model, optimizer, scheduler, batches, device)
-    run.accuracy = accuracy(model, *test, device)
+    step = way.around(step_of(model, optimizer, scheduler))
+    run = train(step, batches, way.device, name)
+    run.accuracy = accuracy(model, *test, way.device)
     return run
 
 
-def on_both(
-    model: nn.Module, optimizer_of: Callable, batches: Batches, test: Batch, device: torch.device
-) -> tuple[Run, Run]:
-    """The same training on the CPU and on the device, from the same weights and batches."""
-    cpu, ours = (fit(model, optimizer_of, batches, test, d) for d in (torch.device("cpu"), device))
-    return cpu, ours
+def in_each_way(
+    ways: dict[str, Way], model: nn.Module, optimizer_of: Callable, batches: Batches, test: Batch
+) -> Runs:
+    """The same training in each way, from the same weights and batches."""
+    return {name: fit(model, optimizer_of, batches, test, name, way) for name, way in ways.items()}
 
 
 def characters(steps: int, size: int, context: int) -> tuple[Batches, Batch, int]:
@@ -119,64 +151,84 @@ def digits(steps: int, size: int) -> tuple[Batches, Batch]:
     return [(images[i], labels[i]) for i in picks], (images[held_out:], labels[held_out:])
 
 
-def compare_losses(task: str, cpu: Run, ours: Run, limit: float) -> Row:
+def losses_apart(task: str, runs: Runs, limit: float) -> tuple[float, list[str]]:
+    """How far any loss lies from the same step's in the first run, and what is too far."""
+    (first, expected), *others = runs.items()
+    worst, failures = 0.0, []
+    for name, run in others:
+        pairs = list(zip(run.losses, expected.losses, strict=True))
+        apart = [abs(a - b) for a, b in pairs]
+        relative = max(abs(a - b) / b for a, b in pairs)
+        print(f"  {name}: loss {run.losses[0]:.3f} -> {run.losses[-1]:.3f}; the first differs from")
+        print(f"    {first}'s by {apart[0]:.1e} (limit {FIRST_LIMIT:.0e}), any by at most", end=" ")
+        print(f"{max(apart):.1e} (limit {limit:.0e}), {relative:.1e} of its size")
+        worst = max(worst, *apart)
+        held = max(apart[:HELD_STEPS])
+        # `not <=` instead of `>`, so that a NaN fails.
+        if not apart[0] <= FIRST_LIMIT:
+            failures.append(f"{task}, {name}: the first loss differs by {apart[0]:.1e}")
+        if not held <= limit:
+            failures.append(f"{task}, {name}: losses differ by {held:.1e} > {limit:.0e}")
+    return worst, failures
+
+
+def compare_losses(task: str, runs: Runs, limit: float) -> Row:
     """Hold each step's loss against the CPU's."""
-    pairs = list(zip(ours.losses, cpu.losses, strict=True))
-    apart = [abs(a - b) for a, b in pairs]
-    relative = max(abs(a - b) / b for a, b in pairs)
-    worst = max(apart[:HELD_STEPS])
-    print(f"  loss {cpu.losses[0]:.3f} -> {cpu.losses[-1]:.3f} on CPU, {ours.losses[-1]:.3f} here")
-    print(f"  first loss differs by {apart[0]:.1e} (limit {FIRST_LIMIT:.0e}), any by at most")
-    print(f"  {max(apart):.1e} absolute (limit {limit:.0e}) and {relative:.1e} relative")
-    failures = []
-    # `not <=` instead of `>`, so that a NaN fails.
-    if not apart[0] <= FIRST_LIMIT:
-        failures.append(f"{task}: the first loss differs by {apart[0]:.1e} > {FIRST_LIMIT:.0e}")
-    if not worst <= limit:
-        failures.append(f"{task}: losses differ by {worst:.1e} > {limit:.0e}")
-    return row(task, f"{max(apart):.1e} in loss", cpu, ours, failures)
+    worst, failures = losses_apart(task, runs, limit)
+    return row(task, f"{worst:.1e} in loss", runs, failures)
 
 
-def compare_accuracy(task: str, cpu: Run, ours: Run, samples: int) -> Row:
-    """Hold the final accuracy against the CPU's, where dropout's random numbers differ.
+def compare_accuracy(task: str, runs: Runs, samples: int) -> Row:
+    """Hold the final accuracies against the CPU's, where dropout's random numbers differ.
 
-    The two are as two independent trainings: they may differ by three standard errors of the
-    difference of two shares counted over ``samples``.
+    Two of them are as two independent trainings: they may differ by three standard errors of the
+    difference of two shares counted over ``samples``. The ways on the device draw the same random
+    numbers from the same seed, so that their losses have to agree.
     """
-    apart = abs(ours.accuracy - cpu.accuracy)
-    share = (ours.accuracy + cpu.accuracy) / 2
-    limit = 3 * math.sqrt(2 * share * (1 - share) / samples)
-    print(f"  test accuracy {cpu.accuracy:.1%} on CPU, {ours.accuracy:.1%} here;", end=" ")
-    print(f"may differ by {limit:.1%}")
-    failures = [] if apart <= limit else [f"{task}: accuracy differs by {apart:.1%} > {limit:.1%}"]
-    return row(task, f"{apart:.1%} in accuracy", cpu, ours, failures)
+    (first, expected), *others = runs.items()
+    _, failures = losses_apart(task, dict(others), CNN_LIMIT)
+    worst = 0.0
+    for name, run in others:
+        apart = abs(run.accuracy - expected.accuracy)
+        share = (run.accuracy + expected.accuracy) / 2
+        limit = 3 * math.sqrt(2 * share * (1 - share) / samples)
+        print(
+            f"  {name}: test accuracy {run.accuracy:.1%}, on {first} {expected.accuracy:.1%};",
+            end=" ",
+        )
+        print(f"may differ by {limit:.1%}")
+        worst = max(worst, apart)
+        if not apart <= limit:
+            failures.append(f"{task}, {name}: accuracy differs by {apart:.1%} > {limit:.1%}")
+    return row(task, f"{worst:.1%} in accuracy", runs, failures)
 
 
-def row(task: str, difference: str, cpu: Run, ours: Run, failures: list[str]) -> Row:
-    """The table's line for two training runs."""
-    quality = f"accuracy {ours.accuracy:.1%} (CPU {cpu.accuracy:.1%})"
-    return Row(task, quality, difference, cpu.timing, ours.timing, failures)
+def row(task: str, difference: str, runs: Runs, failures: list[str]) -> Row:
+    """The table's line for the training runs of one task."""
+    quality = "accuracy " + " / ".join(f"{run.accuracy:.1%}" for run in runs.values())
+    timings = {name: run.timing for name, run in runs.items()}
+    return Row(task, quality, difference, timings, failures)
 
 
-def run_gpt(device: torch.device, steps: int) -> tuple[Row, tuple[Run, Run]]:
+def run_gpt(ways: dict[str, Way], steps: int) -> tuple[Row, Runs]:
     """A character-level GPT with AdamW: the losses agree step by step."""
     batches, test, vocabulary = characters(steps, size=16, context=128)
     torch.manual_seed(0)
     model = CharGPT(vocabulary, context=128)
     weights = sum(weight.numel() for weight in model.parameters())
     print(f"  {weights} weights, {steps} steps of 16 x 128 characters")
-    runs = on_both(model, functools.partial(AdamW, lr=1e-3), batches, test, device)
-    return compare_losses("char GPT, AdamW", *runs, GPT_LIMIT), runs
+    runs = in_each_way(ways, model, functools.partial(AdamW, lr=1e-3), batches, test)
+    return compare_losses("char GPT, AdamW", runs, GPT_LIMIT), runs
 
 
-def run_cnn(device: torch.device, steps: int, dropout: float) -> tuple[Row, tuple[Run, Run]]:
+def run_cnn(ways: dict[str, Way], steps: int, dropout: float) -> tuple[Row, Runs]:
     """A digits CNN with SGD: without dropout the losses agree, with it the accuracies do."""
     batches, test = digits(steps, size=64)
     torch.manual_seed(0)
     model = DigitsCNN(dropout)
     print(f"  dropout {dropout}, {steps} steps of 64 images, {len(test[1])} test images")
     sgd = functools.partial(SGD, lr=0.05, momentum=0.9, weight_decay=5e-4)
-    runs = on_both(model, sgd, batches, test, device)
+    runs = in_each_way(ways, model, sgd, batches, test)
     if dropout:
-        return compare_accuracy("digits CNN, dropout", *runs, len(test[1])), runs
-    return compare_losses("digits CNN, SGD", *runs, CNN_LIMIT), runs
+        return compare_accuracy("digits CNN, dropout", runs, len(test[1])), runs
+    return compare_losses("digits CNN, SGD", runs, CNN_LIMIT), runs
