@@ -74,9 +74,10 @@ docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itsel
 bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-lint: $(VENV)/.dev  ## style and types
+lint: $(VENV)/.dev  ## style, types, and the floors of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 clean:  ## remove the virtual environment, caches and outputs

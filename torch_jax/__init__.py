@@ -13,9 +13,28 @@ table of operators are imported when the device is first used.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_jax._version import __version__ as __version__
+
+if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
+    from torch_jax import config as config
+    from torch_jax.capture.history import explain as explain
+    from torch_jax.capture.jit import jit as jit
+    from torch_jax.capture.jit import lower as lower
+    from torch_jax.capture.scan_layers import scan_layers as scan_layers
+    from torch_jax.capture.verify import VerificationError as VerificationError
+    from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
+    from torch_jax.core.tracers import DataDependentError as DataDependentError
+    from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.environment.environment import Environment as Environment
+    from torch_jax.environment.environment import default_env as default_env
+    from torch_jax.environment.overrides import register_op as register_op
+    from torch_jax.exporting.export import export as export
+    from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.observe.placement import is_jax_module as is_jax_module
+    from torch_jax.observe.placement import where_is as where_is
+    from torch_jax.observe.trace_ops import trace_ops as trace_ops
 
 
 def _autoload() -> None:
@@ -30,24 +49,24 @@ def _autoload() -> None:
 
 
 _failure: Exception | None = None
-_LAZY = {
-    "Environment": "environment.environment",
-    "default_env": "environment.environment",
-    "JaxInterpreter": "graphs.interpreter",
-    "DataDependentError": "core.tracers",
-    "NotTraceableError": "core.tracers",
-    "OperatorNotFound": "core.errors",
-    "register_op": "environment.overrides",
-    "is_jax_module": "observe.placement",
-    "scan_layers": "capture.scan_layers",
-    "trace_ops": "observe.trace_ops",
-    "where_is": "observe.placement",
-    "VerificationError": "capture.verify",
+_LAZY = {  # the same for Python, which loads a module when one of its names is asked for
     "config": "config",
     "explain": "capture.history",
-    "export": "exporting.export",
     "jit": "capture.jit",
     "lower": "capture.jit",
+    "scan_layers": "capture.scan_layers",
+    "VerificationError": "capture.verify",
+    "OperatorNotFound": "core.errors",
+    "DataDependentError": "core.tracers",
+    "NotTraceableError": "core.tracers",
+    "Environment": "environment.environment",
+    "default_env": "environment.environment",
+    "register_op": "environment.overrides",
+    "export": "exporting.export",
+    "JaxInterpreter": "graphs.interpreter",
+    "is_jax_module": "observe.placement",
+    "where_is": "observe.placement",
+    "trace_ops": "observe.trace_ops",
 }
 
 import torch  # noqa: E402, F401, torch may call _autoload while it is imported here

@@ -1,0 +1,99 @@
+"""The floors of the house: the contract, the folders, and the page agree; nothing is circular.
+
+``lint-imports`` (``make lint``) holds the imports against the contract of ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import torch_jax
+
+PACKAGE = Path(torch_jax.__file__).parent
+ROOT = PACKAGE.parent
+CONTRACT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+# These are loaded where nobody may need them (by `import torch`, by Dynamo when it lists backends,
+# by `python -m torch_jax --help`): they import JAX, and what stands on it, when they are used.
+QUICK = "startup patches device core.waking memory.generators graphs.backend observe.cli".split()
+
+
+def name_of(path: Path) -> str:
+    parts = ("torch_jax", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def floors() -> list[list[str]]:
+    """The folders of each floor, from the top, by the contract."""
+    (layers,) = (
+        c["layers"] for c in CONTRACT["contracts"] if "containers" not in c and "layers" in c
+    )
+    return [[name.strip().removeprefix("torch_jax.") for name in row.split("|")] for row in layers]
+
+
+def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, str, bool]]:
+    """Every import that is run: its node, what it imports, and whether a function does so."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name, inside) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield node, full if full in MODULES else node.module, inside
+        else:
+            yield from imports(node, inside or isinstance(node, ast.FunctionDef | ast.Lambda))
+
+
+GRAPH = {name: list(imports(ast.parse(path.read_text()))) for name, path in MODULES.items()}
+
+
+def test_every_folder_has_a_floor():
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    files = {path.stem for path in PACKAGE.glob("*.py")}
+    assert {name for row in floors() for name in row} == folders | {"config"}
+    assert len(files) <= 4, files
+
+
+def test_the_page_shows_the_floors_of_the_contract():
+    page = (ROOT / "docs" / "house.md").read_text()
+    table = page.split("<!-- floors -->")[1].splitlines()
+    rows = [re.findall(r"`([\w/]+)`", row.split("|")[1]) for row in table if row.startswith("| `")]
+    assert rows == floors()
+
+
+def test_no_module_imports_one_that_imports_it():
+    graph = {
+        name: {to for _, to, _ in found if to in MODULES and to != "torch_jax"}
+        for name, found in GRAPH.items()
+    }
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError where there is one
+
+
+def test_folders_hold_a_docstring_only():
+    for name, path in MODULES.items():
+        if path.name == "__init__.py" and name not in ("torch_jax", "torch_jax.ops"):
+            body = ast.parse(path.read_text()).body
+            assert len(body) == 1 and "May import" in (ast.get_docstring(ast.Module(body)) or "")
+
+
+def test_functions_import_only_where_loading_must_be_quick():
+    allowed = tuple(f"torch_jax.{name}" for name in QUICK)
+    found = {
+        f"{name}:{node.lineno} imports {to}"
+        for name, edges in GRAPH.items()
+        for node, to, inside in edges
+        if inside
+        and to.startswith(("torch_jax", "jax"))
+        and not name.startswith(allowed)
+        and name != "torch_jax"
+    }
+    assert not found, "\n".join(sorted(found))
