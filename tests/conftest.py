@@ -4,3 +4,5 @@ import os
 
 os.environ.setdefault("TORCH_JAX_CPU_FALLBACK", "error")
 os.environ.setdefault("TORCH_JAX_CACHE", "0")
+
+pytest_plugins = ["tests.support.ledger"]
