@@ -8,17 +8,6 @@ import os
 import jax
 import pytest
 
-# Nearly all the time goes into compiling thousands of tiny programs, each run once. What XLA
-# optimizes is tested by everything outside this directory, which runs with its defaults.
-os.environ["XLA_FLAGS"] = " ".join(
-    (
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_llvm_disable_expensive_passes=true",
-    )
-)
-
 from tests.conformance import report
 from torch_jax import dispatch
 
@@ -68,6 +57,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter) -> None:
     if not _results:
         return
-    terminalreporter.section("conformance to PyTorch's operator database")
+    week = f", week {report.WEEK}" if report.WEEK else ""
+    terminalreporter.section(f"conformance to PyTorch's operator database{week}")
     for line in report.table(report.counts(_results)):
         terminalreporter.write_line(line)
