@@ -73,8 +73,8 @@ def counts(results: Iterable[Result]) -> dict[str, Count]:
 def missed(rows: dict[str, Count], part: bool = bool(WEEK)) -> list[str]:
     """The rows under their targets.
 
-    Where the cases are only a ``part``, as those of a week, what a target lets fail is rounded up to
-    a whole case: of sixty a single one, maybe a known gap, is more than one per cent.
+    Where the cases are only a ``part``, as those of a week, what a target lets fail is rounded up
+    to a whole case: of sixty a single one, maybe a known gap, is more than one per cent.
     """
     found = []
     for row, count in rows.items():
