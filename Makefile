@@ -5,17 +5,26 @@ VENV ?= .venv
 JOBS ?= 2
 SAMPLES ?= 0
 
+# What the tests compile is kept here: for the processes of one run, and for the next runs.
+TEST_CACHE ?= $(CURDIR)/.cache/tests
+# Conformance asks each operator for its main dtypes and for one or two that change by week (since
+# 1970); WEEK= asks for all dtypes.
+WEEK ?= $(shell expr $$(date +%s) / 604800)
+
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
 BENCH_ARGS ?=
-PYTEST = TORCH_JAX_CACHE=0 $(BIN)/python -m pytest -n $(JOBS)
+PYTEST = TORCH_JAX_CACHE=1 TORCH_JAX_CACHE_DIR='$(TEST_CACHE)' \
+  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+CONFORMANCE = CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) $(PYTEST) tests/conformance
+REST := --ignore=tests/conformance
 
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 # --- set-up ---------------------------------------------------------------------------------------
 
@@ -52,20 +61,28 @@ example: $(VENV)/.examples  ## diffusers' video pipeline on worker threads (EXAM
 	$(BIN)/python -m examples.video_pipeline $(EXAMPLE_ARGS)
 
 test: $(VENV)/.dev  ## the quick tests
-	$(PYTEST) --ignore=tests/conformance -m "not slow"
+	$(PYTEST) $(REST) -m "not slow"
 
 # --- what a developer runs ------------------------------------------------------------------------
 
 test-all: test test-rest  ## every test: quick, slow and doctests
 
 # pytest ends with 5 when it found nothing to run, which is no failure here.
-test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow tests and doctests
-	$(PYTEST) --ignore=tests/conformance -m slow || [ $$? -eq 5 ]
+test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow, xla_default, doctests
+	$(PYTEST) $(REST) -m slow || [ $$? -eq 5 ]
+	TORCH_JAX_TEST_XLA=default $(PYTEST) $(REST) -m xla_default || [ $$? -eq 5 ]
 	$(PYTEST) --doctest-modules torch_jax || [ $$? -eq 5 ]
 
 # All samples of all operators take hours; SAMPLES=3 takes three of each operator and dtype.
 conformance: $(VENV)/.dev  ## every operator against PyTorch's own database (SAMPLES=3: a part)
-	CONFORMANCE_SAMPLES=$(SAMPLES) $(PYTEST) tests/conformance --dist worksteal
+	$(CONFORMANCE)
+
+test-everything: export TORCH_JAX_TEST_XLA = default
+test-everything: override WEEK =
+test-everything: $(VENV)/.dev  ## all tests, dtypes and samples, XLA as users have it: many hours
+	$(PYTEST) $(REST)
+	$(PYTEST) --doctest-modules torch_jax
+	$(CONFORMANCE)
 
 docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itself
 	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
@@ -81,7 +98,7 @@ lint: $(VENV)/.dev  ## style, types, and the floors of the house
 	$(BIN)/mypy
 
 clean:  ## remove the virtual environment, caches and outputs
-	rm -rf $(VENV) build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest conformance docs bench lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance docs bench lint clean

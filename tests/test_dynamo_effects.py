@@ -105,6 +105,7 @@ def test_outputs_alias_as_in_eager_mode():
     assert_same(y, torch.full((2, 3), 3.0))
 
 
+@pytest.mark.xla_default
 def test_written_memory_is_donated_unless_somebody_else_has_it():
     def function(x):
         x.add_(1)
@@ -130,6 +131,7 @@ def test_written_memory_is_donated_unless_somebody_else_has_it():
     assert_same(x, torch.full((64,), 4.0))
 
 
+@pytest.mark.xla_default
 def test_a_graph_can_be_kept_for_a_second_backward_unless_saved_memory_is_donated():
     def function(x):
         return x.sin().exp().sum()

@@ -561,6 +561,7 @@ def test_the_page_and_the_example(tmp_path):
 # --- HLO ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.xla_default
 @pytest.mark.parametrize("whole", ["function", "module"])
 def test_lower_tells_what_xla_makes(whole):
     model, (x,), _, _ = made("mlp")

@@ -466,6 +466,7 @@ WRITES = {
 }
 
 
+@pytest.mark.xla_default
 @pytest.mark.parametrize("captured", [True, False])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_cache_of_keys_is_written_in_place(write, captured):

@@ -38,6 +38,7 @@ def training() -> tuple[nn.Module, Any]:
     return model, step
 
 
+@pytest.mark.xla_default
 def test_lowering_tells_and_changes_nothing():
     model, step = training()
     before = model.weight.detach().cpu().clone()

@@ -11,6 +11,8 @@ from torch import nn
 
 import torch_jax
 
+pytestmark = pytest.mark.xla_default
+
 
 def ones(*shape: int, **more: Any) -> torch.Tensor:
     return torch.ones(*(shape or (3,)), device="jax", **more)

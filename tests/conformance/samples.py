@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.conformance.report import WEEK
 
 DTYPES = (
     torch.float32,
@@ -30,6 +33,10 @@ DTYPES = (
 LIMIT = int(os.environ.get("CONFORMANCE_SAMPLES", "0"))
 
 
+# What an entry is asked for in any week, and how many other dtypes in turn.
+ALWAYS = (torch.float32, torch.int64)
+CHANGING = 1
+
 # Entries whose tensor arguments but the first live on the CPU, whatever device the first is on.
 _ON_HOST = ("tensor_split",)
 
@@ -45,9 +52,20 @@ def entries() -> list[Any]:
     return op_db
 
 
-def cases() -> list[tuple[Any, torch.dtype]]:
-    """Every entry with every dtype of :data:`DTYPES` that the CPU supports."""
-    return [(e, d) for e in op_db for d in DTYPES if d in e.supported_dtypes("cpu")]
+def dtypes(entry: Any) -> list[torch.dtype]:
+    """Those of :data:`DTYPES` that the CPU supports."""
+    return [dtype for dtype in DTYPES if dtype in entry.supported_dtypes("cpu")]
+
+
+def due(entry: Any, week: str = WEEK) -> list[torch.dtype]:
+    """The dtypes that the entry is asked for in a week: all of them where ``week`` is empty."""
+    supported = dtypes(entry)
+    if not week:
+        return supported
+    others = [dtype for dtype in supported if dtype not in ALWAYS]
+    first = (zlib.crc32(entry.full_name.encode()) + int(week)) * CHANGING
+    chosen = {others[(first + step) % len(others)] for step in range(CHANGING) if others}
+    return [dtype for dtype in supported if dtype in ALWAYS or dtype in chosen]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 import torch_jax
 from tests.conformance.agreement import assert_agree
 from tests.conformance.checks import detached, reference, told_apart
-from tests.conformance.samples import DTYPES, entries, on, outcome, samples, tensors
+from tests.conformance.samples import dtypes, entries, on, outcome, samples, tensors
 from tests.conformance.unique import is_random
 from torch_jax.memory import storage, transfer
 
@@ -135,9 +135,7 @@ def found_in(arguments: Any) -> list[torch.Tensor]:
 
 def first_sample(entry: Any) -> Any:
     """The first sample of strided tensors that the CPU takes; None where there is none."""
-    for dtype in DTYPES:
-        if dtype not in entry.supported_dtypes("cpu"):
-            continue
+    for dtype in dtypes(entry):
         for sample in samples(entry, dtype, everything=True):
             result, error = outcome(_apply(entry), on("cpu", detached(sample)))
             strided = all(t.layout is torch.strided for t in found_in((detached(sample), result)))

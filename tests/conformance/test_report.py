@@ -1,0 +1,41 @@
+"""The weeks ask for all dtypes in turn, and the targets are those of what was asked."""
+
+from __future__ import annotations
+
+import doctest
+
+from tests.conformance import report, samples
+from tests.conformance.report import Count
+
+
+def test_a_week_asks_for_three_dtypes_and_seven_weeks_for_all():
+    for entry in samples.entries():
+        supported = samples.dtypes(entry)
+        weeks = [samples.due(entry, str(week)) for week in range(2968, 2975)]
+        assert {dtype for due in weeks for dtype in due} == set(supported)
+        assert all(set(due) >= set(samples.ALWAYS) & set(supported) for due in weeks)
+        assert all(bool(due) is bool(supported) for due in weeks)
+        assert all(len(due) <= len(samples.ALWAYS) + samples.CHANGING for due in weeks)
+        assert samples.due(entry, "") == supported
+
+
+def test_different_entries_begin_with_different_dtypes():
+    asked = [dtype for entry in samples.entries() for dtype in samples.due(entry, "2968")]
+    assert all(asked.count(dtype) > 40 for dtype in samples.DTYPES)
+
+
+def test_a_target_is_missed_by_more_than_it_lets_fail():
+    rows = {"views": Count(198, 200, 0, 0), "backward": Count(97, 100, 0, 0)}
+    assert report.missed(rows, part=False) == report.missed(rows, part=True) == ["backward"]
+
+
+def test_of_a_part_of_the_cases_one_may_fail():
+    one, two = {"forward bool": Count(59, 60, 0, 0)}, {"forward bool": Count(58, 60, 0, 0)}
+    assert report.missed(one, part=False) == ["forward bool"]
+    assert report.missed(one, part=True) == []
+    assert report.missed(two, part=True) == ["forward bool"]
+
+
+def test_the_table_is_as_its_example_shows():
+    found = doctest.testmod(report)
+    assert found.attempted and not found.failed
