@@ -25,7 +25,7 @@ class Setting(NamedTuple):
     def parse(self, text: str) -> Any:
         """Turn the text of an environment variable into a value of the default's type.
 
-        Nothing is off where the setting is a switch, and the default elsewhere.
+        An empty text switches a switch off, and means the default for every other setting.
         """
         kind: Callable[[str], Any] = type(self.default)
         if kind is bool:

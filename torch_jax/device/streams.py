@@ -42,7 +42,7 @@ class Stream(_STREAM):
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **_ignored: Any) -> Any:
-        """Make one; ``priority`` has nothing to come before."""
+        """Make one; ``priority`` is accepted and ignored, since there is one stream."""
         errors.check_ordinal(torch.device(device or pytorch.DEVICE_TYPE))
         of_device = {"device_index": 0, "device_type": int(pytorch.PRIVATE_USE1)}
         return super().__new__(cls, stream_id=0, **of_device)

@@ -32,7 +32,7 @@ from torch_jax.ops import registry
 _scopes = Scopes("torch_jax overrides")
 _running: ContextVar[tuple[Any, ...]] = ContextVar("torch_jax overrides that run", default=())
 _permanent: dict[Any, list[Override]] = {}
-_changes = 0  # of what is permanent
+_changes = 0  # how often the permanent overrides have changed
 _lock = threading.RLock()
 
 
@@ -192,7 +192,8 @@ def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: d
     """What serves ``op`` where the override is in force."""
     if takes == "torch":
         return _checked(op, function)
-    if ladder.is_composite(op) and not options:  # its gradient is nobody's but the function's
+    # a composite has no backward formula: autograd must see through the function
+    if ladder.is_composite(op) and not options:
         return _checked(op, call_jax.jax_function(function))
     lowering = registry.lowering(variants.table_name(op), function, **options)
     kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))

@@ -53,7 +53,7 @@ _MARKS = (
     (torch.cuda.profiler, "start stop"),
 )
 
-# What asks about the autocast of a device; "cuda" where it is given none.
+# Functions that ask about the autocast of a device, "cuda" where they are given none.
 _AUTOCAST = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype"
 
 _is_enabled: Callable[[], bool] = lambda: False  # noqa: E731
@@ -250,7 +250,7 @@ def _of_autocast(original: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not redirects_cuda():
             return original(*args, **kwargs)
-        if not args or not isinstance(args[0], str):  # of old, about "cuda"
+        if not args or not isinstance(args[0], str):  # the deprecated form without a device type
             args = (_JAX, *args)
         return original(_map(args[0]), *args[1:], **kwargs)
 

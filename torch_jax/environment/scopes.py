@@ -56,12 +56,13 @@ class _BackwardHere(threading.local):
 
 
 _backward_here = _BackwardHere()
-_lock = threading.RLock()  # a generator may be collected, and its block left, while we hold it
+# reentrant: a generator may be collected, which leaves its block, while this thread has the lock
+_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that is not there any more may hold the old one
+    _lock = threading.RLock()  # a thread of the parent may hold the old lock for ever
 
 
 if hasattr(os, "register_at_fork"):
@@ -99,7 +100,7 @@ class Scopes:
         scope = self._find(value, frame)
         if scope is None:
             return
-        scope.is_open = False  # also where a context that we cannot write to has it
+        scope.is_open = False  # contexts that this one cannot write to may hold the scope too
         self._current.set(tuple(s for s in self._current.get() if s.is_open))
         _backward_here.settle()
         self._forget(scope)

@@ -68,7 +68,7 @@ class Exported(exported_file.Exported):
         args, kwargs = pytree.tree_map(_on_device, (args, kwargs))
         try:
             results = self._of_tensors(self._held, *args, **kwargs)
-        except RuntimeError as error:  # with the operator's name around it
+        except RuntimeError as error:  # PyTorch wraps the error, and adds the operator's name
             if isinstance(error.__cause__, ValueError):
                 raise error.__cause__ from None
             raise

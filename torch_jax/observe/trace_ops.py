@@ -64,7 +64,7 @@ class Call:
         self.returned_input = False
         self.children: list[Call] = []
         self.operator: operators.Operator | None = None
-        self.task = -1  # the backward pass in which it was called
+        self.task = -1  # the backward pass that the call belongs to
 
     def walk(self) -> Iterator[Call]:
         """This call and all below it, in order."""
@@ -113,7 +113,7 @@ class Trace:
         return "\n".join(map(str, self.calls))
 
     def __enter__(self) -> Trace:
-        # what PyTorch imports at the first call that a mode sees is no part of that call's time
+        # PyTorch imports modules at the first call under a mode: not part of that call's time
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
         kernel.compile_listeners.append(self._heard_of)
@@ -274,7 +274,7 @@ class _FunctionLevel(TorchFunctionMode):
             call.rung, call.where = "override", operators.place(override.function)
         with self.trace.record(call):
             result = func(*args, **kwargs)
-            # an attribute is no call, unless it runs something
+            # reading an attribute is shown only where the reading runs an operator
             if call.children or not call.name.endswith(("__get__", "__set__")):
                 _note_result(call, result, args, kwargs)
         return result

@@ -46,7 +46,7 @@ def _raise_noted(engine: Any) -> Any:
             pytorch.carry(_KEY, noted)
             try:
                 return super().run_backward(*args, **kwargs)
-            except SystemError:  # it failed without an error
+            except SystemError:  # the engine failed, and its error has been taken away
                 if not noted:
                     raise
                 raise noted.pop(0) from None

@@ -50,7 +50,7 @@ def _stop_daemons(waking: Any) -> None:
 
     deadline = time.monotonic() + _PATIENCE
     lock = getattr(sys.modules.get("torch_jax.capture.jit"), "_LOCK", None)
-    if lock is not None:  # so that none of them has it when it stops
+    if lock is not None:  # a daemon that stops must not hold the lock: this thread may call, too
         lock.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
