@@ -29,7 +29,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import generators
-from torch_jax.memory.storage import is_jax_storage
+from torch_jax.memory.storage import is_jax_storage, tensors_in
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
@@ -193,7 +193,7 @@ class Capture:
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator that the traced function called."""
-        tensors = list(_tensors((*args, *kwargs.values())))
+        tensors = list(tensors_in((args, kwargs)))
         if any(map(is_host, tensors)) or (not tensors and _is_host_factory(kwargs)):
             return self.host.operator(func, args, kwargs)
         return self.on_device(func, args, kwargs)
@@ -203,10 +203,10 @@ class Capture:
         if func is _LIFT_FRESH:  # torch.tensor(..., device="jax"): the data come from Python
             storage = args[0].untyped_storage()
             self._constants[id(storage)] = weakref.ref(storage)
-        for tensor in _tensors((*args, *kwargs.values())):
+        for tensor in tensors_in((args, kwargs)):
             self.see(tensor)
         result = func(*args, **kwargs)
-        for tensor in _tensors((result,)):
+        for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
             if is_jax_storage(storage):
                 self._made[id(storage)] = weakref.ref(storage)
@@ -414,16 +414,6 @@ def _version(tensor: torch.Tensor) -> int:
 def _is_host_factory(kwargs: dict[str, Any]) -> bool:
     device = kwargs.get("device")
     return device is None or device.type == "cpu"
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
 
 
 def _no_modes() -> Any:

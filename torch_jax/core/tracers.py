@@ -111,7 +111,7 @@ def user_line() -> str:
 
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
     """The error for an operator that was called under a trace and needs values."""
-    name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name}".removesuffix(".")
+    name = op.name().removeprefix("aten::")
     instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
     return _remembered(
         f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "

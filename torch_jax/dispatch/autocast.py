@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from torch_jax._private import pytorch
 from torch_jax.dispatch import transformer_fast_paths  # noqa: F401, enters kernels
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
-from torch_jax.memory.storage import memory_if_any
+from torch_jax.memory.storage import memory_if_any, tensors_in
 
 # Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
 POLICIES = {
@@ -133,7 +133,7 @@ def widest(op: Any) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with pytorch.no_autocast():
-            return _call_in(_widest((args, kwargs.values())), op, args, kwargs)
+            return _call_in(_widest((args, kwargs)), op, args, kwargs)
 
     return call
 
@@ -201,7 +201,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _widest(values: Any) -> torch.dtype:
     result = region = _region_dtype()
-    for tensor in _tensors(values):
+    for tensor in tensors_in(values):
         if not is_eligible(tensor):
             continue
         if tensor.dtype is torch.float32:
@@ -212,14 +212,6 @@ def _widest(values: Any) -> torch.dtype:
                 "cast it to the region's dtype or to float32"
             )
     return result
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif not isinstance(value, str) and hasattr(value, "__iter__"):
-        for one in value:
-            yield from _tensors(one)
 
 
 class _Cast(NamedTuple):

@@ -155,6 +155,4 @@ def _any_traced(operands: Iterable[Any]) -> bool:
 
 def _array(value: Any) -> Any:
     """An operand or result as an array; Python numbers stay what they are."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return transfer.value_of(value) if is_jax(value) else transfer.array_of(value)
+    return transfer.as_array(value) if isinstance(value, torch.Tensor) else value

@@ -110,8 +110,7 @@ def is_composite(op: Any) -> bool:
 
 def _has_kernel(op: Any, key: str) -> bool:
     """Whether PyTorch has a kernel of the overload for a dispatch key."""
-    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    return pytorch.has_kernel(name, key)
+    return pytorch.has_kernel(op.name(), key)
 
 
 def _register_table(library: Any, name: str) -> None:

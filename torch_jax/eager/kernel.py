@@ -405,8 +405,7 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
 
 def _sees_conj(op: Any) -> bool:
     """Whether conjugated views reach the kernel: PyTorch resolves them for all but a few."""
-    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    return pytorch.has_kernel(name, "Conjugate") or pytorch.has_kernel(name, "Negative")
+    return any(pytorch.has_kernel(op.name(), key) for key in ("Conjugate", "Negative"))
 
 
 def _is_lazy(value: Any) -> bool:

@@ -155,7 +155,7 @@ def export(
         with runner.running(draws, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
-    weights = {name: _array(tensor) for name, tensor in tensors.items()}
+    weights = {name: transfer.as_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments.shapes, arguments.static, platforms)
 
 
@@ -357,7 +357,7 @@ def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
     """
     again = functools.partial(_plain, array=array)
     if isinstance(value, torch.Tensor):
-        return (array or _array)(value)
+        return (array or transfer.as_array)(value)
     if value is None or isinstance(value, jax.Array):
         return value
     if isinstance(value, bool | int | float | complex):
@@ -372,10 +372,6 @@ def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
         f"the model returns a {type(value).__name__}, which cannot be exported: return tensors in "
         "dicts, lists and tuples"
     )
-
-
-def _array(tensor: torch.Tensor) -> jax.Array:
-    return transfer.value_of(tensor) if is_jax(tensor) else transfer.array_of(tensor.detach())
 
 
 def _host(value: Any) -> Any:
