@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax._private import pytorch
 from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
-from torch_jax.compiler import program
+from torch_jax.compiler import jaxpr
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
@@ -156,7 +156,7 @@ class Capture:
         with x64():
             aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
         entry = Input(kind, source, aval, **more)
-        entry.tracer = program.new_input(self.trace, len(self.inputs), aval)
+        entry.tracer = jaxpr.new_input(self.trace, len(self.inputs), aval)
         self.inputs.append(entry)
         return entry.tracer
 
@@ -327,7 +327,7 @@ class Capture:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
-        self.trace = program.current_trace()
+        self.trace = jaxpr.current_trace()
         ACTIVE.capture = self
         no_dynamo = pytorch.dynamo_stance("force_eager")
         try:

@@ -19,9 +19,8 @@ from jax.extend import core
 from torch.autograd.function import once_differentiable
 
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.outer_backward import Cut
 from torch_jax.capture.state.places import PLAIN, same
-from torch_jax.compiler import program
+from torch_jax.compiler import jaxpr
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
@@ -145,29 +144,29 @@ class _Body:
             closed = jax.make_jaxpr(lambda: self._run(capture, draws, differentiate))()
         self.draws = draws.end()
         avals = self._avals(values)
-        whole = program.with_inputs(closed, avals)
+        whole = jaxpr.with_inputs(closed, avals)
         outputs = 1 + len(self.written)
         first = len(values) + 1
-        at = program.position(closed, first)  # the end, where there is no gradient
-        self.cut = Cut(whole, at, outputs, first, int(differentiate), again=self.remat)
+        at = jaxpr.position(closed, first)  # the end, where there is no gradient
+        self.cut = jaxpr.Cut(whole, at, outputs, first, int(differentiate), again=self.remat)
         self.forward = core.jaxpr_as_fun(self.cut.forward)
         self.backward = core.jaxpr_as_fun(self.cut.backward)
 
     def _avals(self, values: list[_Value]) -> list[Any]:
-        avals = [program.Aval(v.shape, jnp.dtype(to_jax(v.dtype))) for v in values]
-        words = program.Aval((4,), jnp.dtype(np.uint32))
+        avals = [jaxpr.Aval(v.shape, jnp.dtype(to_jax(v.dtype))) for v in values]
+        words = jaxpr.Aval((4,), jnp.dtype(np.uint32))
         return [*avals, words, *(avals[:1] if self._count else [])]
 
     def _run(self, capture: Any, draws: Any, differentiate: bool) -> list[Any]:
-        trace = program.current_trace()
+        trace = jaxpr.current_trace()
         self._count = 0
         tensors = []
         for index, value in enumerate(self.values):
-            aval = program.Aval(value.shape, jnp.dtype(to_jax(value.dtype)))
-            tensor = storage.wrap(program.new_input(trace, index, aval), value.dtype)
+            aval = jaxpr.Aval(value.shape, jnp.dtype(to_jax(value.dtype)))
+            tensor = storage.wrap(jaxpr.new_input(trace, index, aval), value.dtype)
             tensors.append(tensor.requires_grad_() if value.wanted and differentiate else tensor)
-        words = program.Aval((4,), jnp.dtype(np.uint32))
-        draws.begin(program.new_input(trace, len(self.values), words))
+        words = jaxpr.Aval((4,), jnp.dtype(np.uint32))
+        draws.begin(jaxpr.new_input(trace, len(self.values), words))
         with torch.set_grad_enabled(differentiate), capture.watching_inside():
             x, state, args = self._arguments(tensors)
             before = [memory_of(t) for t in tensors]
@@ -193,8 +192,8 @@ class _Body:
 
     def _gradients(self, trace: Any, y: torch.Tensor, tensors: list[torch.Tensor]) -> list[Any]:
         self._count = 1
-        aval = program.Aval(tuple(y.shape), jnp.dtype(to_jax(y.dtype)))
-        given = storage.wrap(program.new_input(trace, len(tensors) + 1, aval), y.dtype)
+        aval = jaxpr.Aval(tuple(y.shape), jnp.dtype(to_jax(y.dtype)))
+        given = storage.wrap(jaxpr.new_input(trace, len(tensors) + 1, aval), y.dtype)
         wanted = [t for t, v in zip(tensors, self.values, strict=True) if v.wanted]
         found = torch.autograd.grad(y, wanted, given, allow_unused=True, materialize_grads=True)
         return [transfer.value_of(g) for g in found]

@@ -1,9 +1,4 @@
-"""From a trace to an executable: its inputs are found while it runs, and gathered afterwards.
-
-While a function is traced, each storage that is met for the first time becomes an input: an
-equation ``x = input[index]`` without operands. When the trace is over these equations are taken
-out of the jaxpr and their variables made its arguments, in order.
-"""
+"""From a jaxpr to an executable; equal programs of one process share one."""
 
 from __future__ import annotations
 
@@ -21,55 +16,6 @@ from jax.extend import core
 
 from torch_jax import config
 from torch_jax.core.x64 import x64
-
-Jaxpr = Any
-Aval = jax.core.ShapedArray
-
-_input = core.Primitive("input")
-_input.def_abstract_eval(lambda *, index, aval: aval)
-
-
-def new_input(trace: Any, index: int, aval: Aval) -> jax.Array:
-    """A tracer of the outermost trace that stands for input ``index``."""
-    with core.set_current_trace(trace), x64():
-        return _input.bind(index=index, aval=aval)
-
-
-def current_trace() -> Any:
-    """JAX's innermost trace on this thread."""
-    with core.take_current_trace() as trace:
-        return trace
-
-
-def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
-    """The closed jaxpr with its ``input`` equations turned into arguments, in order of index."""
-    inner = closed.jaxpr
-    found = {e.params["index"]: e.outvars[0] for e in inner.eqns if e.primitive is _input}
-    unused = core.gensym()
-    invars = [found.get(i) or unused(aval) for i, aval in enumerate(avals)]
-    eqns = [e for e in inner.eqns if e.primitive is not _input]
-    jaxpr = core.Jaxpr(
-        inner.constvars, invars, inner.outvars, eqns, inner.effects, without_names(inner)
-    )
-    return core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def position(closed: Any, index: int) -> int:
-    """How many equations stand before the one of input ``index``, other inputs not counted."""
-    count = 0
-    for eqn in closed.jaxpr.eqns:
-        if eqn.primitive is not _input:
-            count += 1
-        elif eqn.params["index"] == index:
-            break
-    return count
-
-
-def without_names(jaxpr: Jaxpr) -> Any:
-    """Debug information that claims no names for arguments and results."""
-    info = jaxpr.debug_info
-    replace = getattr(info, "_replace", None)
-    return replace(arg_names=None, result_paths=None) if replace else info
 
 
 class Program:
