@@ -196,7 +196,7 @@ def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: d
         return _checked(op, call_jax.jax_function(function))
     lowering = registry.lowering(variants.table_name(op), function, **options)
     kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
-    ladder.others.add(kernel)
+    ladder.override_kernels.add(kernel)
     return kernel.call
 
 

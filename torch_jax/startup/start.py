@@ -17,10 +17,10 @@ def start() -> None:
     process_exit.install(waking.LOCK)
     _import_jax()
     from torch_jax.compiler import disk_cache
-    from torch_jax.dispatch import ladder
+    from torch_jax.dispatch import registration
     from torch_jax.patches import modules
 
-    ladder.install()
+    registration.install()
     modules.install()
     hook_errors.install()
     disk_cache.install()
