@@ -53,7 +53,7 @@ def _no_state_is_left():
     before = list(kernel.compile_listeners)
     yield
     assert kernel.compile_listeners == before
-    assert ACTIVE.traces == ()
+    assert ACTIVE.call_trees == ()
     assert pytorch.function_modes() == pytorch.dispatch_modes() == 0
 
 

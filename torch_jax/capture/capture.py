@@ -25,7 +25,7 @@ from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
 from torch_jax.compiler import jaxpr
 from torch_jax.core import tracers
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, Tracer
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import generators
@@ -123,8 +123,10 @@ class BodyDraws:
         return jnp.stack([jnp.asarray(w) for w in words])
 
 
-class Capture:
+class Capture(Tracer):
     """The state of one trace."""
+
+    is_whole_function = True
 
     def __init__(self) -> None:
         self.trace: Any = None
@@ -235,7 +237,7 @@ class Capture:
         if origin is None:
             return generators.words(seed, offset)
         with x64():
-            return moved_on(origin.tracer, offset - origin.offset)
+            return generators.words_later(origin.tracer, offset - origin.offset)
 
     def body_draws(self) -> BodyDraws:
         """The default generator's draws in a loop's body."""
@@ -328,13 +330,13 @@ class Capture:
     def active(self) -> Iterator[None]:
         """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
         self.trace = jaxpr.current_trace()
-        ACTIVE.capture = self
+        ACTIVE.tracer = self
         no_dynamo = pytorch.dynamo_stance("force_eager")
         try:
             with torch.autograd.set_multithreading_enabled(False), no_dynamo, self._mode:
                 yield
         finally:
-            ACTIVE.capture = None
+            ACTIVE.tracer = None
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
@@ -352,12 +354,12 @@ class Capture:
 @contextmanager
 def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
-    capture, ACTIVE.capture = ACTIVE.capture, None
+    capture, ACTIVE.tracer = ACTIVE.tracer, None
     try:
         with unwatched(), pytorch.outside_of_traces(), _no_modes():
             yield
     finally:
-        ACTIVE.capture = capture
+        ACTIVE.tracer = capture
 
 
 @contextmanager
@@ -388,16 +390,6 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unwatched():
             return self.capture.operator(func, args, kwargs or {})
-
-
-def moved_on(words: Any, steps: int) -> Any:
-    """Key words ``[seed high, seed low, offset high, offset low]`` so many draws later."""
-    if steps == 0:
-        return words
-    wide = words.astype(jnp.uint64)
-    offset = (wide[2] << 32 | wide[3]) + np.uint64(steps % (1 << 64))
-    parts = [offset >> 32, offset & np.uint64(0xFFFFFFFF)]
-    return jnp.concatenate([words[:2], jnp.stack(parts).astype(jnp.uint32)])
 
 
 def _cpu_state() -> Callable[[], Any]:

@@ -18,10 +18,9 @@ from jax import lax
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
-from torch_jax.capture.capture import Capture
 from torch_jax.capture.state.places import PLAIN, same
 from torch_jax.compiler import jaxpr
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.memory.dtypes import to_jax
@@ -52,21 +51,21 @@ def scan_layers(
     True
     """
     modules = list(modules)
-    if not isinstance(ACTIVE.capture, Capture) or not modules or not is_jax(x):
+    if not in_whole_function() or not modules or not is_jax(x):
         for module in modules:
             x = module(x, *args)
         return x
     _check_alike(modules)
     for module in modules:
         for name, part in module.named_modules():
-            ACTIVE.capture.watch.add_root(part, f"layer {name}".strip())
+            ACTIVE.tracer.watch.add_root(part, f"layer {name}".strip())
     parameters = [dict(module.named_parameters()) for module in modules]
     buffers = [dict(module.named_buffers()) for module in modules]
     stacks = [torch.stack([p[name] for p in parameters]) for name in parameters[0]]
     state = [torch.stack([b[name] for b in buffers]) for name in buffers[0]]
     extras = [a for a in args if isinstance(a, torch.Tensor)]
     for tensor in (x, *extras):
-        ACTIVE.capture.see(tensor)
+        ACTIVE.tracer.see(tensor)
     body = _Body(modules[0], list(parameters[0]), list(buffers[0]), args, checkpoint)
     result = _Scan.apply(body, len(modules), x, *extras, *stacks, *state)
     y, *written = result if isinstance(result, tuple) else (result,)
@@ -138,7 +137,7 @@ class _Body:
     def trace(self, values: list[_Value], differentiate: bool) -> None:
         """Find the layer's program, and that of its backward pass."""
         self.values = values
-        capture = ACTIVE.capture
+        capture = ACTIVE.tracer
         draws = capture.body_draws()
         with x64():
             closed = jax.make_jaxpr(lambda: self._run(capture, draws, differentiate))()

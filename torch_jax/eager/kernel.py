@@ -326,8 +326,8 @@ class Kernel:
             if tracers.is_traced(
                 ok
             ):  # a trace cannot raise, but torch_jax.jit does when it has run
-                if ACTIVE.capture is not None:
-                    ACTIVE.capture.checks.append((ok, message, kind))
+                if ACTIVE.tracer is not None:
+                    ACTIVE.tracer.checks.append((ok, message, kind))
             elif not bool(ok):
                 raise kind(message)
         arrays = list(arrays)
@@ -430,7 +430,7 @@ def _number(value: Any) -> Any:
         return numbers.traced_array(value)
     if not value or value != value:
         return value
-    if ACTIVE.capture is not None:  # a literal of the program, not a constant given to it
+    if ACTIVE.tracer is not None:  # a literal of the program, not a constant given to it
         return value
     known = (type(value), value)
     array = _numbers.get(known)

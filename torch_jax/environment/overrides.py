@@ -252,7 +252,7 @@ def _switch(op: Any) -> Callable[..., Any]:
         if override is None:
             return before(*args, **kwargs)
         run = functools.partial(override.run, op, args, kwargs)
-        for trace in ACTIVE.traces if above_autograd else ():
+        for trace in ACTIVE.call_trees if above_autograd else ():
             run = functools.partial(trace.overridden, op, args, kwargs, run)
         return run()
 

@@ -35,8 +35,8 @@ from torch_jax.exporting import exported_file
 from torch_jax.exporting import host_constants as constants
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
-from torch_jax.graphs import runner
 from torch_jax.graphs.interpreter import JaxInterpreter
+from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.memory import dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 
@@ -151,8 +151,8 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        draws = runner.Draws(words, mode=constants.Constants())
-        with runner.running(draws, autograd=True), torch.no_grad():
+        run = GraphRun(words, mode=constants.Constants())
+        with running(run, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
     weights = {name: transfer.as_array(tensor) for name, tensor in tensors.items()}

@@ -30,6 +30,7 @@ from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
+from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.memory import generators, geometry, storage, transfer
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax, is_jax_storage
@@ -251,9 +252,9 @@ class Executable:
         def torch_jax_graph(words: Any, *memories: Any) -> list[Any]:
             tensors = _tensors(inputs, memories)
             before = [_memory(tensor) for tensor in tensors]
-            draws = runner.Draws(words)
+            run = GraphRun(words)
             held = dict(zip(self._names, tensors[count:], strict=True))
-            with runner.running(draws):
+            with running(run):
                 results = runner.Runner(self.graph, held).run(*tensors[:count])
             arrays: list[Any] = []
             compiled.results = _specs(results, self._on_host(), tensors, before, arrays)
@@ -261,12 +262,12 @@ class Executable:
             written = [i for i, a in enumerate(after) if a is not before[i]]
             compiled.written = [i for i in written if type(inputs[i]) is _Given]
             compiled.scalars = _by_dtype(inputs, written)
-            compiled.steps = draws.steps
-            compiled.checks = [(message, kind) for _, message, kind in draws.checks]
-            after = _unless_wrong(written, before, after, [ok for ok, _, _ in draws.checks])
+            compiled.steps = run.steps
+            compiled.checks = [(message, kind) for _, message, kind in run.checks]
+            after = _unless_wrong(written, before, after, [ok for ok, _, _ in run.checks])
             arrays += [after[i] for i in compiled.written]
             arrays += [jnp.stack([after[i] for i in group]) for group in compiled.scalars]
-            return [*arrays, *(ok for ok, _, _ in draws.checks)]
+            return [*arrays, *(ok for ok, _, _ in run.checks)]
 
         donated = [at + 1 for at in self._donated]  # the words stand in front
         compiled = _Compiled(

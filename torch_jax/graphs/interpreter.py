@@ -18,7 +18,8 @@ from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
-from torch_jax.graphs import runner as graphs
+from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.graphs.runner import Runner, tensors_of
 from torch_jax.memory import generators, storage
 from torch_jax.memory.transfer import as_array
 
@@ -62,7 +63,7 @@ class JaxInterpreter:
                 f"{type(module).__name__}: make one with torch.fx.symbolic_trace or torch.export"
             )
         self.module = module
-        self._names, held = _by_first_name(graphs.tensors_of(module))
+        self._names, held = _by_first_name(tensors_of(module))
         given = dict(state or {})
         unknown = given.keys() - self._names.keys()
         if unknown:
@@ -105,10 +106,8 @@ class JaxInterpreter:
         held = {name: _given(array) for name, array in state.items()}
         tensors = {name: held[first] for name, first in self._names.items() if first in held}
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
-        draws = graphs.Draws(_words(key), _generator(key))
-        with graphs.running(draws):
-            runner = graphs.Runner(self.module, tensors)
-            result = runner.run(*_positional(self.module, args, kwargs))
+        with running(GraphRun(_words(key), _generator(key))):
+            result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))
             return _arrays(result), {name: as_array(tensor) for name, tensor in held.items()}
 
 

@@ -118,7 +118,7 @@ class Trace:
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
         kernel.compile_listeners.append(self._heard_of)
-        ACTIVE.traces = (*ACTIVE.traces, self)
+        ACTIVE.call_trees = (*ACTIVE.call_trees, self)
         for mode in self._modes:
             mode.__enter__()
         return self
@@ -126,7 +126,7 @@ class Trace:
     def __exit__(self, *exception: Any) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*exception)
-        ACTIVE.traces = tuple(trace for trace in ACTIVE.traces if trace is not self)
+        ACTIVE.call_trees = tuple(trace for trace in ACTIVE.call_trees if trace is not self)
         kernel.compile_listeners.remove(self._heard_of)
         self._flush()
 

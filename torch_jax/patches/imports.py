@@ -134,7 +134,7 @@ def _patch_compiled_control_flow(module: ModuleType) -> None:
         return
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if ACTIVE.capture is None:
+        if ACTIVE.tracer is None:
             return original(fn, args, kwargs)
         from torch_jax.dispatch import control_flow
 
@@ -187,7 +187,7 @@ def _patch_checkpoint(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.capture is not None:
+        if ACTIVE.tracer is not None:
             from torch_jax.capture.training import checkpoint as remat
 
             function = remat.again(function)
