@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -54,6 +55,33 @@ class Program:
             return run(*inputs)
 
         return torch_jax_program
+
+
+# What sys.getrefcount counts for an array that only its storage holds, in ``copy_shared``: the
+# storage, the list of arrays, and the argument of getrefcount itself.
+_ALONE = 3
+
+
+def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -> None:
+    """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
+
+    An executable uses the memory of an array that is donated to it for its results, and the array
+    is gone then. That is right where only the storage that will be given the result has held the
+    array. It is wrong where another storage shares the array, as a clone does until one of the two
+    is written, or where the user has taken the array out of its storage. Reference counts tell.
+    The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at
+    each call.
+
+    Args:
+      arrays: the inputs, each as its storage holds it.
+      donated: the places of those that the executable takes.
+      takes: False copies all of these, for a call that must leave its inputs as they are.
+    """
+    alone = _ALONE if takes else 0
+    for at in donated:
+        if sys.getrefcount(arrays[at]) > alone:
+            with x64():
+                arrays[at] = jnp.array(arrays[at], copy=True)
 
 
 _executables: OrderedDict[bytes, Any] = OrderedDict()

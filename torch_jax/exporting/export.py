@@ -35,8 +35,8 @@ from torch_jax.exporting import exported_file
 from torch_jax.exporting import host_constants as constants
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
-from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 
