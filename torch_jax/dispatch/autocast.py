@@ -57,7 +57,7 @@ POLICIES = {
         addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot
     """,
     "banned": "binary_cross_entropy",
-    # for CUDA, modules do not call these under autocast; they ask about no other device
+    # modules skip these under autocast, but look whether it is on for CUDA only
     "composed": "_native_multi_head_attention _transformer_encoder_layer_fwd",
 }
 
@@ -218,7 +218,7 @@ class _Cast(NamedTuple):
     """A cast weight and what the weight was when it was cast."""
 
     result: torch.Tensor
-    weight: torch.Tensor  # keeps its id, by which it is found, from being given away
+    weight: torch.Tensor  # kept alive, for its id is the key and must not be another tensor's
     version: int
     memory: weakref.ref
 

@@ -29,7 +29,7 @@ from torch_jax.ops.registry import TABLE, Lowering
 
 Call = Callable[..., Any]
 
-# of what PyTorch composes, what is chosen before autograd sees its parts
+# Composites that are replaced before autograd sees what PyTorch would compose them of.
 ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend}
 
 KERNELS_BY_OP: dict[Any, Kernel] = {}  # of the table, and of variants derived from it

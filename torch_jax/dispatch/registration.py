@@ -36,8 +36,8 @@ def install() -> None:
 
 def _candidates() -> Iterator[Any]:
     """Overloads of this torch that the table or a kernel may serve."""
-    # the doors have been registered, or nobody could come here; operators of other libraries may
-    # be imported later, and come by way of the fallback
+    # The doors are registered at `import torch`: they wake the device. Operators of other libraries
+    # may be defined later, and arrive at the fallback.
     names = [name for name in KERNELS if name not in waking.DOORS]
     names += [name for name in TABLE if "::" not in name]
     yield from filter(None, map(variants.overload, names))
@@ -67,7 +67,7 @@ def _own_operators() -> Any:
     library = torch.library.Library("torch_jax", "FRAGMENT")
     library.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
     library.impl("write_", ladder.served(torch.ops.torch_jax.write_.default).call, "PrivateUse1")
-    for key in ("Conjugate", "Negative"):  # it writes the memory as it is; copy_ has seen to it
+    for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
         library.impl("write_", torch.library.fallthrough_kernel, key)
     library.define(call_jax.SCHEMA)
     torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)

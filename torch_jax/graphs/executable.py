@@ -71,7 +71,7 @@ class _Compiled:
         self.run = run
         self.results: list[Any] = []
         self.written: list[int] = []
-        self.scalars: list[list[int]] = []  # those that are written, by dtype
+        self.scalars: list[list[int]] = []  # written scalars of the CPU, by dtype
         self.steps = 0
         self.checks: list[tuple[str, type[Exception]]] = []
 
@@ -103,7 +103,7 @@ class Executable:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
         self._donated = [
-            sum(tensors[:at])  # the place among the memories
+            sum(tensors[:at])  # its place among the memories: numbers have none
             for at in sorted({*donated, *_written(graph, placeholders)})
             if donates and _is_device(placeholders[at])
         ]
@@ -111,7 +111,8 @@ class Executable:
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
         self._names = list(held)
-        with pytorch.no_dispatch_modes():  # AOTAutograd's takes no real tensors
+        # AOTAutograd compiles under a mode that takes no real tensors
+        with pytorch.no_dispatch_modes():
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
         self._is_full = False

@@ -117,7 +117,7 @@ def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
     """
     before, ACTIVE.tracer = ACTIVE.tracer, run
     level: Any = pytorch.below_autograd()
-    if autograd:  # backward passes on this thread, which is the one that traces
+    if autograd:  # a backward pass must run on this thread: the one that traces
         level = torch.autograd.set_multithreading_enabled(False)
     try:
         with pytorch.no_dispatch_modes(), level, _DEVICE, run.watching_inside():

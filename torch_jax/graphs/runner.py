@@ -78,7 +78,7 @@ class Runner(fx.Interpreter):
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A method of a tensor."""
-        if target in ("cpu", "cuda"):
+        if target in ("cpu", "cuda"):  # the graph names devices of the model it was made of
             return args[0]
         args, kwargs = _on_device(args, kwargs)
         if target == "to":
@@ -124,7 +124,7 @@ def _is_device(value: Any) -> bool:
 
 @functools.cache
 def _takes_device(op: OpOverload) -> bool:
-    """Whether an operator is a factory, which makes a tensor of none."""
+    """Whether an operator is a factory, which takes no tensor and makes one."""
     arguments = op._schema.arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return not tensors and any(a.name == "device" for a in arguments)

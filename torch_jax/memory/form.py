@@ -49,13 +49,14 @@ class NewTensor(NamedTuple):
     output: int
     form: Form
     whole: bool  # contiguous, and all of its memory
+    number: int = 0  # which tensor object it is, for executors that name one object twice
 
     @staticmethod
-    def of(output: int, tensor: torch.Tensor) -> NewTensor:
+    def of(output: int, tensor: torch.Tensor, number: int = 0) -> NewTensor:
         """The leaf of a tensor of the trace, whose memory is an output."""
         form = Form.of(tensor)
         whole = storage.is_whole(tensor, storage.memory_of(tensor)) and tensor.numel() > 0
-        return NewTensor(output, form, whole and not (form.conj or form.neg))
+        return NewTensor(output, form, whole and not (form.conj or form.neg), number)
 
     def build(self, outputs: list[Any], storages: dict[int, Any]) -> torch.Tensor:
         """The tensor of one call; ``storages``, by output, is filled: tensors may share one."""
@@ -73,7 +74,7 @@ class NewTensor(NamedTuple):
 class InputView(NamedTuple):
     """A new tensor over the memory of an input."""
 
-    input: int
+    input: Any  # as the executor names its inputs
     form: Form
 
 
