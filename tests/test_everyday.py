@@ -284,7 +284,7 @@ def test_an_unsupported_operator_names_itself_its_arguments_and_the_remedy():
 
 def test_cpu_fallback_warns_once_and_is_counted():
     from torch_jax import config
-    from torch_jax.dispatch import ladder
+    from torch_jax.dispatch import cpu
 
     library = torch.library.Library("everyday2", "FRAGMENT")
     library.define("host_only(Tensor x) -> Tensor")
@@ -296,7 +296,7 @@ def test_cpu_fallback_warns_once_and_is_counted():
         with pytest.warns(UserWarning, match="runs on the CPU"):
             assert torch.ops.everyday2.host_only(x).tolist() == [2.0, 2.0]
         torch.ops.everyday2.host_only(x)
-        assert ladder.CPU_FALLBACKS["everyday2.host_only.default"] == 2
+        assert cpu.FALLBACKS["everyday2.host_only.default"] == 2
     finally:
         config.set("cpu_fallback", before)
 

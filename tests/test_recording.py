@@ -53,7 +53,7 @@ def _no_state_is_left():
     before = list(kernel.compile_listeners)
     yield
     assert kernel.compile_listeners == before
-    assert ACTIVE.traces == ()
+    assert ACTIVE.call_trees == ()
     assert pytorch.function_modes() == pytorch.dispatch_modes() == 0
 
 
@@ -85,7 +85,7 @@ def test_what_an_operator_is_composed_of_is_below_it(x):
     assert tree(trace.calls) == [("aten.empty_like.default", ["aten.empty_strided.default"])]
     assert [call.rung for call in trace] == ["composite", "kernel"]
     trace = traced(torch.ops.aten.alias_copy.default, x)
-    assert trace.calls[0].rung == "decomposition" and trace.calls[0].children
+    assert trace.calls[0].rung == "composite" and trace.calls[0].children
 
 
 def test_what_an_operator_above_autograd_is_composed_of_in_inference_mode(x):

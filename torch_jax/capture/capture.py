@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax._private import pytorch
 from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
-from torch_jax.compiler import program
+from torch_jax.compiler import jaxpr
 from torch_jax.core import tracers
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, Tracer
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import generators
-from torch_jax.memory.storage import is_jax_storage
+from torch_jax.memory.storage import is_jax_storage, tensors_in
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
@@ -123,8 +123,10 @@ class BodyDraws:
         return jnp.stack([jnp.asarray(w) for w in words])
 
 
-class Capture:
+class Capture(Tracer):
     """The state of one trace."""
+
+    is_whole_function = True
 
     def __init__(self) -> None:
         self.trace: Any = None
@@ -156,7 +158,7 @@ class Capture:
         with x64():
             aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
         entry = Input(kind, source, aval, **more)
-        entry.tracer = program.new_input(self.trace, len(self.inputs), aval)
+        entry.tracer = jaxpr.new_input(self.trace, len(self.inputs), aval)
         self.inputs.append(entry)
         return entry.tracer
 
@@ -193,7 +195,7 @@ class Capture:
 
     def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an operator that the traced function called."""
-        tensors = list(_tensors((*args, *kwargs.values())))
+        tensors = list(tensors_in((args, kwargs)))
         if any(map(is_host, tensors)) or (not tensors and _is_host_factory(kwargs)):
             return self.host.operator(func, args, kwargs)
         return self.on_device(func, args, kwargs)
@@ -203,10 +205,10 @@ class Capture:
         if func is _LIFT_FRESH:  # torch.tensor(..., device="jax"): the data come from Python
             storage = args[0].untyped_storage()
             self._constants[id(storage)] = weakref.ref(storage)
-        for tensor in _tensors((*args, *kwargs.values())):
+        for tensor in tensors_in((args, kwargs)):
             self.see(tensor)
         result = func(*args, **kwargs)
-        for tensor in _tensors((result,)):
+        for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
             if is_jax_storage(storage):
                 self._made[id(storage)] = weakref.ref(storage)
@@ -235,7 +237,7 @@ class Capture:
         if origin is None:
             return generators.words(seed, offset)
         with x64():
-            return moved_on(origin.tracer, offset - origin.offset)
+            return generators.words_later(origin.tracer, offset - origin.offset)
 
     def body_draws(self) -> BodyDraws:
         """The default generator's draws in a loop's body."""
@@ -327,14 +329,14 @@ class Capture:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
-        self.trace = program.current_trace()
-        ACTIVE.capture = self
+        self.trace = jaxpr.current_trace()
+        ACTIVE.tracer = self
         no_dynamo = pytorch.dynamo_stance("force_eager")
         try:
             with torch.autograd.set_multithreading_enabled(False), no_dynamo, self._mode:
                 yield
         finally:
-            ACTIVE.capture = None
+            ACTIVE.tracer = None
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
@@ -352,12 +354,12 @@ class Capture:
 @contextmanager
 def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
-    capture, ACTIVE.capture = ACTIVE.capture, None
+    capture, ACTIVE.tracer = ACTIVE.tracer, None
     try:
         with unwatched(), pytorch.outside_of_traces(), _no_modes():
             yield
     finally:
-        ACTIVE.capture = capture
+        ACTIVE.tracer = capture
 
 
 @contextmanager
@@ -390,16 +392,6 @@ class _Mode(TorchDispatchMode):
             return self.capture.operator(func, args, kwargs or {})
 
 
-def moved_on(words: Any, steps: int) -> Any:
-    """Key words ``[seed high, seed low, offset high, offset low]`` so many draws later."""
-    if steps == 0:
-        return words
-    wide = words.astype(jnp.uint64)
-    offset = (wide[2] << 32 | wide[3]) + np.uint64(steps % (1 << 64))
-    parts = [offset >> 32, offset & np.uint64(0xFFFFFFFF)]
-    return jnp.concatenate([words[:2], jnp.stack(parts).astype(jnp.uint32)])
-
-
 def _cpu_state() -> Callable[[], Any]:
     """What puts the CPU's generator back to where it stands."""
     generator = torch.default_generator
@@ -414,16 +406,6 @@ def _version(tensor: torch.Tensor) -> int:
 def _is_host_factory(kwargs: dict[str, Any]) -> bool:
     device = kwargs.get("device")
     return device is None or device.type == "cpu"
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())
 
 
 def _no_modes() -> Any:

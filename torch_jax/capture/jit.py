@@ -173,13 +173,13 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function, compiled."""
-        if ACTIVE.capture is not None or not pytorch.is_outside_traces():
+        if ACTIVE.tracer is not None or not pytorch.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
         with _LOCK:
-            if not ACTIVE.traces:
+            if not ACTIVE.call_trees:
                 return self._run(args, kwargs)
             with ExitStack() as traces:
-                for trace in ACTIVE.traces:
+                for trace in ACTIVE.call_trees:
                     traces.enter_context(trace.compiled_function(self.record.name))
                 return self._run(args, kwargs)
 

@@ -16,6 +16,7 @@ import torch
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
+from torch_jax.compiler.jaxpr import Cut
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
@@ -92,52 +93,6 @@ def _array(capture: Any, gradient: torch.Tensor) -> jax.Array:
 def _wrapped(array: jax.Array, form: Form) -> torch.Tensor:
     tensor = storage.wrap(array, form.dtype)
     return storage.restride(tensor, form.size, form.stride, form.offset)
-
-
-class Cut:
-    """A jaxpr of forward and backward pass, cut in two.
-
-    Attributes:
-      forward: gives the forward outputs, then what the backward pass needs that is no input.
-      backward: takes the inputs that it needs, the former, and the gradients.
-      kept: the indices of the inputs that it needs.
-    """
-
-    def __init__(
-        self, closed: Any, at: int, outputs: int, first: int, count: int, again: bool = False
-    ):
-        """Cut at an equation; ``outputs`` are the forward pass's, ``count`` inputs from ``first``
-        on are gradients. With ``again`` the backward pass computes the forward pass once more.
-        """
-        jaxpr = closed.jaxpr
-        given = jaxpr.invars[first : first + count]
-        ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
-        front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
-        wanted = jaxpr.outvars[outputs:]
-        made = set() if again else {v for eqn in front for v in eqn.outvars}
-        needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
-        inputs = set(ours)
-        taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
-        self.kept = [ours.index(v) for v in taken]
-        residuals = list(needed)
-        self.residuals = len(residuals)
-        self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
-        self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
-
-
-def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    used = [v for eqn in eqns for v in eqn.invars] + list(outvars)
-    return [v for v in used if not isinstance(v, core.Literal)]
-
-
-def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
-    from torch_jax.compiler.program import without_names
-
-    jaxpr = closed.jaxpr
-    return core.ClosedJaxpr(
-        core.Jaxpr(jaxpr.constvars, invars, outvars, eqns, jaxpr.effects, without_names(jaxpr)),
-        closed.consts,
-    )
 
 
 class Backward:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
@@ -19,7 +17,7 @@ from torch_jax.capture.outer_backward import Backward, Connected, Pullback
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.state.places import put
 from torch_jax.capture.templates import Call, Template
-from torch_jax.compiler.program import Program
+from torch_jax.compiler.program import Program, copy_shared
 from torch_jax.core import errors, policies
 from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError
@@ -30,7 +28,6 @@ from torch_jax.memory.storage import is_jax
 if TYPE_CHECKING:
     from torch_jax.capture.tracing import Tracing
 
-_ALONE = 3  # references to an array that only its storage holds, while a call counts them
 _NO_NUMBERS = np.zeros(0)
 
 
@@ -243,16 +240,13 @@ class Traced:
         """
         storages = self._storages + [leaves[i].untyped_storage() for i in self._leaf_of]
         arrays = [memory.array for memory in storages]
-        alone = _ALONE if self.donates else 0
-        shared = [at for at in self._donated if sys.getrefcount(arrays[at]) > alone]
+        copy_shared(arrays, self._donated, self.donates)
         arrays += [env[slot] for slot in self._host_slots]
         arrays += words
         numbers = _NO_NUMBERS
         if self.number_slots:
             numbers = np.array([env[slot] for slot in self.number_slots], np.float64)
         with x64():
-            for at in shared:  # another storage, or the user, holds the array too
-                arrays[at] = jnp.array(arrays[at], copy=True)
             try:
                 outputs = self.program.call(numbers, *arrays)
             except (TypeError, ValueError) as error:

@@ -18,11 +18,9 @@ from jax import lax
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
-from torch_jax.capture.capture import Capture
-from torch_jax.capture.outer_backward import Cut
 from torch_jax.capture.state.places import PLAIN, same
-from torch_jax.compiler import program
-from torch_jax.core.active import ACTIVE
+from torch_jax.compiler import jaxpr
+from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 from torch_jax.memory.dtypes import to_jax
@@ -53,21 +51,21 @@ def scan_layers(
     True
     """
     modules = list(modules)
-    if not isinstance(ACTIVE.capture, Capture) or not modules or not is_jax(x):
+    if not in_whole_function() or not modules or not is_jax(x):
         for module in modules:
             x = module(x, *args)
         return x
     _check_alike(modules)
     for module in modules:
         for name, part in module.named_modules():
-            ACTIVE.capture.watch.add_root(part, f"layer {name}".strip())
+            ACTIVE.tracer.watch.add_root(part, f"layer {name}".strip())
     parameters = [dict(module.named_parameters()) for module in modules]
     buffers = [dict(module.named_buffers()) for module in modules]
     stacks = [torch.stack([p[name] for p in parameters]) for name in parameters[0]]
     state = [torch.stack([b[name] for b in buffers]) for name in buffers[0]]
     extras = [a for a in args if isinstance(a, torch.Tensor)]
     for tensor in (x, *extras):
-        ACTIVE.capture.see(tensor)
+        ACTIVE.tracer.see(tensor)
     body = _Body(modules[0], list(parameters[0]), list(buffers[0]), args, checkpoint)
     result = _Scan.apply(body, len(modules), x, *extras, *stacks, *state)
     y, *written = result if isinstance(result, tuple) else (result,)
@@ -139,35 +137,35 @@ class _Body:
     def trace(self, values: list[_Value], differentiate: bool) -> None:
         """Find the layer's program, and that of its backward pass."""
         self.values = values
-        capture = ACTIVE.capture
+        capture = ACTIVE.tracer
         draws = capture.body_draws()
         with x64():
             closed = jax.make_jaxpr(lambda: self._run(capture, draws, differentiate))()
         self.draws = draws.end()
         avals = self._avals(values)
-        whole = program.with_inputs(closed, avals)
+        whole = jaxpr.with_inputs(closed, avals)
         outputs = 1 + len(self.written)
         first = len(values) + 1
-        at = program.position(closed, first)  # the end, where there is no gradient
-        self.cut = Cut(whole, at, outputs, first, int(differentiate), again=self.remat)
+        at = jaxpr.position(closed, first)  # the end, where there is no gradient
+        self.cut = jaxpr.Cut(whole, at, outputs, first, int(differentiate), again=self.remat)
         self.forward = core.jaxpr_as_fun(self.cut.forward)
         self.backward = core.jaxpr_as_fun(self.cut.backward)
 
     def _avals(self, values: list[_Value]) -> list[Any]:
-        avals = [program.Aval(v.shape, jnp.dtype(to_jax(v.dtype))) for v in values]
-        words = program.Aval((4,), jnp.dtype(np.uint32))
+        avals = [jaxpr.Aval(v.shape, jnp.dtype(to_jax(v.dtype))) for v in values]
+        words = jaxpr.Aval((4,), jnp.dtype(np.uint32))
         return [*avals, words, *(avals[:1] if self._count else [])]
 
     def _run(self, capture: Any, draws: Any, differentiate: bool) -> list[Any]:
-        trace = program.current_trace()
+        trace = jaxpr.current_trace()
         self._count = 0
         tensors = []
         for index, value in enumerate(self.values):
-            aval = program.Aval(value.shape, jnp.dtype(to_jax(value.dtype)))
-            tensor = storage.wrap(program.new_input(trace, index, aval), value.dtype)
+            aval = jaxpr.Aval(value.shape, jnp.dtype(to_jax(value.dtype)))
+            tensor = storage.wrap(jaxpr.new_input(trace, index, aval), value.dtype)
             tensors.append(tensor.requires_grad_() if value.wanted and differentiate else tensor)
-        words = program.Aval((4,), jnp.dtype(np.uint32))
-        draws.begin(program.new_input(trace, len(self.values), words))
+        words = jaxpr.Aval((4,), jnp.dtype(np.uint32))
+        draws.begin(jaxpr.new_input(trace, len(self.values), words))
         with torch.set_grad_enabled(differentiate), capture.watching_inside():
             x, state, args = self._arguments(tensors)
             before = [memory_of(t) for t in tensors]
@@ -193,8 +191,8 @@ class _Body:
 
     def _gradients(self, trace: Any, y: torch.Tensor, tensors: list[torch.Tensor]) -> list[Any]:
         self._count = 1
-        aval = program.Aval(tuple(y.shape), jnp.dtype(to_jax(y.dtype)))
-        given = storage.wrap(program.new_input(trace, len(tensors) + 1, aval), y.dtype)
+        aval = jaxpr.Aval(tuple(y.shape), jnp.dtype(to_jax(y.dtype)))
+        given = storage.wrap(jaxpr.new_input(trace, len(tensors) + 1, aval), y.dtype)
         wanted = [t for t, v in zip(tensors, self.values, strict=True) if v.wanted]
         found = torch.autograd.grad(y, wanted, given, allow_unused=True, materialize_grads=True)
         return [transfer.value_of(g) for g in found]

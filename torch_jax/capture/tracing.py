@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.outer_backward import Backward, Cut, Pullback
+from torch_jax.capture.outer_backward import Backward, Pullback
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.replay import Traced
 from torch_jax.capture.state import changing_numbers
@@ -25,7 +25,7 @@ from torch_jax.capture.state.watch import Watch, is_made_here
 from torch_jax.capture.templates import Argument, Counted, Same, Templates, View
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.capture.trees import flatten
-from torch_jax.compiler import program
+from torch_jax.compiler import jaxpr
 from torch_jax.core.active import TRACING
 from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
@@ -150,13 +150,13 @@ class Tracing:
                 self.capture.put_back()
         if self._gives_out_parts():
             raise GivenOut
-        whole = program.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
+        whole = jaxpr.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
         if self.pullback is None:
             return Traced(self, whole, donate)
         first, count = self.pullback.first_input, self.pullback.count
-        at = program.position(closed, first)
+        at = jaxpr.position(closed, first)
         outputs = len(whole.out_avals) - len(self.pullback.arrays)
-        cut = Cut(whole, at, outputs, first, count)
+        cut = jaxpr.Cut(whole, at, outputs, first, count)
         del self.capture.inputs[first : first + count]
         return Traced(self, cut.forward, donate, Backward(self.pullback, cut))
 

@@ -1,18 +1,14 @@
-"""From a trace to an executable: its inputs are found while it runs, and gathered afterwards.
-
-While a function is traced, each storage that is met for the first time becomes an input: an
-equation ``x = input[index]`` without operands. When the trace is over these equations are taken
-out of the jaxpr and their variables made its arguments, in order.
-"""
+"""From a jaxpr to an executable; equal programs of one process share one."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,55 +17,6 @@ from jax.extend import core
 
 from torch_jax import config
 from torch_jax.core.x64 import x64
-
-Jaxpr = Any
-Aval = jax.core.ShapedArray
-
-_input = core.Primitive("input")
-_input.def_abstract_eval(lambda *, index, aval: aval)
-
-
-def new_input(trace: Any, index: int, aval: Aval) -> jax.Array:
-    """A tracer of the outermost trace that stands for input ``index``."""
-    with core.set_current_trace(trace), x64():
-        return _input.bind(index=index, aval=aval)
-
-
-def current_trace() -> Any:
-    """JAX's innermost trace on this thread."""
-    with core.take_current_trace() as trace:
-        return trace
-
-
-def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
-    """The closed jaxpr with its ``input`` equations turned into arguments, in order of index."""
-    inner = closed.jaxpr
-    found = {e.params["index"]: e.outvars[0] for e in inner.eqns if e.primitive is _input}
-    unused = core.gensym()
-    invars = [found.get(i) or unused(aval) for i, aval in enumerate(avals)]
-    eqns = [e for e in inner.eqns if e.primitive is not _input]
-    jaxpr = core.Jaxpr(
-        inner.constvars, invars, inner.outvars, eqns, inner.effects, without_names(inner)
-    )
-    return core.ClosedJaxpr(jaxpr, closed.consts)
-
-
-def position(closed: Any, index: int) -> int:
-    """How many equations stand before the one of input ``index``, other inputs not counted."""
-    count = 0
-    for eqn in closed.jaxpr.eqns:
-        if eqn.primitive is not _input:
-            count += 1
-        elif eqn.params["index"] == index:
-            break
-    return count
-
-
-def without_names(jaxpr: Jaxpr) -> Any:
-    """Debug information that claims no names for arguments and results."""
-    info = jaxpr.debug_info
-    replace = getattr(info, "_replace", None)
-    return replace(arg_names=None, result_paths=None) if replace else info
 
 
 class Program:
@@ -108,6 +55,33 @@ class Program:
             return run(*inputs)
 
         return torch_jax_program
+
+
+# What sys.getrefcount counts for an array that only its storage holds, in ``copy_shared``: the
+# storage, the list of arrays, and the argument of getrefcount itself.
+_ALONE = 3
+
+
+def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -> None:
+    """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
+
+    An executable uses the memory of an array that is donated to it for its results, and the array
+    is gone then. That is right where only the storage that will be given the result has held the
+    array. It is wrong where another storage shares the array, as a clone does until one of the two
+    is written, or where the user has taken the array out of its storage. Reference counts tell.
+    The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at
+    each call.
+
+    Args:
+      arrays: the inputs, each as its storage holds it.
+      donated: the places of those that the executable takes.
+      takes: False copies all of these, for a call that must leave its inputs as they are.
+    """
+    alone = _ALONE if takes else 0
+    for at in donated:
+        if sys.getrefcount(arrays[at]) > alone:
+            with x64():
+                arrays[at] = jnp.array(arrays[at], copy=True)
 
 
 _executables: OrderedDict[bytes, Any] = OrderedDict()

@@ -1,17 +1,105 @@
-"""What ``torch_jax.jit`` and ``torch_jax.trace_ops`` have under way on this thread."""
+"""What is under way on this thread: a trace, and blocks of ``torch_jax.trace_ops``.
+
+An executor that makes a program of operators puts its :class:`Tracer` into :data:`ACTIVE` while it
+traces. Everything below it – kernels, generators, control flow – asks the tracer what an operator
+run by itself would ask the device or the host.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Tracer(Protocol):
+    """What an executor answers while it makes a program of operators.
+
+    Executors differ in what they know:
+
+    - Eager has no tracer: each operator runs at once, and has every value.
+    - ``torch_jax.jit`` (:class:`torch_jax.capture.capture.Capture`) captures a whole function of
+      Python and proves at each call that it would run alike. What Python asks of the world becomes
+      a guard, or something that the host does again.
+    - A graph of fx, of ``torch.compile`` or of an export has been captured by others
+      (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and whatever it
+      draws or checks must be an input or an output of its program.
+    - An executor that writes operators down to run them later, on one device or several, would be
+      such a run of its own: it hands out key words in the order of the calls, and keeps ``checks``
+      for the moment at which it runs what it has written down.
+
+    An attribute that is not named here may only be asked for where ``is_whole_function`` holds.
+    """
+
+    is_whole_function: bool
+    """Whether Python's side of the function is captured too: its state, optimizers, CPU tensors."""
+
+    checks: list[tuple[Any, str, type[Exception]]]
+    """Flags that a program computes but cannot raise for: each is false where its error, given by
+    message and type, is to be raised when the program has run. Kernels append."""
+
+    failure: Exception | None
+    """An error that was raised in the function, which must not succeed by catching it."""
+
+    went_back: bool
+    """Whether the function ran a backward pass: its results are then not differentiated again."""
+
+    # --- randomness -------------------------------------------------------------------------------
+
+    def draw(self, generator: Any) -> Any:
+        """Key words of the next random operator, uint32 ``[4]``; ``generator`` is one of ours."""
+
+    def host_words(self, generator: torch.Generator) -> Any:
+        """Key words of a random operator that was given a generator of the CPU."""
+
+    def seeded(self, generator: Any) -> None:
+        """A generator is about to be seeded: its draws follow from the seed from here on."""
+
+    def looked_at_seed(self, generator: Any) -> None:
+        """Python is about to read a generator's seed as a number."""
+
+    def state_of(self, generator: Any) -> torch.Tensor:
+        """The state of a generator, a CPU tensor, as Python asks for it."""
+
+    def put_to(self, generator: Any, state: torch.Tensor) -> None:
+        """A generator is about to take over a state, a CPU tensor."""
+
+    # --- what operators see -----------------------------------------------------------------------
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """A device tensor is about to be read, by other ways than an operator's arguments."""
+
+    def watching_inside(self) -> AbstractContextManager[Any]:
+        """See operators again, within an operator that calls Python functions.
+
+        PyTorch takes a mode off while it handles an operator, branches of ``cond`` included.
+        """
+
+    def unseen(self) -> AbstractContextManager[Any]:
+        """Run Python that is none of the user's, such as PyTorch's own compiler."""
 
 
 class _Active(threading.local):
-    capture: Any = None
-    traces: tuple = ()  # the blocks of torch_jax.trace_ops that are open
+    # A Tracer, None in eager mode. Code for functions that are captured whole asks it for more than
+    # the protocol has, hence Any.
+    tracer: Any = None
+    call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
 
 ACTIVE = _Active()
 
 # Held while storages hold tracers; other threads that meet one wait for it to be over.
 TRACING = threading.RLock()
+
+
+def tracer() -> Tracer | None:
+    """The tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
+    return ACTIVE.tracer
+
+
+def in_whole_function() -> bool:
+    """Whether this thread captures a whole function, with Python's side of it."""
+    return ACTIVE.tracer is not None and ACTIVE.tracer.is_whole_function

@@ -82,7 +82,7 @@ def is_traced(value: Any) -> bool:
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
     """Whether another thread traces with one of these arrays; nothing here does."""
-    here = ACTIVE.capture is not None or not pytorch.is_outside_traces()
+    here = ACTIVE.tracer is not None or not pytorch.is_outside_traces()
     return not here and any(map(is_traced, values))
 
 
@@ -111,7 +111,7 @@ def user_line() -> str:
 
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
     """The error for an operator that was called under a trace and needs values."""
-    name = f"{op._schema.name.removeprefix('aten::')}.{op._schema.overload_name}".removesuffix(".")
+    name = op.name().removeprefix("aten::")
     instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
     return _remembered(
         f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "
@@ -122,8 +122,8 @@ def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentE
 def _remembered(message: str) -> DataDependentError:
     """The error, which a function that is captured whole must not survive by catching it."""
     error = DataDependentError(message)
-    if ACTIVE.capture is not None:
-        ACTIVE.capture.failure = error
+    if ACTIVE.tracer is not None:
+        ACTIVE.tracer.failure = error
     return error
 
 

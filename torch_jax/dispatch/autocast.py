@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from torch_jax._private import pytorch
 from torch_jax.dispatch import transformer_fast_paths  # noqa: F401, enters kernels
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
-from torch_jax.memory.storage import memory_if_any
+from torch_jax.memory.storage import memory_if_any, tensors_in
 
 # Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
 POLICIES = {
@@ -57,7 +57,7 @@ POLICIES = {
         addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add tensordot vdot
     """,
     "banned": "binary_cross_entropy",
-    # for CUDA, modules do not call these under autocast; they ask about no other device
+    # modules skip these under autocast, but look whether it is on for CUDA only
     "composed": "_native_multi_head_attention _transformer_encoder_layer_fwd",
 }
 
@@ -133,7 +133,7 @@ def widest(op: Any) -> Kernel:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with pytorch.no_autocast():
-            return _call_in(_widest((args, kwargs.values())), op, args, kwargs)
+            return _call_in(_widest((args, kwargs)), op, args, kwargs)
 
     return call
 
@@ -201,7 +201,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _widest(values: Any) -> torch.dtype:
     result = region = _region_dtype()
-    for tensor in _tensors(values):
+    for tensor in tensors_in(values):
         if not is_eligible(tensor):
             continue
         if tensor.dtype is torch.float32:
@@ -214,19 +214,11 @@ def _widest(values: Any) -> torch.dtype:
     return result
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif not isinstance(value, str) and hasattr(value, "__iter__"):
-        for one in value:
-            yield from _tensors(one)
-
-
 class _Cast(NamedTuple):
     """A cast weight and what the weight was when it was cast."""
 
     result: torch.Tensor
-    weight: torch.Tensor  # keeps its id, by which it is found, from being given away
+    weight: torch.Tensor  # kept alive, for its id is the key and must not be another tensor's
     version: int
     memory: weakref.ref
 

@@ -107,12 +107,12 @@ def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> An
 
     def backend(graph: Any, _examples: Any) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
-            with ACTIVE.capture.watching_inside():
+            with ACTIVE.tracer.watching_inside():
                 return graph(*inputs)
 
         return run
 
-    with ACTIVE.capture.unseen(), torch.compiler.set_stance("default"):
+    with ACTIVE.tracer.unseen(), torch.compiler.set_stance("default"):
         return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
 
 
@@ -131,7 +131,7 @@ class _Branch:
             array if dtype is None else storage.wrap(array, dtype)
             for array, dtype in zip(arrays, self.dtypes, strict=True)
         ]
-        with ACTIVE.capture.watching_inside() if ACTIVE.capture is not None else nullcontext():
+        with ACTIVE.tracer.watching_inside() if ACTIVE.tracer is not None else nullcontext():
             result = self.function(*operands)
         flat, self.form = pytree.tree_flatten(result)
         self.results = [x.dtype if isinstance(x, torch.Tensor) else None for x in flat]
@@ -155,6 +155,4 @@ def _any_traced(operands: Iterable[Any]) -> bool:
 
 def _array(value: Any) -> Any:
     """An operand or result as an array; Python numbers stay what they are."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return transfer.value_of(value) if is_jax(value) else transfer.array_of(value)
+    return transfer.as_array(value) if isinstance(value, torch.Tensor) else value

@@ -48,13 +48,13 @@ CAST_ERRORS = {
     "stack": TypeError,
 }
 
-# Operators whose ``dtype`` the output's does not stand for.
+# Operators whose ``dtype=`` is another matter than the dtype of their output.
 OWN_DTYPE = frozenset({"linalg_vector_norm", "nansum"})
 
 # Operators that fill an output of any dtype.
 ANY_DTYPE = frozenset({"bernoulli"})
 
-# Operators that leave an output alone for which they have no elements: batch norm in evaluation.
+# Operators that do not touch an output where the result is empty: batch norm in evaluation.
 UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm"})
 
 # Operators that refuse an output over the memory of an input.

@@ -1,7 +1,7 @@
 """Kernels that are about storage and geometry, not arithmetic: factories, copies, views, resizing.
 
 They are called by PyTorch's dispatcher with tensors. Everything else comes out of the table of
-operators (``ops/``) by way of ``dispatch.py``.
+operators (``ops/``), whose kernels take arrays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What PyTorch's transformer modules call where no gradient is needed, as what they call else.
+"""The fused inference operators of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``.
 
-``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` end in one operator each in inference.
-Here these run the functions that the modules run in training: XLA fuses what it can under a trace.
+Where no gradient is needed these modules call one operator each. Here such an operator calls the
+functions that the module calls in training: under a trace XLA fuses them itself.
 """
 
 from __future__ import annotations

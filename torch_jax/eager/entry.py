@@ -144,7 +144,7 @@ def _slot(slots: tuple[int, ...] | None, index: int) -> int:
 
 def _view(slot: int, tensor: torch.Tensor) -> _View:
     stride, offset = tensor.stride(), int(tensor.storage_offset())
-    if not is_jax(tensor):  # a copy of a CPU operand
+    if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
         stride, offset = geometry.row_major(tensor.shape), 0
     return _View(slot, tuple(tensor.shape), stride, offset, dtypes.to_jax(tensor.dtype))
 

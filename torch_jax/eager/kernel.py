@@ -43,7 +43,7 @@ _x64 = pytorch.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 
-# Called with the operator at every cache miss, which a call to XLA's compiler follows.
+# Called with the operator at every cache miss, before XLA compiles.
 compile_listeners: list[Callable[[Any], Any]] = []
 
 
@@ -51,7 +51,8 @@ class Kernel:
     """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
 
     def __init__(self, op: Any, lowering: Lowering, sig: Signature, functional: Any = None):
-        self.functional = functional  # of an in-place overload, to see what it is to be cast from
+        # the functional overload of an in-place one: tells from which dtype a result would be cast
+        self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
         self.by_name = sig.by_name
         self.cache: dict[tuple, Entry] = {}
@@ -102,7 +103,8 @@ class Kernel:
                 except tracers.TracedElsewhere as error:
                     return self._again(error, args, kwargs)
             run, size, dtype = found
-            # the flag is read at trace and at call; the caller's own setting comes back at once
+            # JAX reads the 64-bit flag when it traces and when it calls. It is switched by hand: a
+            # context manager would cost more than the rest of this function.
             old = _swap(True)
             try:
                 array = run(*memories)
@@ -155,11 +157,11 @@ class Kernel:
             return tracers.needs_values(self.op, args, kwargs)
         if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
-            raise error  # a user's function has its own
+            raise error  # the error of a user's own function stays as it is
         return errors.from_jax(error, self.op, args, kwargs)
 
     def _writing(self) -> Callable[..., Any]:
-        """The path of operators that write: storages are told apart, so that aliases agree."""
+        """The path of operators that write: views of one storage must share one memory."""
         positional, by_name, cache = self.signature.positional, self.by_name, self.cache
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
 
@@ -205,7 +207,7 @@ class Kernel:
         """For a random operator, what adds the default generator's draw where none was given."""
         if not self.lowering.random:
             return None
-        # where a generator would stand among positional arguments; past the end where it is named
+        # where a generator would stand among positional arguments; past the end if keyword-only
         generator_at = [*self.signature.positional, GENERATOR].index(GENERATOR)
 
         def draw(args: tuple, kwargs: dict, memories: list, storages: list) -> None:
@@ -244,7 +246,7 @@ class Kernel:
             memories.append(generators.draw(value))
             storages.append(None)
         else:
-            if isinstance(value, torch.SymFloat):  # static here: fixed, and guarded
+            if isinstance(value, torch.SymFloat):  # jit traces the number: a guard pins its value
                 value = numbers.fixed(value)
             key += type(value), tuple(value) if isinstance(value, list) else value
 
@@ -320,14 +322,12 @@ class Kernel:
         outputs = entry.outputs
         if entry.concrete:
             arrays, outputs = arrays
-        if entry.check:  # no message: it was known at trace that nothing can be wrong
+        if entry.check:  # empty where the trace knew that nothing can be wrong
             *arrays, ok = arrays
             message, kind = (*entry.check, IndexError)[:2]
-            if tracers.is_traced(
-                ok
-            ):  # a trace cannot raise, but torch_jax.jit does when it has run
-                if ACTIVE.capture is not None:
-                    ACTIVE.capture.checks.append((ok, message, kind))
+            if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
+                if ACTIVE.tracer is not None:
+                    ACTIVE.tracer.checks.append((ok, message, kind))
             elif not bool(ok):
                 raise kind(message)
         arrays = list(arrays)
@@ -336,7 +336,7 @@ class Kernel:
             owner = dict(zip(slots, storages, strict=True))
             written = [owner[slot] for slot in entry.slots]
             if tracers.is_traced_elsewhere([storage.array for storage in written]):
-                raise tracers.TracedElsewhere  # since the memories were read
+                raise tracers.TracedElsewhere  # another thread began to after memories were read
             for storage, array in zip(written, arrays, strict=True):
                 storage.array = array
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs
@@ -405,8 +405,7 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
 
 def _sees_conj(op: Any) -> bool:
     """Whether conjugated views reach the kernel: PyTorch resolves them for all but a few."""
-    name = f"{op._schema.name}.{op._schema.overload_name}".removesuffix(".")
-    return pytorch.has_kernel(name, "Conjugate") or pytorch.has_kernel(name, "Negative")
+    return any(pytorch.has_kernel(op.name(), key) for key in ("Conjugate", "Negative"))
 
 
 def _is_lazy(value: Any) -> bool:
@@ -431,7 +430,7 @@ def _number(value: Any) -> Any:
         return numbers.traced_array(value)
     if not value or value != value:
         return value
-    if ACTIVE.capture is not None:  # a literal of the program, not a constant given to it
+    if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
         return value
     known = (type(value), value)
     array = _numbers.get(known)
@@ -444,7 +443,7 @@ def _number(value: Any) -> Any:
         return value
     if len(_numbers) >= 1024:
         _numbers.clear()
-    with x64(), jax.ensure_compile_time_eval():  # under a trace too: it outlives the trace
+    with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
         array = _numbers[known] = jnp.asarray(value)
     return array
 

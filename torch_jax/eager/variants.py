@@ -37,9 +37,7 @@ def overload(name: str) -> Any:
 
 def table_name(op: Any) -> str:
     """The name of an overload in the table: ``"add.Tensor"``, ``"relu"``."""
-    name = op._schema.name
-    suffix = op._schema.overload_name
-    return name.removeprefix("aten::") + (f".{suffix}" if suffix else "")
+    return op.name().removeprefix("aten::")
 
 
 def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:

@@ -197,7 +197,7 @@ def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: d
         return _checked(op, call_jax.jax_function(function))
     lowering = registry.lowering(variants.table_name(op), function, **options)
     kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
-    ladder.others.add(kernel)
+    ladder.override_kernels.add(kernel)
     return kernel.call
 
 
@@ -253,7 +253,7 @@ def _switch(op: Any) -> Callable[..., Any]:
         if override is None:
             return before(*args, **kwargs)
         run = functools.partial(override.run, op, args, kwargs)
-        for trace in ACTIVE.traces if above_autograd else ():
+        for trace in ACTIVE.call_trees if above_autograd else ():
             run = functools.partial(trace.overridden, op, args, kwargs, run)
         return run()
 

@@ -35,7 +35,7 @@ from torch_jax.exporting import exported_file
 from torch_jax.exporting import host_constants as constants
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
-from torch_jax.graphs import runner
+from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
@@ -151,11 +151,11 @@ def export(
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
         tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        draws = runner.Draws(words, mode=constants.Constants())
-        with runner.running(draws, autograd=True), torch.no_grad():
+        run = GraphRun(words, mode=constants.Constants())
+        with running(run, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
-    weights = {name: _array(tensor) for name, tensor in tensors.items()}
+    weights = {name: transfer.as_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments.shapes, arguments.static, platforms)
 
 
@@ -357,7 +357,7 @@ def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
     """
     again = functools.partial(_plain, array=array)
     if isinstance(value, torch.Tensor):
-        return (array or _array)(value)
+        return (array or transfer.as_array)(value)
     if value is None or isinstance(value, jax.Array):
         return value
     if isinstance(value, bool | int | float | complex):
@@ -372,10 +372,6 @@ def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
         f"the model returns a {type(value).__name__}, which cannot be exported: return tensors in "
         "dicts, lists and tuples"
     )
-
-
-def _array(tensor: torch.Tensor) -> jax.Array:
-    return transfer.value_of(tensor) if is_jax(tensor) else transfer.array_of(tensor.detach())
 
 
 def _host(value: Any) -> Any:

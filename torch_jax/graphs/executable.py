@@ -9,7 +9,6 @@ whole, and the numbers among them; where sizes change, also for each set of size
 from __future__ import annotations
 
 import functools
-import sys
 import time
 import warnings
 from collections import OrderedDict
@@ -27,11 +26,11 @@ from torch_jax._private import pytorch
 from torch_jax.compiler import program
 from torch_jax.core import errors, policies, tracers
 from torch_jax.core.log import LOGGER
-from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
+from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.memory import generators, geometry, storage, transfer
-from torch_jax.memory.form import Form
+from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax, is_jax_storage
 
 _x64 = pytorch.x64_state()
@@ -39,38 +38,17 @@ _swap, _restore = _x64.swap_local, _x64.set_local
 _NO_WORDS = np.zeros(4, np.uint32)
 
 
-class Made(NamedTuple):
-    """A new tensor over an array that comes out of the program."""
+class HostCopy(NamedTuple):
+    """A tensor on the CPU, copied from an array that comes out of the program."""
 
-    at: int
+    output: int
     form: Form
-    whole: bool
-    on_host: bool  # the graph says that it is on the CPU
-
-
-class Kept(NamedTuple):
-    """A tensor over the memory of an input, as it is now: later writes to that do not show."""
-
-    at: int
-    form: Form
-
-
-class Same(NamedTuple):
-    """An input itself."""
-
-    at: int
 
 
 class Meta(NamedTuple):
     """A new tensor on device meta, which has no memory."""
 
     form: Form
-
-
-class Value(NamedTuple):
-    """A number, or None."""
-
-    value: Any
 
 
 class _Given(NamedTuple):
@@ -93,7 +71,7 @@ class _Compiled:
         self.run = run
         self.results: list[Any] = []
         self.written: list[int] = []
-        self.scalars: list[list[int]] = []  # those that are written, by dtype
+        self.scalars: list[list[int]] = []  # written scalars of the CPU, by dtype
         self.steps = 0
         self.checks: list[tuple[str, type[Exception]]] = []
 
@@ -125,7 +103,7 @@ class Executable:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
         self._donated = [
-            sum(tensors[:at])  # the place among the memories
+            sum(tensors[:at])  # its place among the memories: numbers have none
             for at in sorted({*donated, *_written(graph, placeholders)})
             if donates and _is_device(placeholders[at])
         ]
@@ -133,7 +111,8 @@ class Executable:
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
         self._names = list(held)
-        with pytorch.no_dispatch_modes():  # AOTAutograd's takes no real tensors
+        # AOTAutograd compiles under a mode that takes no real tensors
+        with pytorch.no_dispatch_modes():
             self._held = [t if is_jax(t) else transfer.to_device(t) for t in held.values()]
         self._compiled: OrderedDict[tuple, _Compiled] = OrderedDict()
         self._is_full = False
@@ -228,10 +207,7 @@ class Executable:
             )
 
     def _launch(self, compiled: _Compiled, words: Any, memories: list[Any]) -> list[Any]:
-        for at in self._donated:
-            if sys.getrefcount(memories[at]) > _ALONE:  # another storage, or the user, has it too
-                with x64():
-                    memories[at] = jnp.array(memories[at], copy=True)
+        program.copy_shared(memories, self._donated)
         old = _swap(True)
         try:
             return compiled.run(words, *memories)
@@ -251,9 +227,9 @@ class Executable:
         def torch_jax_graph(words: Any, *memories: Any) -> list[Any]:
             tensors = _tensors(inputs, memories)
             before = [_memory(tensor) for tensor in tensors]
-            draws = runner.Draws(words)
+            run = GraphRun(words)
             held = dict(zip(self._names, tensors[count:], strict=True))
-            with runner.running(draws):
+            with running(run):
                 results = runner.Runner(self.graph, held).run(*tensors[:count])
             arrays: list[Any] = []
             compiled.results = _specs(results, self._on_host(), tensors, before, arrays)
@@ -261,14 +237,14 @@ class Executable:
             written = [i for i, a in enumerate(after) if a is not before[i]]
             compiled.written = [i for i in written if type(inputs[i]) is _Given]
             compiled.scalars = _by_dtype(inputs, written)
-            compiled.steps = draws.steps
-            compiled.checks = [(message, kind) for _, message, kind in draws.checks]
-            after = _unless_wrong(written, before, after, [ok for ok, _, _ in draws.checks])
+            compiled.steps = run.steps
+            compiled.checks = [(message, kind) for _, message, kind in run.checks]
+            after = _unless_wrong(written, before, after, [ok for ok, _, _ in run.checks])
             arrays += [after[i] for i in compiled.written]
             arrays += [jnp.stack([after[i] for i in group]) for group in compiled.scalars]
-            return [*arrays, *(ok for ok, _, _ in draws.checks)]
+            return [*arrays, *(ok for ok, _, _ in run.checks)]
 
-        donated = [at + 1 for at in self._donated]  # the words stand in front
+        donated = [at + 1 for at in self._donated]  # argument 0 is the random key words
         compiled = _Compiled(
             jax.jit(torch_jax_graph, donate_argnums=donated, compiler_options=self.options)
         )
@@ -287,10 +263,6 @@ def _unless_wrong(written: list[int], before: list, after: list, checks: list[An
     is_right = functools.reduce(jnp.logical_and, checks)
     kept = {i: jnp.where(is_right, after[i], before[i]) for i in written}
     return [kept.get(i, array) for i, array in enumerate(after)]
-
-
-# references to a memory that nobody but its storage has: that, our list, and the question itself
-_ALONE = 3
 
 
 def _is_static(node: fx.Node) -> bool:
@@ -330,7 +302,7 @@ def _shape(value: Any) -> Any:
 def _input(value: Any) -> Any:
     """How a trace makes an input of its memory."""
     if not isinstance(value, torch.Tensor):
-        return Value(value)
+        return Same(value)
     if not _has_memory(value):
         return _Scalar(value.dtype)
     if not is_jax_storage(value.untyped_storage()):
@@ -350,7 +322,7 @@ def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
     scalars = {kind: iter(array) for kind, array in zip(kinds, memories[count:], strict=True)}
 
     def tensor(spec: Any) -> Any:
-        if isinstance(spec, Value):
+        if isinstance(spec, Same):
             return spec.value
         if isinstance(spec, _Scalar):
             return storage.wrap(next(scalars[spec.dtype]), spec.dtype)
@@ -387,29 +359,27 @@ def _specs(
 ) -> list[Any]:
     """What each result is made of; arrays that must come out are appended to ``arrays``."""
     owner = {id(t.untyped_storage()): i for i, t in enumerate(tensors) if _memory(t) is not None}
-    same = {id(t): i for i, t in enumerate(tensors) if isinstance(t, torch.Tensor)}
+    arguments = {id(t): i for i, t in enumerate(tensors) if isinstance(t, torch.Tensor)}
     places: dict[int, int] = {}
 
     def spec(value: Any, host: bool) -> Any:
         if not isinstance(value, torch.Tensor):
-            return Value(value)
-        if id(value) in same:
-            return Same(same[id(value)])
-        memory: Any = value.untyped_storage()
-        form = Form.of(value)
+            return Same(value)
+        if id(value) in arguments:
+            return Argument(arguments[id(value)])
         if value.is_meta:
-            return Meta(form)
-        at = owner.get(id(memory))
-        if at is not None and memory.array is before[at] and not host:
-            return Kept(at, form)
+            return Meta(Form.of(value))
         if host:
             arrays.append(transfer.value_of(value))
-            return Made(len(arrays) - 1, form, True, True)
+            return HostCopy(len(arrays) - 1, Form.of(value))
+        memory: Any = value.untyped_storage()
+        at = owner.get(id(memory))
+        if at is not None and memory.array is before[at]:
+            return InputView(at, Form.of(value))
         if id(memory) not in places:
             places[id(memory)] = len(arrays)
             arrays.append(memory.array)
-        whole = storage.is_whole(value, memory.array) and not (form.conj or form.neg)
-        return Made(places[id(memory)], form, whole and value.numel() > 0, False)
+        return NewTensor.of(places[id(memory)], value)
 
     return [spec(value, host) for value, host in zip(results, on_host, strict=True)]
 
@@ -431,19 +401,25 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
         if policies.checks_indices() and not bool(ok):
             raise kind(f"{message} (in a compiled graph)")
     storages: dict[int, Any] = {}
-    results = []
-    for spec in compiled.results:
-        if type(spec) is Made:
-            results.append(_made(spec, arrays, storages))
-        elif type(spec) is Meta:
-            size, stride, dtype = spec.form.size, spec.form.stride, spec.form.dtype
-            results.append(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
-        elif type(spec) is Kept:
-            memory = storage.storage_of(storage.memory_of(given[spec.at]))
-            results.append(spec.form.over(memory))
-        else:
-            results.append(given[spec.at] if type(spec) is Same else spec.value)
-    return results
+    return [
+        spec.build(arrays, storages) if type(spec) is NewTensor else _other(spec, given, arrays)
+        for spec in compiled.results
+    ]
+
+
+def _other(spec: Any, given: list[Any], arrays: list[Any]) -> Any:
+    """A result that is no new tensor of the program."""
+    kind = type(spec)
+    if kind is Same:
+        return spec.value
+    if kind is Argument:
+        return given[spec.place]
+    if kind is InputView:  # of the memory as it is now: later writes to the input do not show
+        return spec.form.over(storage.storage_of(storage.memory_of(given[spec.input])))
+    if kind is HostCopy:
+        return _host_copy(arrays[spec.output], spec.form)
+    size, stride, dtype = spec.form.size, spec.form.stride, spec.form.dtype
+    return torch.empty_strided(size, stride, dtype=dtype, device="meta")
 
 
 def _put_back(tensor: torch.Tensor, array: Any) -> None:
@@ -454,19 +430,8 @@ def _put_back(tensor: torch.Tensor, array: Any) -> None:
         tensor.copy_(transfer.host_copy(array))
 
 
-def _made(spec: Made, arrays: list[Any], storages: dict[int, Any]) -> torch.Tensor:
-    if spec.on_host:
-        copy = transfer.host_copy(arrays[spec.at])
-        if copy.stride() == spec.form.stride or not geometry.memory_order(
-            spec.form.size, spec.form.stride
-        ):
-            return copy
-        return torch.empty_strided(copy.shape, spec.form.stride, dtype=copy.dtype).copy_(copy)
-    known = storages.get(spec.at)
-    if known is None and spec.whole:
-        tensor = storage.wrap(arrays[spec.at], spec.form.dtype)
-        storages[spec.at] = tensor.untyped_storage()
-        return tensor
-    if known is None:
-        known = storages[spec.at] = storage.storage_of(arrays[spec.at])
-    return spec.form.over(known)
+def _host_copy(array: Any, form: Form) -> torch.Tensor:
+    copy = transfer.host_copy(array)
+    if copy.stride() == form.stride or not geometry.memory_order(form.size, form.stride):
+        return copy
+    return torch.empty_strided(copy.shape, form.stride, dtype=copy.dtype).copy_(copy)

@@ -18,9 +18,10 @@ from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
-from torch_jax.graphs import runner as graphs
-from torch_jax.memory import generators, storage, transfer
-from torch_jax.memory.storage import is_jax
+from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.graphs.runner import Runner, tensors_of
+from torch_jax.memory import generators, storage
+from torch_jax.memory.transfer import as_array
 
 
 class JaxInterpreter:
@@ -62,13 +63,13 @@ class JaxInterpreter:
                 f"{type(module).__name__}: make one with torch.fx.symbolic_trace or torch.export"
             )
         self.module = module
-        self._names, held = _by_first_name(graphs.tensors_of(module))
+        self._names, held = _by_first_name(tensors_of(module))
         given = dict(state or {})
         unknown = given.keys() - self._names.keys()
         if unknown:
             raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
         named = {self._names[name]: array for name, array in given.items()}
-        self.state = {n: named[n] if n in named else _array(t) for n, t in held.items()}
+        self.state = {n: named[n] if n in named else as_array(t) for n, t in held.items()}
 
     def __call__(self, *args: Any, key: Any = None, **kwargs: Any) -> Any:
         """Run the graph with the state it holds; see :meth:`call`."""
@@ -105,11 +106,9 @@ class JaxInterpreter:
         held = {name: _given(array) for name, array in state.items()}
         tensors = {name: held[first] for name, first in self._names.items() if first in held}
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
-        draws = graphs.Draws(_words(key), _generator(key))
-        with graphs.running(draws):
-            runner = graphs.Runner(self.module, tensors)
-            result = runner.run(*_positional(self.module, args, kwargs))
-            return _arrays(result), {name: _array(tensor) for name, tensor in held.items()}
+        with running(GraphRun(_words(key), _generator(key))):
+            result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))
+            return _arrays(result), {name: as_array(tensor) for name, tensor in held.items()}
 
 
 @functools.cache
@@ -153,10 +152,6 @@ def _given(value: Any) -> Any:
     return storage.wrap(value) if isinstance(value, jax.Array) else value
 
 
-def _array(tensor: torch.Tensor) -> jax.Array:
-    return transfer.value_of(tensor) if is_jax(tensor) else transfer.array_of(tensor.detach())
-
-
 def _arrays(result: Any) -> Any:
     """A graph's result with arrays for tensors, and plain containers for those of fx."""
     if isinstance(result, immutable_dict):
@@ -165,7 +160,7 @@ def _arrays(result: Any) -> Any:
         return [_arrays(value) for value in result]
     if type(result) in (list, tuple):
         return type(result)(map(_arrays, result))
-    return pytree.tree_map_only(torch.Tensor, _array, result)
+    return pytree.tree_map_only(torch.Tensor, as_array, result)
 
 
 def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> tuple:

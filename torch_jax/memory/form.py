@@ -1,4 +1,9 @@
-"""How a tensor sees its storage, as a value that can be compared and applied to another storage."""
+"""How a tensor sees its storage, and how the results of a program are made anew at each call.
+
+A :class:`Form` can be compared, and applied to another storage. The other classes are leaves of
+templates: each says where one result of a compiled call comes from. Executors that run programs
+(``capture/``, ``graphs/``) share these, and add leaves of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.memory import storage
 
 _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
@@ -35,3 +41,50 @@ class Form(NamedTuple):
         _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
         tensor = torch._conj(tensor) if self.conj else tensor
         return torch._neg_view(tensor) if self.neg else tensor
+
+
+class NewTensor(NamedTuple):
+    """A tensor over an array that comes out of the program."""
+
+    output: int
+    form: Form
+    whole: bool  # contiguous, and all of its memory
+    number: int = 0  # which tensor object it is, for executors that name one object twice
+
+    @staticmethod
+    def of(output: int, tensor: torch.Tensor, number: int = 0) -> NewTensor:
+        """The leaf of a tensor of the trace, whose memory is an output."""
+        form = Form.of(tensor)
+        whole = storage.is_whole(tensor, storage.memory_of(tensor)) and tensor.numel() > 0
+        return NewTensor(output, form, whole and not (form.conj or form.neg), number)
+
+    def build(self, outputs: list[Any], storages: dict[int, Any]) -> torch.Tensor:
+        """The tensor of one call; ``storages``, by output, is filled: tensors may share one."""
+        memory = storages.get(self.output)
+        if memory is not None:
+            return self.form.over(memory)
+        if self.whole:
+            tensor = storage.wrap(outputs[self.output], self.form.dtype)
+            storages[self.output] = tensor.untyped_storage()
+            return tensor
+        memory = storages[self.output] = storage.storage_of(outputs[self.output])
+        return self.form.over(memory)
+
+
+class InputView(NamedTuple):
+    """A new tensor over the memory of an input."""
+
+    input: Any  # as the executor names its inputs
+    form: Form
+
+
+class Argument(NamedTuple):
+    """An argument itself, by its place among the arguments."""
+
+    place: int
+
+
+class Same(NamedTuple):
+    """The same value at every call."""
+
+    value: Any

@@ -21,7 +21,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, tracer
 
 _MASK = (1 << 64) - 1
 
@@ -52,8 +52,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         self._lock = threading.Lock()
         self._seed, self._offset = 67280421310721, 0
         _known[self._cdata] = self
-        if ACTIVE.capture is not None:
-            ACTIVE.capture.seeded(self)
+        if (trace := tracer()) is not None:
+            trace.seeded(self)
         return self
 
     @property
@@ -70,14 +70,14 @@ class JaxGenerator(pytorch.CpuGenerator):
             raise RuntimeError(f"manual_seed expected a long, but got {kind}") from None
         if not -(1 << 63) <= seed <= _MASK:
             raise ValueError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
-        if ACTIVE.capture is not None:
-            ACTIVE.capture.seeded(self)
+        if (trace := tracer()) is not None:
+            trace.seeded(self)
         super().manual_seed(seed)  # an operator on the CPU draws from there
         return self.put(seed & _MASK, 0)
 
     def seed(self) -> int:
         """Start over from a seed of the system's own, and return it."""
-        if ACTIVE.capture is not None:
+        if tracer() is not None:
             refuse_seed("Generator.seed()")
         seed = torch.Generator().seed()
         self.manual_seed(seed)
@@ -85,8 +85,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def initial_seed(self) -> int:
         """The seed last set."""
-        if ACTIVE.capture is not None:
-            ACTIVE.capture.looked_at_seed(self)
+        if (trace := tracer()) is not None:
+            trace.looked_at_seed(self)
         return self._seed
 
     def fold_in(self, data: int) -> JaxGenerator:
@@ -107,8 +107,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def draw(self) -> np.ndarray:
         """The key of the next operator: uint32 ``[seed high, seed low, offset high, low]``."""
-        if ACTIVE.capture is not None:
-            return ACTIVE.capture.draw(self)
+        if ACTIVE.tracer is not None:
+            return ACTIVE.tracer.draw(self)
         return words(*self.advance(1))
 
     def where(self) -> tuple[int, int]:
@@ -130,8 +130,8 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     def get_state(self) -> torch.Tensor:
         """The seed and the offset as 16 bytes, a CPU uint8 tensor."""
-        if ACTIVE.capture is not None:
-            return ACTIVE.capture.state_of(self)
+        if (trace := tracer()) is not None:
+            return trace.state_of(self)
         return as_state(*self.where())
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
@@ -141,8 +141,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         if state.numel() != 16:
             raise RuntimeError(f"RNG state is wrong size: {state.numel()} bytes instead of 16")
         state = state.cpu()
-        if ACTIVE.capture is not None:
-            ACTIVE.capture.put_to(self, state)
+        if (trace := tracer()) is not None:
+            trace.put_to(self, state)
         words = state.contiguous().numpy().view(np.uint32).tolist()
         return self.put(words[0] << 32 | words[1], words[2] << 32 | words[3])
 
@@ -209,8 +209,8 @@ def draw(generator: Any) -> np.ndarray:
     known = _known.get(generator._cdata)
     if known is not None:
         return known.draw()
-    if ACTIVE.capture is not None:
-        return ACTIVE.capture.host_words(generator)
+    if (trace := tracer()) is not None:
+        return trace.host_words(generator)
     return words_from(generator)
 
 
@@ -218,6 +218,21 @@ def words_from(generator: torch.Generator) -> np.ndarray:
     """Key words that a CPU generator seeds."""
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
     return words(int(seed), 0)
+
+
+def words_later(words: Any, steps: int) -> Any:
+    """Key words so many draws later; called inside a trace, where the words are not known.
+
+    In 32-bit arithmetic, with the carry by hand: a program may have no 64-bit types.
+    """
+    import jax.numpy as jnp
+
+    if steps == 0:
+        return words
+    high, low = divmod(steps & _MASK, 1 << 32)
+    later = words[3] + np.uint32(low)
+    carry = (later < words[3]).astype(np.uint32)
+    return jnp.stack([words[0], words[1], words[2] + np.uint32(high) + carry, later])
 
 
 def key(words: Any) -> Any:

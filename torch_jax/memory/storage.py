@@ -7,6 +7,7 @@ objects come and go (``detach``, ``.data``, saved-for-backward, parameters).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -76,6 +77,22 @@ def memory_if_any(tensor: torch.Tensor) -> Any:
         return tensor.untyped_storage().array  # type: ignore[attr-defined]
     except (AttributeError, NotImplementedError, RuntimeError):
         return None
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value: itself, or those in lists, tuples and dicts, however deep.
+
+    >>> [t.item() for t in tensors_in((torch.tensor(1), {"x": [torch.tensor(2), 3]}))]
+    [1, 2]
+    """
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from tensors_in(one)
 
 
 def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry
-from torch_jax.memory.storage import is_whole, lens_of, memory_of, wrap, wrap_strided
+from torch_jax.memory.storage import is_jax, is_whole, lens_of, memory_of, wrap, wrap_strided
 
 
 def array_of(tensor: torch.Tensor) -> jax.Array:
@@ -53,6 +53,11 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
             return _read(memory, lens_of(tensor, memory), conj, neg)
     except RuntimeError as error:
         raise errors.translate(error, f"while copying {errors.describe(tensor)}") from error
+
+
+def as_array(tensor: torch.Tensor) -> jax.Array:
+    """The value of a tensor on any device; one on the CPU is copied."""
+    return value_of(tensor) if is_jax(tensor) else array_of(tensor.detach())
 
 
 def on_host(array: jax.Array) -> np.ndarray:

@@ -28,6 +28,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
 from torch_jax.eager import kernel
 from torch_jax.environment import overrides
+from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators
 
 _STDOUT = object()
@@ -117,7 +118,7 @@ class Trace:
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
         kernel.compile_listeners.append(self._heard_of)
-        ACTIVE.traces = (*ACTIVE.traces, self)
+        ACTIVE.call_trees = (*ACTIVE.call_trees, self)
         for mode in self._modes:
             mode.__enter__()
         return self
@@ -125,7 +126,7 @@ class Trace:
     def __exit__(self, *exception: Any) -> None:
         for mode in reversed(self._modes):
             mode.__exit__(*exception)
-        ACTIVE.traces = tuple(trace for trace in ACTIVE.traces if trace is not self)
+        ACTIVE.call_trees = tuple(trace for trace in ACTIVE.call_trees if trace is not self)
         kernel.compile_listeners.remove(self._heard_of)
         self._flush()
 
@@ -345,7 +346,7 @@ def _is_detail(parent: Call, operator: operators.Operator | None) -> bool:
 
 def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
     """The kinds of device of an operator's tensors, or where it makes some, of the new ones."""
-    found = {tensor.device.type for tensor in _tensors((args, kwargs))}
+    found = {tensor.device.type for tensor in tensors_in((args, kwargs))}
     device = kwargs.get("device")
     return found if found or device is None else {torch.device(device).type}
 
@@ -409,24 +410,14 @@ def _steps(calls: list[Call]) -> list[Step]:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
 def _note_result(call: Call, result: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Nothing is kept of tensors but this text: values stay as alive as they are."""
-    tensors = list(_tensors(result))
+    tensors = list(tensors_in(result))
     if tensors:
         call.result = _show(result)
     elif call.level == "aten" and result is not None:
         call.result = _show(result)
-    taken = list(_tensors((args, kwargs)))
+    taken = list(tensors_in((args, kwargs)))
     writes = call.level == "aten" or bool(call.children)
     call.returned_input = not writes and any(one is other for one in tensors for other in taken)
 

@@ -45,7 +45,7 @@ def _patch_compiled_control_flow(original: Any) -> Any:
     """In a function under torch_jax.jit, Dynamo must not see that operators are watched."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if ACTIVE.capture is None:
+        if ACTIVE.tracer is None:
             return original(fn, args, kwargs)
         from torch_jax.dispatch import control_flow
 
@@ -59,7 +59,7 @@ def _patch_checkpoint(original: Any) -> Any:
     """In a compiled function, what is computed again is kept apart from the first time."""
 
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.capture is not None:
+        if ACTIVE.tracer is not None:
             from torch_jax.capture.training.checkpoint import again
 
             function = again(function)

@@ -17,10 +17,10 @@ def start() -> None:
     process_exit.install(waking.LOCK)
     _import_jax()
     from torch_jax.compiler import disk_cache
-    from torch_jax.dispatch import ladder
+    from torch_jax.dispatch import registration
     from torch_jax.patches import install
 
-    ladder.install()
+    registration.install()
     install.at_first_use()
     disk_cache.install()
     process_exit.install(waking.LOCK)

@@ -34,6 +34,6 @@ def is_refused(function: Any, caller: Any) -> bool:
 
 def fix_values(method: Any) -> None:
     """A CPU tensor is read around the dispatcher: its values must be the same at each call."""
-    tensor, capture = getattr(method, "__self__", None), ACTIVE.capture
+    tensor, capture = getattr(method, "__self__", None), ACTIVE.tracer
     if capture is not None and isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
         capture.host.fix(tensor)

@@ -559,14 +559,14 @@ def is_made_here(value: Any) -> bool:
         memory: Any = value.untyped_storage()
     except (NotImplementedError, RuntimeError):  # a wrapper, as under vmap
         return True
-    capture = ACTIVE.capture
+    capture = ACTIVE.tracer
     if capture is None or not is_jax_storage(memory):
         return capture is not None
     return is_traced(memory.array) and capture.input_of(memory) is None
 
 
 def _is_stepping() -> bool:
-    return ACTIVE.capture is not None and ACTIVE.capture.optimizers.is_stepping
+    return ACTIVE.tracer is not None and ACTIVE.tracer.optimizers.is_stepping
 
 
 def _holds_class(value: Any, kind: type) -> bool:

@@ -27,7 +27,7 @@ class _Barrier(torch.autograd.Function):
     def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
         """The same values, which XLA takes for others."""
         for tensor in tensors:
-            ACTIVE.capture.see(tensor)
+            ACTIVE.tracer.see(tensor)
         with x64():
             arrays = lax.optimization_barrier([transfer.value_of(t) for t in tensors])
         return tuple(storage.wrap(a, t.dtype) for a, t in zip(arrays, tensors, strict=True))
@@ -46,7 +46,7 @@ def again(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal runs
         runs += 1
         places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and is_jax(a)]
-        if runs > 1 and places and ACTIVE.capture is not None:
+        if runs > 1 and places and ACTIVE.tracer is not None:
             behind = _Barrier.apply(*(args[i] for i in places))
             replaced = dict(zip(places, behind, strict=True))
             args = tuple(replaced.get(i, a) for i, a in enumerate(args))

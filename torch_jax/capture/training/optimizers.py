@@ -19,12 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax.capture.capture import Capture, paused
+from torch_jax.capture.capture import paused
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.state.places import MISSING, Item, put, read_place
 from torch_jax.core import numbers
-from torch_jax.core.active import ACTIVE
+from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.core.numbers import Number
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import generators, storage
@@ -67,8 +67,8 @@ def _patch_backward() -> None:
 
         @functools.wraps(original)
         def run(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if ACTIVE.capture is not None:
-                ACTIVE.capture.went_back = True
+            if ACTIVE.tracer is not None:
+                ACTIVE.tracer.went_back = True
             return _original(*args, **kwargs)
 
         setattr(torch.autograd, name, run)
@@ -82,14 +82,14 @@ def _patch_manual_seed() -> None:
     def manual_seed(seed: int) -> Any:
         seed = numbers.settled(seed)
         generator = original(seed)
-        if isinstance(ACTIVE.capture, Capture):
+        if in_whole_function():
             action = functools.partial(torch.default_generator.manual_seed, seed)
-            ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
+            ACTIVE.tracer.tape.record(action, (), None, needed=True, save=_save_cpu_state)
         return generator
 
     @functools.wraps(seed_of_the_system)
     def seed() -> int:
-        if ACTIVE.capture is not None:
+        if ACTIVE.tracer is not None:
             generators.refuse_seed("torch.seed()")
         return seed_of_the_system()
 
@@ -103,17 +103,17 @@ def _patch_cpu_state() -> None:
     @functools.wraps(get)
     def get_rng_state() -> torch.Tensor:
         state = get()
-        if isinstance(ACTIVE.capture, Capture):
-            ACTIVE.capture.host.makes(state, ACTIVE.capture.tape.record(get, (), state))
+        if in_whole_function():
+            ACTIVE.tracer.host.makes(state, ACTIVE.tracer.tape.record(get, (), state))
         return state
 
     @functools.wraps(put)
     def set_rng_state(new_state: torch.Tensor) -> None:
         put(new_state)
-        if isinstance(ACTIVE.capture, Capture):
-            slot = ACTIVE.capture.host.slot_of(new_state)
+        if in_whole_function():
+            slot = ACTIVE.tracer.host.slot_of(new_state)
             save = _save_cpu_state
-            ACTIVE.capture.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
+            ACTIVE.tracer.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
 
     torch.get_rng_state, torch.set_rng_state = get_rng_state, set_rng_state
 
@@ -127,9 +127,9 @@ def _patch_zero_grad(kind: Any) -> None:
 
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if ACTIVE.capture is not None and set_to_none:
+        if ACTIVE.tracer is not None and set_to_none:
             for parameter in parameters_of(self):
-                ACTIVE.capture.optimizers.reset_gradient(parameter)
+                ACTIVE.tracer.optimizers.reset_gradient(parameter)
         else:
             original(self, set_to_none)
 
@@ -161,12 +161,12 @@ def patch_schedulers() -> None:
 def _on_host(original: Any) -> Any:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.capture is None:
+        if ACTIVE.tracer is None:
             return original(self, *args, **kwargs)
         args, kwargs = pytree.tree_map(numbers.settled, (args, kwargs))
         action = functools.partial(original, self, *args, **kwargs)
         save = functools.partial(_save_schedule, self)
-        return ACTIVE.capture.optimizers.on_host(action, save)
+        return ACTIVE.tracer.optimizers.on_host(action, save)
 
     step._torch_jax_original = original  # type: ignore[attr-defined]
     return step
@@ -410,13 +410,13 @@ class Optimizers:
 
 
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if ACTIVE.capture is not None:
-        ACTIVE.capture.optimizers.before_step(optimizer)
+    if ACTIVE.tracer is not None:
+        ACTIVE.tracer.optimizers.before_step(optimizer)
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if ACTIVE.capture is not None:
-        ACTIVE.capture.optimizers.after_step(optimizer)
+    if ACTIVE.tracer is not None:
+        ACTIVE.tracer.optimizers.after_step(optimizer)
 
 
 def _is_lifted(value: Any) -> bool:

@@ -48,7 +48,7 @@ def _patch(name: str, replacement: Any) -> None:
 
 def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
     """Scale and growth tracker are made before a trace meets them."""
-    capture = ACTIVE.capture
+    capture = ACTIVE.tracer
     on_device = scaler._device == pytorch.DEVICE_TYPE
     if capture is not None and on_device and scaler.is_enabled() and scaler._scale is None:
         state = {"_scale": None, "_growth_tracker": scaler._growth_tracker}
@@ -60,7 +60,7 @@ def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
 
 def _prepared(scaler: Any, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """The optimizer counts steps on the device before the scaler looks at its groups."""
-    capture = ACTIVE.capture
+    capture = ACTIVE.tracer
     if capture is not None and scaler.is_enabled():
         with paused():
             keep_steps_on_device(optimizer, capture.undo)
@@ -84,10 +84,10 @@ def _update(scaler: Any, original: Any, new_scale: Any = None) -> None:
 
 def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *args, **kwargs) -> Any:
     found = list(state["found_inf_per_device"].values())
-    if ACTIVE.capture is None or not all(map(is_jax, found)):
+    if ACTIVE.tracer is None or not all(map(is_jax, found)):
         return original(optimizer, state, *args, **kwargs)
     skipped = storage.memory_of(sum(found) != 0)
-    step = _Step(ACTIVE.capture, optimizer)
+    step = _Step(ACTIVE.tracer, optimizer)
     result = optimizer.step(*args, **kwargs)
     step.refuse_host_side()
     step.choose(skipped)

@@ -1,0 +1,111 @@
+"""The CPU rung: an operator that nothing on the device serves runs on copies on the CPU."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.core import errors
+from torch_jax.memory.storage import is_jax
+
+FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
+
+_running = threading.local()  # ``ops``: the overloads whose replacement runs on this thread
+
+
+def on_cpu(op: Any) -> Callable[..., Any]:
+    """Run on copies on the CPU and write back what the operator changed; warned and counted."""
+    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    names = [a.name for a in op._schema.arguments]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _account_for(op, args, kwargs)
+        host_args = [_to_host(a) for a in args]
+        host_kwargs = {k: _to_host(v) for k, v in kwargs.items()}
+        if "device" in host_kwargs:
+            host_kwargs["device"] = torch.device("cpu")
+        try:
+            result = op(*host_args, **host_kwargs)
+        except NotImplementedError as error:
+            raise errors.not_found(op, args, kwargs) from error
+        given = dict(zip(names, args, strict=False)) | kwargs
+        host = dict(zip(names, host_args, strict=False)) | host_kwargs
+        back = {}
+        for name in written:
+            _write_back(given[name], host[name])
+            back[id(host[name])] = given[name]
+        return _to_device(result, back)
+
+    return call
+
+
+def unless_running(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` in place of ``op``, or the CPU where it leads back to ``op``.
+
+    PyTorch derives some operators of one another both ways: a functional one of its ``out=``
+    overload, and that one, here, of the functional one. Such a circle ends on the CPU.
+    """
+    to_cpu = on_cpu(op)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        running = _running.__dict__.setdefault("ops", set())
+        if op in running:
+            return to_cpu(*args, **kwargs)
+        running.add(op)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            running.discard(op)
+        return to_cpu(*args, **kwargs) if result is NotImplemented else result
+
+    return call
+
+
+def _account_for(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Refuse, warn of or count a call, as the setting ``cpu_fallback`` says."""
+    policy = config.get("cpu_fallback")
+    if policy == "error":
+        raise errors.not_found(op, args, kwargs)
+    FALLBACKS[str(op)] += 1
+    if policy == "warn" and FALLBACKS[str(op)] == 1:
+        warnings.warn(
+            f"{errors.describe_call(op, args, kwargs)} has no lowering to JAX and runs on the CPU, "
+            "with a copy each way. TORCH_JAX_CPU_FALLBACK=error forbids this.",
+            stacklevel=3,
+        )
+
+
+def _to_host(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu() if is_jax(value) else value
+    if isinstance(value, list | tuple):
+        return type(value)(_to_host(v) for v in value)
+    if isinstance(value, torch.device) and value.type == pytorch.DEVICE_TYPE:
+        return torch.device("cpu")
+    return value
+
+
+def _to_device(value: Any, back: dict[int, Any]) -> Any:
+    """A result on the device; ``back`` are the arguments by the ids of their copies."""
+    if isinstance(value, torch.Tensor):
+        return back.get(id(value)) if id(value) in back else value.to(pytorch.DEVICE_TYPE)
+    if isinstance(value, list | tuple):
+        return type(value)(_to_device(v, back) for v in value)
+    return value
+
+
+def _write_back(target: Any, source: Any) -> None:
+    if isinstance(target, list | tuple):
+        for one, new in zip(target, source, strict=True):
+            _write_back(one, new)
+    elif isinstance(target, torch.Tensor) and is_jax(target):
+        if target.shape != source.shape:
+            target.resize_(source.shape)
+        target.copy_(source)

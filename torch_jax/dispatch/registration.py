@@ -1,0 +1,76 @@
+"""Registers kernels with PyTorch's dispatcher when the device is first used.
+
+What the table and our own kernels serve is registered, so that PyTorch calls it directly. All else
+comes to :func:`torch_jax.dispatch.ladder.fallback`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_jax import config, ops
+from torch_jax._private import pytorch
+from torch_jax.core import forks, log, waking
+from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder
+from torch_jax.dispatch.storage_kernels import KERNELS
+from torch_jax.eager import variants
+from torch_jax.ops.registry import TABLE
+
+_libraries: list[torch.library.Library] = []  # a registration lives as long as these
+
+
+def install() -> None:
+    """Register kernels for the whole table; called once, at the first use of the device."""
+    ops.load()
+    library = torch.library.Library("aten", "IMPL")
+    for op in dict.fromkeys(_candidates()):
+        _register(library, op)
+    _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
+    config.listeners.extend((ladder.forget_compiled, log.install))
+    log.install()
+    forks.listeners.append(ladder.forget_compiled)
+
+
+def _candidates() -> Iterator[Any]:
+    """Overloads of this torch that the table or a kernel may serve."""
+    # The doors are registered at `import torch`: they wake the device. Operators of other libraries
+    # may be defined later, and arrive at the fallback.
+    names = [name for name in KERNELS if name not in waking.DOORS]
+    names += [name for name in TABLE if "::" not in name]
+    yield from filter(None, map(variants.overload, names))
+    for packet in {name.partition(".")[0] for name in TABLE}:
+        for base in (packet, f"{packet.removesuffix('_functional')}_"):
+            yield from (op for op in variants.siblings(base) if op._schema.is_mutable)
+    for packet in _foreach_packets():
+        yield from variants.siblings(packet)
+
+
+def _foreach_packets() -> list[str]:
+    names = {name.partition(".")[0] for name in pytorch.all_op_names()}
+    return sorted(
+        name.removeprefix("aten::") for name in names if name.startswith("aten::_foreach_")
+    )
+
+
+def _register(library: Any, op: Any) -> None:
+    """Register what we have for an overload, if that must run in place of PyTorch's own."""
+    served = ladder.own(op)
+    if served is not None:
+        library.impl(op, pytorch.unseen(served.call), "PrivateUse1")
+
+
+def _own_operators() -> Any:
+    """Define and register the operators that PyTorch does not have."""
+    library = torch.library.Library("torch_jax", "FRAGMENT")
+    library.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
+    library.impl("write_", ladder.served(torch.ops.torch_jax.write_.default).call, "PrivateUse1")
+    for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
+        library.impl("write_", torch.library.fallthrough_kernel, key)
+    library.define(call_jax.SCHEMA)
+    torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)
+    call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.LOWERING)
+    library.impl("call_jax", call, "PrivateUse1")
+    return library
