@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 

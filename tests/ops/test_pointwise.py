@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 INTS = [torch.uint8, torch.int8, torch.int64]
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
