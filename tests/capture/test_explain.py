@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.steps import step_of
 from torch_jax import config, program
 
 
@@ -26,15 +27,7 @@ def training() -> tuple[nn.Module, Any]:
     model = nn.Linear(64, 64).to("jax")
     optimizer = torch.optim.Adam(model.parameters())
 
-    @torch_jax.jit
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return model, step
+    return model, torch_jax.jit(step_of(model, optimizer))
 
 
 def test_lowering_tells_and_changes_nothing():

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.steps import step_of
 
 
 def ones(*shape: int, **more: Any) -> torch.Tensor:
@@ -61,14 +62,7 @@ def test_copies_of_models_and_their_state_survive():
     model = nn.Linear(3, 3).to("jax")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 
-    @torch_jax.jit
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = torch_jax.jit(step_of(model, optimizer))
     first = copy.deepcopy(model.state_dict())
     before = model.weight.detach().cpu().clone()
     step(ones(2, 3))

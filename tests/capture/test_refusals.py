@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
+from tests.support.steps import step_of
 from torch_jax import DataDependentError
 
 ONES = torch.ones(3, device="jax")
@@ -383,14 +384,7 @@ def test_an_index_out_of_range_leaves_the_parameters_alone(first):
     table = nn.Embedding(4, 2).to("jax")
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
 
-    @torch_jax.jit
-    def step(tokens):
-        optimizer.zero_grad()
-        loss = table(tokens).square().sum()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = torch_jax.jit(step_of(table, optimizer))
     if first == "good":
         step(torch.tensor([0, 3], device="jax"))
     before = table.weight.detach().cpu().clone()

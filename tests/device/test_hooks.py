@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import torch_jax
-from tests.device.test_lifecycle import DEVICES, is_tied, make
+from tests.support.tied import is_tied, tied
+from tests.support.values import DEVICES
 
 # --- hooks ----------------------------------------------------------------------------------------
 
@@ -314,15 +315,15 @@ def test_swapping_tensors():
 def test_modules_swap_their_parameters_where_pytorch_is_told_to():
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        model = make()
+        model = tied()
         weight = model.head.weight
         model.to("jax")
         assert model.head.weight is weight is model.embed.weight and weight.is_jax
-        model.load_state_dict(make(1).state_dict())
+        model.load_state_dict(tied(1).state_dict())
         model.to("cpu")
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
-    assert is_tied(model) and torch.equal(model.head.weight, make(1).head.weight)
+    assert is_tied(model) and torch.equal(model.head.weight, tied(1).head.weight)
 
 
 def test_lazy_modules_are_made_where_they_are():

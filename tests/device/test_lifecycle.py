@@ -18,35 +18,9 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_jax
 from tests.support.compare import assert_same
-
-DEVICES = ["cpu", "jax"]
-
-
-class Tied(nn.Module):
-    """A model with tied weights, buffers, a hook and a lazy part of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(7, 6)
-        self.norm = nn.BatchNorm1d(6)
-        self.head = nn.Linear(6, 7)
-        self.head.weight = self.embed.weight
-        self.register_buffer("scale", torch.tensor(2.0))
-        self.register_buffer("scratch", torch.ones(2), persistent=False)
-        self.head.register_forward_hook(_double)
-
-    def forward(self, x):
-        return self.head(self.norm(self.embed(x)) * self.scale)
-
-
-def _double(_module, _args, output):
-    return output * 2
-
-
-def make(seed: int = 0) -> Tied:
-    torch.manual_seed(seed)
-    return Tied()
-
+from tests.support.steps import step_of
+from tests.support.tied import Tied, is_tied, tied
+from tests.support.values import DEVICES
 
 TOKENS = torch.tensor([0, 3, 6, 3])
 
@@ -61,10 +35,6 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int = 2) ->
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def is_tied(model: Any) -> bool:
-    return model.head.weight is model.embed.weight
 
 
 def assert_alike(model: nn.Module, expected: nn.Module) -> None:
@@ -103,7 +73,7 @@ def _move_state(optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_goes_on_wherever_the_model_is_moved(name):
-    plain, moved = make(), make()
+    plain, moved = tied(), tied()
     optimizers = [OPTIMIZERS[name](m.parameters()) for m in (plain, moved)]
     expected = [steps(plain, optimizers[0]) for _ in range(5)]
     parameters = list(moved.parameters())
@@ -122,7 +92,7 @@ def test_training_goes_on_wherever_the_model_is_moved(name):
 
 
 def test_state_dicts_of_optimizers_cross_devices():
-    model, twin = make(), make().to("jax")
+    model, twin = tied(), tied().to("jax")
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.01) for m in (model, twin)]
     steps(model, optimizers[0])
     twin.load_state_dict(model.state_dict())
@@ -131,7 +101,7 @@ def test_state_dicts_of_optimizers_cross_devices():
         assert state["exp_avg"].is_jax and state["step"].device.type == "cpu"
     twin_losses = steps(twin, optimizers[1])
     assert twin_losses == pytest.approx(steps(model, optimizers[0]), rel=1e-4)
-    back = torch.optim.AdamW(make().parameters(), lr=0.01)
+    back = torch.optim.AdamW(tied().parameters(), lr=0.01)
     back.load_state_dict(optimizers[1].state_dict())
     assert all(s["exp_avg"].device.type == "cpu" for s in back.state.values())
 
@@ -156,7 +126,7 @@ def _on_threads(work: Callable[[int], Any], count: int, at_once: bool = True) ->
 
 
 def test_one_model_is_moved_by_threads_in_turn():
-    plain, moved = make(), make()
+    plain, moved = tied(), tied()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
     expected = [steps(plain, optimizer)[0] for _ in range(4)]
     optimizer = torch.optim.SGD(moved.parameters(), lr=0.1, momentum=0.9)
@@ -172,7 +142,7 @@ def test_one_model_is_moved_by_threads_in_turn():
 
 
 def test_models_are_moved_by_threads_at_once():
-    models = [make(i) for i in range(6)]
+    models = [tied(i) for i in range(6)]
     weights = [m.head.weight for m in models]
     values = [w.detach().clone() for w in weights]
 
@@ -195,7 +165,7 @@ def test_models_are_moved_by_threads_at_once():
 
 
 def test_a_move_that_fails_half_way_leaves_a_model_that_can_be_moved():
-    model = make().to("jax")
+    model = tied().to("jax")
     count = 0
 
     def convert(tensor):
@@ -211,7 +181,7 @@ def test_a_move_that_fails_half_way_leaves_a_model_that_can_be_moved():
     model.to("jax")
     assert model.head.weight is weight and is_tied(model)
     assert {p.device.type for p in model.parameters()} == {"jax"}
-    assert_alike(model, make())
+    assert_alike(model, tied())
 
 
 # --- freeing --------------------------------------------------------------------------------------
@@ -238,7 +208,7 @@ class _Memory:
 @pytest.fixture
 def memory():
     """Counts live arrays while reference counting alone frees them."""
-    warm = make().to("jax")  # what the first use of an operator makes stays
+    warm = tied().to("jax")  # what the first use of an operator makes stays
     warm(TOKENS.to("jax")).sum().backward()
     del warm
     counted = _Memory()
@@ -276,7 +246,7 @@ def test_a_write_frees_what_was_there(memory):
 
 
 def test_models_and_optimizers_are_freed(memory):
-    model = make().to("jax")
+    model = tied().to("jax")
     optimizer = torch.optim.AdamW(model.parameters())
     steps(model, optimizer)
     assert len(memory.new()) > 10
@@ -302,7 +272,7 @@ def test_moving_frees_the_other_side(memory):
     x = torch.ones(1000, device="jax")
     x = x.to("cpu")
     assert memory.new() == []
-    model = make()
+    model = tied()
     model.to("jax")
     assert len(memory.new()) > 4
     model.to("cpu")
@@ -313,7 +283,7 @@ def test_nothing_stays_of_a_forward_pass_that_raises(memory):
     def broken(_module, _args, _output):
         raise KeyError("in the middle")
 
-    model = make().to("jax")
+    model = tied().to("jax")
     before = memory.new()
     handle = model.head.register_forward_hook(broken)
     for _ in range(3):
@@ -343,14 +313,7 @@ def _train_compiled(memory: _Memory) -> None:
     model = nn.Sequential(nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 30)).to("jax")
     optimizer = torch.optim.AdamW(model.parameters())
 
-    @torch_jax.jit
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = torch_jax.jit(step_of(model, optimizer))
     x = torch.ones(5, 30, device="jax")
     for _ in range(2):
         step(x)
@@ -465,14 +428,14 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _loaded(state: Any) -> Any:
-    model = make(1).to("jax")
+    model = tied(1).to("jax")
     model.load_state_dict(state)
     return model
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_comes_back_with_its_ties_buffers_and_hooks(way, tmp_path):
-    model = make()
+    model = tied()
     steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
     model.zero_grad()
     _assert_works(WAYS[way](copy.deepcopy(model), tmp_path / "model.pt"), model)
@@ -482,15 +445,15 @@ def test_safetensors_there_and_back(tmp_path):
     from safetensors import safe_open
     from safetensors.torch import load_file, load_model, save_file, save_model
 
-    expected = make()
+    expected = tied()
     model = copy.deepcopy(expected).to("jax")
     with pytest.raises(RuntimeError, match="share memory"):  # as on every device
         save_file(model.state_dict(), tmp_path / "shared.safetensors")
     save_model(model, str(tmp_path / "model.safetensors"))
-    other = make(1).to("jax")
+    other = tied(1).to("jax")
     assert load_model(other, tmp_path / "model.safetensors", device="jax") == (set(), [])
     _assert_works(other, copy.deepcopy(expected))
-    third = make(1)
+    third = tied(1)
     load_model(third, tmp_path / "model.safetensors")
     _assert_works(third.to("jax"), copy.deepcopy(expected))
     plain = {k: v.detach().clone() for k, v in expected.state_dict().items()}
@@ -505,7 +468,7 @@ def test_safetensors_there_and_back(tmp_path):
 
 
 def test_optimizers_are_saved_copied_and_loaded_with_their_models(tmp_path):
-    expected = make()
+    expected = tied()
     reference = torch.optim.AdamW(expected.parameters(), lr=0.01)
     steps(expected, reference)
     model = copy.deepcopy(expected).to("jax")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import subprocess
-import sys
 import threading
 import warnings
 import weakref
@@ -20,6 +18,7 @@ from torch.nn import functional as F
 from torch.testing._internal.autocast_test_lists import AutocastTestLists
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support.processes import output
 from torch_jax import amp, transfer, variants
 from torch_jax.storage import wrap
 
@@ -565,7 +564,7 @@ with torch.autocast("jax", dtype=torch.bfloat16):
     assert amp._casts.found
 assert not amp._casts.found
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output("-c", program)
 
 
 def test_decorated_functions():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.steps import batch, mlp, step_of
 from torch_jax import config
 from torch_jax.dispatch import KERNELS_BY_OP
 
@@ -13,28 +14,20 @@ def _entries() -> int:
     return sum(len(kernel.cache) for kernel in KERNELS_BY_OP.values())
 
 
-def _step(model, optimizer, x):
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-
 def test_a_training_loop_compiles_in_its_first_steps_only():
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
-    model.to("jax")
+    model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = step_of(model, optimizer)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
-    x = torch.randn(3, 4, device="jax")
+    x = batch()
     for _ in range(2):  # the second step is the first with optimizer state
-        _step(model, optimizer, x)
+        step(x)
         schedule.step()
     before = _entries()
     losses = []
     for _ in range(8):
-        losses.append(_step(model, optimizer, x))
+        losses.append(step(x).item())
         schedule.step()
     assert _entries() == before
     assert losses == sorted(losses, reverse=True)

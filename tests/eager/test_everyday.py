@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.tied import Tied
 from torch_jax import patches
 
 DTYPES = [
@@ -122,18 +123,6 @@ def test_safetensors_loads_onto_the_device(tmp_path):
     loaded = load_file(tmp_path / "x.safetensors", device="jax")
     assert loaded["x"].is_jax and torch.equal(loaded["x"].cpu(), x.cpu())
     assert loaded["y"].dtype == torch.bfloat16
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.head = nn.Linear(4, 5, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, x):
-        return self.head(self.norm(self.embed(x)))
 
 
 def test_moving_a_module_keeps_parameters_ties_gradients_and_optimizers():

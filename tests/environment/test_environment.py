@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import copy
 import gc
+import json
 import pickle
-import subprocess
-import sys
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
+from tests.support.processes import script
 
 env = torch_jax.default_env()
 
@@ -539,27 +539,19 @@ def test_compiled_functions_see_whether_it_is_enabled():
     assert "the environment" in scaled.explain().retraces[0].reason
 
 
+@pytest.fixture(scope="module")
+def forked():
+    """What forked children of a process with an environment see, before and after its first use."""
+    return json.loads(script("forked_environment"))
+
+
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.slow
-def test_a_forked_process(used):
+def test_a_forked_process(used, forked):
     """Where the parent has used the device, the child's factories make CPU tensors again."""
-    script = f"""
-import os, warnings, torch, torch_jax
-warnings.simplefilter("ignore")
-env = torch_jax.default_env()
-if {used}:
-    torch.ones(2, device="jax")
-env.enable_globally()
-child = os.fork()
-if child == 0:
-    os._exit(10 + (torch.ones(2).device.type == "jax") + 2 * env.enabled)
-_, status = os.waitpid(child, 0)
-print(os.waitstatus_to_exitcode(status), torch.ones(2).device.type)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
-    )
-    assert result.stdout.split() == [("10" if used else "13"), "jax"], result.stderr
+    child, parent = forked[used]
+    assert parent == "jax"
+    assert child == (["cpu", False] if used else ["jax", True])
 
 
 def test_wrong_uses_say_what_to_do():

@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
-from tests.support.graphs import fresh as fresh
 
 # --- views, writes and aliases --------------------------------------------------------------------
 

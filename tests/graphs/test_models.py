@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check_model, compiled
-from tests.support.graphs import fresh as fresh
 from torch_jax.executable import Executable
 
 

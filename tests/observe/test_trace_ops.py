@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_jax
+from tests.support.steps import step_of
 from torch_jax import _internals, eager
 from torch_jax.active import ACTIVE
 
@@ -412,10 +413,9 @@ def test_values_are_the_same(x):
         model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.GELU())
         model.to("jax")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        step = step_of(model, optimizer)
         for _ in range(3):
-            optimizer.zero_grad()
-            model(x).square().sum().backward()
-            optimizer.step()
+            step(x)
         return [p.detach().cpu() for p in model.parameters()]
 
     with torch_jax.trace_ops(None) as trace:
@@ -454,13 +454,7 @@ def test_a_compiled_training_step(x):
         model = nn.Sequential(nn.Linear(4, 4), nn.GELU()).to("jax")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
-        def step(x):
-            optimizer.zero_grad()
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = step_of(model, optimizer)
         step = torch_jax.jit(step) if jitted else step
         for _ in range(3):
             if watched:

@@ -6,18 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from tests.support.compare import assert_same, to_cpu, to_jax
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    """Dynamo remembers how often code was compiled, and gives up after a while."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
 
 
 def compiled(function: Any, **options: Any) -> Any:

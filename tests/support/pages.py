@@ -7,11 +7,11 @@ import io
 import json
 import re
 import shlex
-import subprocess
 import sys
-from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.support.processes import ROOT, output
+
+DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -22,12 +22,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def outputs(page: str) -> list[str]:
     """What each block before a ``text`` block prints, all of them run in one new process."""
-    command = [sys.executable, "-m", "tests.support.pages"]
-    done = subprocess.run(
-        command, input=page, capture_output=True, text=True, timeout=300, cwd=DOCS.parent
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(output("-m", "tests.support.pages", input=page))
 
 
 def blanked(text: str) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.support import pages
+from tests.support.processes import ROOT, run
 from torch_jax import config
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 
 def test_the_table_of_settings_is_complete():
@@ -37,10 +35,8 @@ def test_the_readme_example_runs():
 
 
 def test_the_page_of_operators_is_up_to_date():
-    page = Path(__file__).parents[2] / "docs" / "operators.md"
-    command = [sys.executable, "-m", "torch_jax", "ops", "--markdown"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout == page.read_text(), "run `make docs`"
+    page = pages.DOCS / "operators.md"
+    assert run("-m", "torch_jax", "ops", "--markdown").stdout == page.read_text(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["how-an-op-is-found", "environment"])

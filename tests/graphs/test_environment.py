@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import torch_jax
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import compiled
-from tests.support.graphs import fresh as fresh
 
 env = torch_jax.default_env()
 
