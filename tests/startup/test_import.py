@@ -28,7 +28,7 @@ def test_the_device_is_there_in_any_order_of_imports(imports):
 
 
 def test_the_device_is_there_where_torch_alone_is_imported(imported):
-    assert imported["first use"] == [2.0, 2.0]
+    assert imported["first use"] == [1.0, 1.0]
 
 
 def test_import_torch_imports_neither_jax_nor_the_table(imported):
