@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.support import executors
 from tests.support.compare import check, check_raises
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -112,11 +113,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("name", CASES)
-def test_loss(name, reduction):
+@pytest.mark.parametrize(
+    "name, reduction, executor",
+    [executors.param("eager", name, reduction) for name in CASES for reduction in REDUCTIONS]
+    + [
+        executors.param(executor, name, "mean") for name in CASES for executor in executors.COMPILED
+    ],
+)
+def test_loss(name, reduction, executor):
     function, args, options = CASES[name]
-    check(function, *args, **options, reduction=reduction)
+    with executors.outcome(executor, name):
+        check(function, *args, **options, reduction=reduction, executor=executor)
 
 
 def test_every_loss_is_here():

@@ -7,6 +7,7 @@ import torch
 from torch.optim import lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support import executors
 from torch_jax import dispatch
 
 STEPS = 5
@@ -66,7 +67,7 @@ def batch(device):
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(1)).to(device)
 
 
-def train(optimizer, params, steps=STEPS, schedule=None):
+def train(optimizer, params, steps=STEPS, schedule=None, executor="eager"):
     x = batch(params[0].device)
 
     def closure():
@@ -75,9 +76,10 @@ def train(optimizer, params, steps=STEPS, schedule=None):
         loss.backward()
         return loss
 
+    step = executors.by(executor, lambda: optimizer.step(closure))
     losses = []
     for _ in range(steps):
-        losses.append(optimizer.step(closure).item())
+        losses.append(step().item())
         if schedule is not None:
             schedule.step()
     return losses
@@ -103,11 +105,11 @@ def assert_equal(actual, expected, tolerance=2e-5):
         assert actual == expected
 
 
-def run(name, device, **variant):
+def run(name, device, executor="eager", **variant):
     kind, options = CASES[name]
     params = model(device, matrices_only=kind is O.Muon)
     optimizer = kind(params, **options, **variant)
-    losses = train(optimizer, params)
+    losses = train(optimizer, params, executor=executor)
     return params, losses, optimizer.state_dict()["state"]
 
 
@@ -117,10 +119,12 @@ def compare(name, jax_variant, cpu_variant):
     assert_equal(actual, expected)
 
 
+@executors.each
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.slow
-def test_default(name):
-    compare(name, {}, {})
+def test_default(name, executor):
+    with executors.outcome(executor, name):
+        compare(name, {"executor": executor}, {})
 
 
 @pytest.mark.slow

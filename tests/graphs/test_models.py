@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,41 +13,6 @@ from torch.nn import functional as F
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check_model, compiled
 from torch_jax.executable import Executable
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        return self.out(
-            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        )
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
-    "mlp": (
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)),
-        lambda: torch.randn(3, 4),
-    ),
-    "conv": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
-        lambda: torch.randn(2, 3, 8, 8),
-    ),
-    "attention": (Attention, lambda: torch.randn(2, 5, 8)),
-    "embedding": (
-        lambda: nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 2)),
-        lambda: torch.randint(0, 7, (2, 5)),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("model, inputs", MODELS.values(), ids=MODELS)
-@pytest.mark.slow
-def test_models_in_training_and_evaluation(model, inputs):
-    check_model(model(), inputs())
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import executors
+
 # XLA and PyTorch sum in different orders; these are a few units in the last place per dtype.
 TOLERANCE = {
     torch.float64: 1e-11,
@@ -73,16 +75,18 @@ def check(
     grad: bool | None = None,
     strides: bool = True,
     scale: float = 1.0,
+    executor: str = "eager",
     **kwargs: Any,
 ) -> Any:
     """Call ``function`` on the CPU and on jax; outputs, mutated inputs and gradients must agree.
 
-    ``grad`` defaults to whether any input requires it. Returns the jax result.
+    ``grad`` defaults to whether any input requires it, ``executor`` is one of
+    :mod:`tests.support.executors`. Returns the jax result.
     """
     inputs = to_cpu(args), to_jax(args)
     named = to_cpu(kwargs), to_jax(kwargs)
     expected = function(*inputs[0], **named[0])
-    actual = function(*inputs[1], **named[1])
+    actual = executors.by(executor, function)(*inputs[1], **named[1])
     assert_same(actual, expected, strides, scale)
     assert_same(_tensors(inputs[1]), _tensors(inputs[0]), strides, scale)
     leaves = [

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.support import executors
 from tests.support.compare import assert_same, to_cpu, to_jax
 
 
@@ -45,10 +46,12 @@ def is_differentiable(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def check_model(model: nn.Module, *inputs: Any, scale: float = 10.0) -> None:
+def check_model(
+    model: nn.Module, *inputs: Any, scale: float = 10.0, executor: str = "graph"
+) -> None:
     """A model in training and in evaluation: outputs, gradients and statistics."""
     ours = copy.deepcopy(model).to("jax")
-    run = compiled(ours)
+    run = compiled(ours) if executor == "graph" else executors.by(executor, ours)
     for training in (True, False):
         model.train(training), ours.train(training)
         expected, actual = first(model(*inputs)), first(run(*to_jax(inputs)))

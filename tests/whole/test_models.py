@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import torch_jax
+from tests.support import executors
 from tests.support.compare import assert_same
+from tests.support.graphs import check_model
 
 
-def train(model: nn.Module, batches, loss_of, make_optimizer, device: str) -> list[float]:
+def train(
+    model: nn.Module, batches, loss_of, make_optimizer, device: str, executor: str = "eager"
+) -> list[float]:
     """Losses of an ordinary training loop on a copy of the model."""
     model = copy.deepcopy(model).to(device)
     optimizer = make_optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-    losses = []
-    for batch in batches:
-        batch = [t.to(device) for t in batch]
+
+    def step(*batch):
         optimizer.zero_grad()
         loss = loss_of(model, *batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
-    return losses
+        return loss
+
+    step = executors.by(executor, step)
+    return [step(*(t.to(device) for t in batch)).item() for batch in batches]
 
 
-def check_training(model, batches, loss_of, make_optimizer=None) -> None:
+def check_training(model, batches, loss_of, executor, make_optimizer=None) -> None:
     make_optimizer = make_optimizer or (lambda p: torch.optim.AdamW(p, lr=1e-3))
     cpu = train(model, batches, loss_of, make_optimizer, "cpu")
-    jax = train(model, batches, loss_of, make_optimizer, "jax")
+    jax = train(model, batches, loss_of, make_optimizer, "jax", executor)
     assert jax == pytest.approx(cpu, rel=2e-4)
     assert cpu[-1] < cpu[0]
 
@@ -55,20 +61,27 @@ def _next_token_loss(model, tokens):
     return F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+RECURRENT = [
+    *(executors.param("eager", kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
+    *(executors.param(executor, nn.LSTM) for executor in executors.COMPILED),
+]
+
+
+@pytest.mark.parametrize("kind, executor", RECURRENT)
 @pytest.mark.slow
-def test_recurrent_networks_train(kind):
+def test_recurrent_networks_train(kind, executor):
     torch.manual_seed(0)
     tokens = torch.randint(0, 11, (3, 7))
-    check_training(Recurrent(kind), [(tokens,)] * 3, _next_token_loss)
+    check_training(Recurrent(kind), [(tokens,)] * 3, _next_token_loss, executor)
 
 
 def _classifier_loss(model, images, labels):
     return F.cross_entropy(model(images), labels, label_smoothing=0.1)
 
 
+@executors.each
 @pytest.mark.slow
-def test_a_convolutional_network_trains_and_evaluates():
+def test_a_convolutional_network_trains_and_evaluates(executor):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
@@ -86,17 +99,18 @@ def test_a_convolutional_network_trains_and_evaluates():
         nn.Linear(16, 5),
     )
     batches = [(torch.randn(4, 3, 12, 12), torch.randint(0, 5, (4,)))] * 3
-    check_training(
-        model, batches, _classifier_loss, lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)
-    )
+    sgd = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    check_training(model, batches, _classifier_loss, executor, sgd)
     model.train()(batches[0][0])
     model.eval()
     expected = model(batches[0][0])
-    assert_same(model.to("jax")(batches[0][0].to("jax")), expected, scale=2)
+    evaluate = executors.by(executor, model.to("jax"))
+    assert_same(evaluate(batches[0][0].to("jax")), expected, scale=2)
 
 
+@executors.each
 @pytest.mark.slow
-def test_an_encoder_layer_with_masks_trains():
+def test_an_encoder_layer_with_masks_trains(executor):
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, norm_first=True)
     padding = torch.zeros(2, 6, dtype=torch.bool)
@@ -110,7 +124,44 @@ def test_an_encoder_layer_with_masks_trains():
         return y.masked_fill(padding.unsqueeze(-1), 0).square().mean()
 
     batches = [(torch.randn(2, 6, 16), padding, causal, padding_as_float)] * 3
-    check_training(model, batches, loss_of)
+    check_training(model, batches, loss_of, executor)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)),
+        lambda: torch.randn(3, 4),
+    ),
+    "conv": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)),
+        lambda: torch.randn(2, 3, 8, 8),
+    ),
+    "attention": (Attention, lambda: torch.randn(2, 5, 8)),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 2)),
+        lambda: torch.randint(0, 7, (2, 5)),
+    ),
+}  # fmt: skip
+
+
+@executors.each
+@pytest.mark.parametrize("model, inputs", MODELS.values(), ids=MODELS)
+@pytest.mark.slow
+def test_models_in_training_and_evaluation(model, inputs, executor):
+    torch.manual_seed(0)
+    check_model(model(), inputs(), executor=executor)
 
 
 def _hf(name: str):
@@ -214,9 +265,9 @@ def test_double_backward_and_hooks():
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("run", ["eager", "jit", "compile"])
+@executors.each
 @pytest.mark.slow
-def test_encoder_layers_in_inference(run, norm_first):
+def test_encoder_layers_in_inference(executor, norm_first):
     """PyTorch calls one operator for a whole layer, and one for attention."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first).eval()
@@ -230,9 +281,7 @@ def test_encoder_layers_in_inference(run, norm_first):
 
     with torch.no_grad():
         expected = encode(layer, attention, x, causal)
-        function = {"eager": lambda f: f, "jit": torch_jax.jit}.get(run)
-        function = function or functools.partial(torch.compile, backend="jax")
         moved = layer.to("jax"), attention.to("jax"), x.to("jax"), causal.to("jax")
-        actual = function(encode)(*moved)
+        actual = executors.by(executor, encode)(*moved)
     for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
