@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.values import randn
 
 
 def test_parts_of_a_tensor_share_one_program():
@@ -205,7 +206,7 @@ def test_new_loggers_are_no_change():
 @pytest.mark.slow
 def test_other_threads_use_a_model_while_it_is_traced():
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(12)]).to("jax")
-    x = torch.randn(4, 8, device="jax")
+    x = randn(4, 8)
     expected = model(x).detach().cpu()
     weight = model[3].weight.detach().cpu()
     stop, failures, rounds = threading.Event(), [], []

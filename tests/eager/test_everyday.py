@@ -15,6 +15,7 @@ from torch import nn
 
 import torch_jax
 from tests.support.tied import Tied
+from tests.support.values import randn
 from torch_jax import patches
 
 DTYPES = [
@@ -118,7 +119,7 @@ def test_save_and_load_with_map_location(source, target, zip_format):
 def test_safetensors_loads_onto_the_device(tmp_path):
     from safetensors.torch import load_file, save_file
 
-    x = torch.randn(3, 4, device="jax")
+    x = randn(3, 4)
     save_file({"x": x, "y": x.to(torch.bfloat16)}, tmp_path / "x.safetensors")
     loaded = load_file(tmp_path / "x.safetensors", device="jax")
     assert loaded["x"].is_jax and torch.equal(loaded["x"].cpu(), x.cpu())

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 import torch_jax
 from tests.support.processes import script
+from tests.support.values import randn
 
 env = torch_jax.default_env()
 
@@ -51,7 +52,7 @@ def test_there_is_one_environment():
 
 def test_tensors_work_whether_or_not_it_is_enabled():
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).to("jax").eval()
-    x = torch.randn(2, 3, device="jax")
+    x = randn(2, 3)
     plain = model(x)
     with env:
         inside = model(x)

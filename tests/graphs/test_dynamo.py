@@ -15,6 +15,7 @@ import torch_jax
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
 from tests.support.processes import output
+from tests.support.values import randn
 from torch_jax import DataDependentError
 
 # --- shapes and types -----------------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_no_grad_and_inference_mode():
 def test_autocast():
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)).to("jax")
     run = compiled(model)
-    x = torch.randn(3, 4, device="jax")
+    x = randn(3, 4)
     for _ in range(2):
         with torch.autocast("jax", torch.bfloat16):
             expected, actual = model(x), run(x)

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check, compiled
+from tests.support.values import randn
 
 # --- views, writes and aliases --------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ def test_a_checkpoint_repeats_its_draws():
     def function(x):
         return checkpoint(part, x, use_reentrant=False).sum()
 
-    x = torch.randn(64, device="jax", requires_grad=True)
+    x = randn(64, requires_grad=True)
     run = compiled(function)
     for _ in range(2):
         torch.manual_seed(5)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import torch_jax
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import compiled
+from tests.support.values import randn
 
 env = torch_jax.default_env()
 
@@ -33,7 +34,7 @@ def test_an_override_of_an_operator_comes_into_force_and_goes(takes):
     def function(x):
         return torch.tanh(x) + 1
 
-    run, x = compiled(function), torch.randn(3, device="jax", requires_grad=True)
+    run, x = compiled(function), randn(3, requires_grad=True)
     with env.override("aten::tanh", negated, takes=takes):
         inside = [function(x), run(x)]
         gradients = [torch.autograd.grad(y.sum(), x)[0] for y in inside]

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.support.compare import assert_same, to_jax
 from tests.support.graphs import check_model, compiled
+from tests.support.values import randn
 from torch_jax.executable import Executable
 
 
@@ -34,10 +35,10 @@ def test_forward_and_backward_are_one_executable_each(monkeypatch):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to("jax")
     run = compiled(model)
     for _ in range(3):
-        run(torch.randn(3, 4, device="jax")).sum().backward()
+        run(randn(3, 4)).sum().backward()
     assert made == ["forward)", "backward)"]
     with torch.no_grad():
-        run(torch.randn(3, 4, device="jax"))
+        run(randn(3, 4))
     assert made[2:] == ["inference)"]
 
 

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import torch_jax
 from tests.support.steps import step_of
+from tests.support.values import randn
 from torch_jax import _internals, eager
 from torch_jax.active import ACTIVE
 
@@ -45,7 +46,7 @@ def one(trace, name):
 @pytest.fixture
 def x():
     torch.manual_seed(0)
-    return torch.randn(4, 4, device="jax")
+    return randn(4, 4)
 
 
 @pytest.fixture(autouse=True)

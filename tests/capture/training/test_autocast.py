@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import torch_jax
+from tests.support.values import randn
 
 BF16, F16 = torch.bfloat16, torch.float16
 
@@ -231,8 +232,8 @@ def test_backward_inside_the_region(case):
 
 
 def test_a_region_around_the_call_is_part_of_what_was_traced():
-    w = nn.Parameter(torch.randn(4, 4, device="jax"))
-    x = torch.randn(3, 4, device="jax")
+    w = nn.Parameter(randn(4, 4))
+    x = randn(3, 4)
     compiled = torch_jax.jit(lambda x: x @ w)
     for dtype in (None, BF16, F16, None, BF16):
         with autocast(dtype or BF16, enabled=dtype is not None):
@@ -263,8 +264,8 @@ def test_a_compiled_module_in_a_region_of_an_ordinary_loop():
 
 
 def test_each_thread_has_its_own_region():
-    w = nn.Parameter(torch.randn(4, 4, device="jax"))
-    x = torch.randn(3, 4, device="jax")
+    w = nn.Parameter(randn(4, 4))
+    x = randn(3, 4)
     compiled = torch_jax.jit(lambda x: x @ w)
     barrier, seen = threading.Barrier(2), {}
 
@@ -300,7 +301,7 @@ def test_a_dtype_that_a_function_reads_may_change():
 def test_scanned_layers_in_a_region():
     torch.manual_seed(0)
     layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)).to("jax")
-    x = torch.randn(2, 4, device="jax")
+    x = randn(2, 4)
 
     @torch_jax.jit
     def scanned(x):
