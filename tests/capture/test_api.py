@@ -15,11 +15,7 @@ import torch
 from torch import nn
 
 import torch_jax
-
-
-def ones(*shape: int) -> torch.Tensor:
-    return torch.ones(*(shape or (3,)), device="jax")
-
+from tests.support.values import ones
 
 # --- functions, methods, modules ------------------------------------------------------------------
 

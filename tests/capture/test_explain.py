@@ -13,12 +13,8 @@ from torch import nn
 
 import torch_jax
 from tests.support.steps import step_of
+from tests.support.values import ones
 from torch_jax import config, program
-
-
-def ones(*shape: int) -> torch.Tensor:
-    return torch.ones(*(shape or (3,)), device="jax")
-
 
 # --- looking inside -------------------------------------------------------------------------------
 

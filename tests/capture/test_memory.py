@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +10,7 @@ from torch import nn
 
 import torch_jax
 from tests.support.steps import step_of
-
-
-def ones(*shape: int, **more: Any) -> torch.Tensor:
-    return torch.ones(*(shape or (3,)), device="jax", **more)
+from tests.support.values import ones
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import torch_jax
-from tests.support.tied import is_tied, tied
+from tests.support.models import is_tied, tied
 from tests.support.values import DEVICES
 
 # --- hooks ----------------------------------------------------------------------------------------

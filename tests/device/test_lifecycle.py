@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_jax
 from tests.support.compare import assert_same
+from tests.support.models import Tied, is_tied, tied
 from tests.support.steps import step_of
-from tests.support.tied import Tied, is_tied, tied
 from tests.support.values import DEVICES
 
 TOKENS = torch.tensor([0, 3, 6, 3])

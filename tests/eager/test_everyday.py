@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import torch_jax
-from tests.support.tied import Tied
+from tests.support.models import Tied
 from tests.support.values import randn
 from torch_jax import patches
 

@@ -17,14 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
+from tests.support.values import ones
 from torch_jax import operators, overrides
 
 env = torch_jax.default_env()
-
-
-def ones(*shape: int, **options) -> torch.Tensor:
-    """A tensor on the device."""
-    return torch.ones(*shape or (3,), device="jax", **options)
 
 
 @pytest.fixture(autouse=True)

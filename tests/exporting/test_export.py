@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +17,10 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import torch_jax
+from tests.support.models import Function
+from tests.support.processes import ROOT, output
 from torch_jax import exported_file, exporting
 from torch_jax.traced import DataDependentError, NotTraceableError
-
-ROOT = Path(__file__).parents[2]
 
 
 def transformers():
@@ -271,17 +267,6 @@ def test_sizes_that_may_change(name):
         assert_close(loaded.call(*args, **kwargs), expected)
 
 
-class Function(nn.Module):
-    """A function as a module, which ``torch.export`` asks for."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 class Pair(nn.Module):
     """Of two arguments of one size."""
 
@@ -512,11 +497,7 @@ sys.meta_path.insert(0, Refuse())
 
 def without_torch(code: str, *arguments: str) -> str:
     """What code prints where torch cannot be imported."""
-    command = [sys.executable, "-c", BLOCKED + code, *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output("-c", BLOCKED + code, *arguments, JAX_PLATFORMS="cpu")
 
 
 def test_a_process_without_torch(tmp_path):
@@ -544,9 +525,7 @@ np.save({str(tmp_path / "result.npy")!r}, result["last_hidden_state"])
 @pytest.mark.slow
 def test_the_page_and_the_example(tmp_path):
     path = str(tmp_path / "model.zip")
-    command = [sys.executable, "-m", "examples.export.write", path]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.returncode == 0, done.stderr
+    output("-m", "examples.export.write", path)
     script = str(ROOT / "examples" / "export" / "run.py")
     run = f"import runpy; runpy.run_path({script!r}, run_name='__main__')"
     told = without_torch(run, path)

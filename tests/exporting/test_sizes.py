@@ -11,22 +11,12 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import torch_jax
+from tests.support.models import Function
 from torch_jax import exporting
 from torch_jax.ops.registry import TABLE
 from torch_jax.traced import NotTraceableError
 
 BATCH, LENGTH = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=6, max=64)
-
-
-class Function(nn.Module):
-    """A function as a module, which ``torch.export`` asks for."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def assert_same(function, given, *others, where=(0, 1)) -> None:

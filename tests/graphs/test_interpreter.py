@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
+from tests.support.models import Function
 from tests.support.processes import output
 from torch_jax import DataDependentError, JaxInterpreter, OperatorNotFound
 
@@ -197,22 +198,11 @@ CONTROL_FLOW = {
 }  # fmt: skip
 
 
-class Wrapped(nn.Module):
-    """A function as a module, for torch.export."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 @pytest.mark.parametrize("function, primitive", CONTROL_FLOW.values(), ids=CONTROL_FLOW)
 @pytest.mark.slow
 def test_higher_order_operators_become_jax_control_flow(function, primitive):
     x = torch.arange(-1.0, 3.0)
-    run = JaxInterpreter(torch.export.export(Wrapped(function), (x,)))
+    run = JaxInterpreter(torch.export.export(Function(function), (x,)))
     for value in (x, -x):
         expected = function(value)
         assert_close(jax.jit(run)(value.numpy()), expected)

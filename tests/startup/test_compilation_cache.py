@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import processes
 from torch_jax import compilation_cache, config
 from torch_jax.cache_files import CacheFiles
 
@@ -32,10 +33,9 @@ USE = "print(json.dumps([compute(), len(hits)]))"
 
 def start(code: str, **environment: str | None) -> subprocess.Popen[str]:
     """Run code in a fresh process, with these variables of its environment (None: without)."""
-    given = os.environ | {"TORCH_JAX_CACHE": "1"} | environment
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code],
-        env={name: value for name, value in given.items() if value is not None},
+        env=processes.environment({"TORCH_JAX_CACHE": "1"} | environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -36,6 +36,6 @@ def rand(*shape: int, requires_grad: bool = False, **options: Any) -> torch.Tens
     return torch.rand(*shape, **options).to("jax").requires_grad_(requires_grad)
 
 
-def randint(*bounds_and_shape: Any, **options: Any) -> torch.Tensor:
-    """``torch.randint`` on the device, drawn by the CPU's generator."""
-    return torch.randint(*bounds_and_shape, **options).to("jax")
+def ones(*shape: int, **options: Any) -> torch.Tensor:
+    """``torch.ones`` made on the device, of three numbers where no shape is given."""
+    return torch.ones(*(shape or (3,)), device="jax", **options)

@@ -15,10 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
-
-
-def ones(*shape: int, **more: Any) -> torch.Tensor:
-    return torch.ones(*(shape or (3,)), device="jax", **more)
+from tests.support.values import ones
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -1,7 +1,8 @@
-"""A model with all that may get lost when a model is moved, saved or copied."""
+"""Models for tests of anything: one with all that may get lost, and one of any function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,3 +39,14 @@ def tied(seed: int = 0) -> Tied:
 def is_tied(model: Any) -> bool:
     """Whether the two weights are one parameter."""
     return model.head.weight is model.embed.weight
+
+
+class Function(nn.Module):
+    """A function as a module, which ``torch.export`` asks for."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
