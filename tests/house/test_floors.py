@@ -97,3 +97,16 @@ def test_functions_import_only_where_loading_must_be_quick():
         and name != "torch_jax"
     }
     assert not found, "\n".join(sorted(found))
+
+
+def test_operators_know_jax_only():
+    for name, edges in GRAPH.items():
+        if name.startswith("torch_jax.ops"):
+            own = {to for _, to, _ in edges if to.partition(".")[0] in ("torch", "torch_jax")}
+            outside = {to for to in own if not to.startswith("torch_jax.ops")}
+            assert outside <= {"torch_jax.config"}, (name, outside)
+
+
+def test_files_are_short():
+    for name, path in MODULES.items():
+        assert len(path.read_text().splitlines()) <= 600, name

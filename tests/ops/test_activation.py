@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.compare import check
-from tests.ops.test_pointwise import SPECIAL, make
+from tests.support.compare import check
+from tests.support.values import SPECIAL, make
 
 ACTIVATIONS = {
     "relu": F.relu,

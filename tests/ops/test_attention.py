@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
+from tests.support.values import randn
 
 fused = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 
@@ -132,7 +133,7 @@ def test_dropout(p):
 @pytest.mark.parametrize("function", [F.dropout2d, F.alpha_dropout, F.feature_alpha_dropout])
 @pytest.mark.slow
 def test_other_dropouts(function):
-    x = torch.randn(64, 32, 4, 4, device="jax")
+    x = randn(64, 32, 4, 4)
     torch.manual_seed(0)
     first, second = function(x, 0.5, training=True), function(x, 0.5, training=True)
     assert not torch.equal(first.cpu(), second.cpu())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import assert_same, check, check_raises
+from tests.support.compare import assert_same, check, check_raises
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int16, torch.complex64]
 

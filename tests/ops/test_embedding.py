@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16]
 

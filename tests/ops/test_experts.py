@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_jax
-from tests.compare import assert_same, to_jax
+from tests.support.compare import assert_same, to_jax
 
 
 @pytest.mark.slow

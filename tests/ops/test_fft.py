@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 NORMS = ("backward", "ortho", "forward")
 F = torch.fft

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 L = torch.linalg
 DTYPES = [torch.float32, torch.complex128]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.compare import assert_same, check, check_raises
+from tests.support.compare import assert_same, check, check_raises
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 

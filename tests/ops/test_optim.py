@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import assert_same, check, check_raises, to_jax
+from tests.support.compare import assert_same, check, check_raises, to_jax
 from torch_jax._private import pytorch
 from torch_jax.dispatch import ladder
 

@@ -5,24 +5,11 @@ import itertools
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
+from tests.support.values import INF, NAN, SPECIAL, make
 
 INTS = [torch.uint8, torch.int8, torch.int64]
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-INF, NAN = float("inf"), float("nan")
-SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, 3.0, INF, -INF, NAN, 1e-30])
-
-
-def make(dtype, *shape, low=-4, high=5, grad=False):
-    generator = torch.Generator().manual_seed(len(shape) + 7)
-    if dtype == torch.bool:
-        return torch.rand(shape, generator=generator) > 0.5
-    if dtype.is_floating_point or dtype.is_complex:
-        wide = torch.complex128 if dtype.is_complex else torch.float64
-        x = torch.randn(shape, generator=generator, dtype=wide) * 2
-        return x.to(dtype).requires_grad_(grad)
-    low = max(low, 0) if dtype == torch.uint8 else low
-    return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
 def pairs():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 AVG = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

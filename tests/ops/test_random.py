@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
-from tests.compare import check_raises
+from tests.support.compare import check_raises
 
 N = 20_000
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from tests.compare import check, check_raises
-from tests.ops.test_pointwise import SPECIAL, make
+from tests.support.compare import check, check_raises
+from tests.support.values import SPECIAL, make
 
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16]
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.complex64]

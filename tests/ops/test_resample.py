@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 SIZES = {1: (7,), 2: (5, 6), 3: (3, 4, 5)}
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
-from tests.compare import assert_same
+from tests.support.compare import assert_same
 
 
 def compare(module, *inputs):

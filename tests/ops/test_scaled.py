@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 EIGHT_BITS = [torch.float8_e4m3fn, torch.float8_e5m2]
 

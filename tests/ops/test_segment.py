@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 REDUCTIONS = ["sum", "mean", "max", "min", "prod"]
 

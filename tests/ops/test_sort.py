@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import check, check_raises
+from tests.support.compare import check, check_raises
 
 NAN, INF = float("nan"), float("inf")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

@@ -6,7 +6,7 @@ import pytest
 import scipy.special
 import torch
 
-from tests.compare import check
+from tests.support.compare import check
 
 INF, NAN = math.inf, math.nan
 EDGES = torch.tensor([0.0, -0.0, 1e-30, 1e-6, -1.0, 2.0, 5.0, 2.09, -2.09, INF, -INF, NAN, 1e3])

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from tests.compare import check, check_raises
-from tests.ops.test_pointwise import INF, SPECIAL, make
+from tests.support.compare import check, check_raises
+from tests.support.values import INF, SPECIAL, make
 
 EVERYWHERE = """
     sin cos tan sinh cosh tanh asinh atan exp exp2 expm1 erf erfc sigmoid sinc abs neg sign sgn

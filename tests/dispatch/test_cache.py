@@ -1,0 +1,65 @@
+"""Compiled entries: what compiles, what does not, and how many are kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.steps import batch, mlp, step_of
+from torch_jax import config
+from torch_jax.dispatch.ladder import KERNELS_BY_OP
+
+
+def _entries() -> int:
+    return sum(len(kernel.cache) for kernel in KERNELS_BY_OP.values())
+
+
+def test_a_training_loop_compiles_in_its_first_steps_only():
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = step_of(model, optimizer)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    x = batch()
+    for _ in range(2):  # the second step is the first with optimizer state
+        step(x)
+        schedule.step()
+    before = _entries()
+    losses = []
+    for _ in range(8):
+        losses.append(step(x).item())
+        schedule.step()
+    assert _entries() == before
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.slow
+def test_a_changed_setting_is_never_stale():
+    x, index = torch.arange(3.0, device="jax"), torch.tensor([5], device="jax")
+    before = config.get("check_indices")
+    try:
+        for mode in ("always", "never", "always"):
+            config.set("check_indices", mode)
+            if mode == "never":
+                assert x[index].isnan().item()  # said in the docs: never clamped
+            else:
+                with pytest.raises(IndexError, match="out of bounds"):
+                    x[index]
+    finally:
+        config.set("check_indices", before)
+
+
+def test_old_entries_are_dropped():
+    torch.jax.init()
+    kernel = KERNELS_BY_OP[torch.ops.aten.neg.default]
+    kernel.cache.clear()
+    kernel.hot.clear()
+    before = config.get("cache_size")
+    config.set("cache_size", 3)
+    try:
+        for n in range(1, 8):
+            assert torch.neg(torch.ones(n, device="jax")).sum().item() == -n
+        assert len(kernel.cache) == 3 and len(kernel.hot) == 3
+        assert torch.neg(torch.ones(1, device="jax")).item() == -1
+    finally:
+        config.set("cache_size", before)

@@ -1,0 +1,242 @@
+"""Views, writes, aliases and random numbers in graphs of ``torch.compile(backend="jax")``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tests.support.compare import assert_same, to_jax
+from tests.support.graphs import check, compiled
+from tests.support.values import randn
+
+# --- views, writes and aliases --------------------------------------------------------------------
+
+
+def writes_an_input(x, y):
+    x.mul_(2)
+    y[:, 0] = 7
+    return x + y
+
+
+def writes_a_view(x, y):
+    x.view(-1)[1:3].add_(y.sum())
+    return x.t()
+
+
+def returns_inputs_and_views(x, y):
+    return x, x.view(-1), y.t(), y[0], (x + y).unbind(0)[0]
+
+
+def returns_aliases_of_one_result(x, y):
+    z = x * y
+    return z, z.view(-1), z[:, 1]
+
+
+def resizes_dtype(x, y):
+    return x.to(torch.float64), y.to(torch.bfloat16), (x > 0), x.long()
+
+
+EFFECTS = [
+    writes_an_input, writes_a_view, returns_inputs_and_views, returns_aliases_of_one_result,
+    resizes_dtype,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", EFFECTS)
+def test_writes_and_views(function):
+    check(function, torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_inputs_that_are_views_are_read_through_them():
+    base = torch.randn(4, 6)
+    for make in (
+        lambda b: b.t(), lambda b: b[:, 1:3], lambda b: b[::2], lambda b: b[1].expand(3, 6),
+        lambda b: b.view(2, 2, 6).transpose(0, 1),
+    ):  # fmt: skip
+
+        def function(x):
+            return x.sin(), x.reshape(-1) * 2
+
+        run = compiled(function)
+        for scale in (1.0, 2.0):
+            theirs, ours = make(base * scale), make(to_jax(base * scale))
+            assert_same(run(ours), function(theirs), strides=False)
+
+
+def test_a_write_through_a_view_of_an_input_shows_in_its_base():
+    def function(x):
+        x.add_(1)
+        return x * 2
+
+    base, ours = torch.zeros(3, 4), torch.zeros(3, 4, device="jax")
+    run = compiled(function)
+    for _ in range(2):
+        assert_same(run(ours[:, 1]), function(base[:, 1]))
+        assert_same(ours, base)
+
+
+def test_two_inputs_that_share_memory():
+    def function(x, y):
+        x.add_(1)
+        return x * y
+
+    base, ours = torch.arange(6.0), torch.arange(6.0, device="jax")
+    run = compiled(function)
+    for _ in range(2):
+        assert_same(run(ours[:4], ours[2:]), function(base[:4], base[2:]))
+        assert_same(ours, base)
+
+
+def test_outputs_alias_as_in_eager_mode():
+    def function(x):
+        y = x + 1
+        return x.view(-1), y, y.view(-1)
+
+    x = torch.zeros(2, 3, device="jax")
+    of_input, y, of_y = compiled(function)(x)
+    of_input.add_(5)
+    of_y.mul_(3)
+    assert_same(x, torch.full((2, 3), 5.0))
+    assert_same(y, torch.full((2, 3), 3.0))
+
+
+@pytest.mark.xla_default
+def test_written_memory_is_donated_unless_somebody_else_has_it():
+    def function(x):
+        x.add_(1)
+
+    x = torch.zeros(64, device="jax")
+    copied, run = x.clone(), compiled(function)
+    version = x._version
+    run(x)
+    assert x._version > version
+    assert_same(copied, torch.zeros(64))  # it shared the memory until now
+    before = x.untyped_storage().array
+    run(x)
+    assert not before.is_deleted()  # we hold it
+    assert_same(x, torch.full((64,), 2.0))
+    pointer = x.untyped_storage().array.unsafe_buffer_pointer()
+    del before
+    run(x)
+    assert x.untyped_storage().array.unsafe_buffer_pointer() == pointer
+    kept = compiled(function, options={"donate": False})
+    pointer = x.untyped_storage().array.unsafe_buffer_pointer()
+    kept(x)
+    assert x.untyped_storage().array.unsafe_buffer_pointer() != pointer
+    assert_same(x, torch.full((64,), 4.0))
+
+
+@pytest.mark.xla_default
+def test_a_graph_can_be_kept_for_a_second_backward_unless_saved_memory_is_donated():
+    def function(x):
+        return x.sin().exp().sum()
+
+    x = torch.randn(5)
+    theirs, ours = x.clone().requires_grad_(), to_jax(x).requires_grad_()
+    function(theirs).backward()
+    loss = compiled(function)(ours)
+    loss.backward(retain_graph=True)
+    assert_same(ours.grad, theirs.grad)
+    loss.backward()
+    assert_same(ours.grad, theirs.grad * 2)
+    ours.grad = None
+    torch._dynamo.reset()
+    loss = compiled(function, options={"donate": True})(ours)
+    loss.backward()
+    assert_same(ours.grad, theirs.grad)
+
+
+# --- randomness -----------------------------------------------------------------------------------
+
+
+def masked(x):
+    return F.dropout(x, 0.5), x * (torch.rand(x.shape, device=x.device) > 0.5)
+
+
+def test_draws_are_those_of_eager_mode_fresh_and_replayed_backwards():
+    run = compiled(masked)
+    seen = []
+    for seed in (0, 0, 1, None):  # None: going on from there
+        results = []
+        if seed is not None:
+            torch.manual_seed(seed)
+        state = torch.jax.get_rng_state()
+        for function in (masked, run):
+            torch.jax.set_rng_state(state)
+            x = torch.ones(32, device="jax", requires_grad=True)
+            dropped, chosen = function(x)
+            gradient = torch.autograd.grad((dropped + 3 * chosen).sum(), x)[0]
+            results.append((dropped.detach().cpu(), chosen.detach().cpu(), gradient.cpu()))
+        for mine, its in zip(*results, strict=True):
+            torch.testing.assert_close(mine, its, rtol=0, atol=0)
+        dropped, chosen, gradient = results[1]
+        torch.testing.assert_close(gradient, dropped + 3 * chosen)
+        seen.append(torch.cat([dropped, chosen]))
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2]) and not torch.equal(seen[2], seen[3])
+
+
+def test_generators_of_the_users_break_the_graph_and_draw_as_in_eager_mode():
+    generator = torch.Generator("jax")
+
+    def function(x, given):
+        return x + torch.rand(3, generator=generator, device=x.device), x.clone().normal_(
+            generator=given
+        )
+
+    x, results = torch.ones(3, device="jax"), []
+    for run in (function, compiled(function, fullgraph=False)):
+        generator.manual_seed(3)
+        results.append([t.cpu() for _ in range(2) for t in run(x, generator)])
+    assert all(map(torch.equal, *results))
+    assert not torch.equal(results[1][0], results[1][2])
+
+
+def test_a_checkpoint_repeats_its_draws():
+    def part(x):
+        return F.dropout(x.sin(), 0.5) * 2
+
+    def function(x):
+        return checkpoint(part, x, use_reentrant=False).sum()
+
+    x = randn(64, requires_grad=True)
+    run = compiled(function)
+    for _ in range(2):
+        torch.manual_seed(5)
+        (gradient,) = torch.autograd.grad(run(x), x)
+        torch.manual_seed(5)
+        (expected,) = torch.autograd.grad(part(x).sum(), x)
+        assert_same(gradient, expected.cpu())
+
+
+@pytest.mark.parametrize("donate", [None, False])
+def test_a_call_that_raises_has_written_nothing(donate):
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.norm = nn.Embedding(4, 2), nn.BatchNorm1d(2)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, at, count):
+            self.calls += 1
+            count.add_(1)
+            return self.norm(self.rows(at))
+
+    model = Table()
+    ours = copy.deepcopy(model).to("jax")
+    run = compiled(ours, options={} if donate is None else {"donate": donate})
+    count = torch.tensor(0.0)  # on the CPU
+    good, bad = torch.tensor([0, 1, 3]), torch.tensor([0, 9, 1])
+    expected = model(good, torch.tensor(0.0))
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            run(to_jax(bad), count)
+    assert_same(run(to_jax(good), count), expected, scale=5)
+    assert count.item() == 1
+    for ours_, theirs in zip(ours.buffers(), model.buffers(), strict=True):
+        assert_same(ours_, theirs)

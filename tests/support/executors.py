@@ -1,0 +1,65 @@
+"""The ways to run a function on the device: a test written once runs by each of them.
+
+Every way must give what PyTorch gives on the CPU; what one cannot stands in :data:`EXCEPTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.exc import TorchRuntimeError
+
+import torch_jax
+from torch_jax import DataDependentError
+
+
+def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()  # it remembers how often code was compiled, and gives up after a while
+    return torch.compile(function, backend="jax")
+
+
+EXECUTORS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "eager": lambda function: function,
+    "jit": torch_jax.jit,
+    "graph": _graph,
+}
+COMPILED = tuple(name for name in EXECUTORS if name != "eager")
+# Dynamo takes seconds for a function
+SLOW = ("graph",)
+
+_WRONG_DECOMPOSITION = "PyTorch's decomposition is wrong, with its own backends as well"
+
+# What a way refuses or gets wrong, as (executor, case): what is raised, and why.
+EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
+    ("jit", "gaussian_nll"): (DataDependentError, "it looks whether a variance is negative"),
+    ("jit", "lbfgs"): (DataDependentError, "the number of its evaluations hangs on the loss"),
+    ("jit", "lbfgs_wolfe"): (DataDependentError, "the number of its evaluations hangs on the loss"),
+    ("graph", "multilabel_margin"): (AssertionError, _WRONG_DECOMPOSITION),
+    ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
+    ("graph", "nll_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no uint8 classes"),
+}
+
+
+def param(executor: str, *values: Any, **options: Any) -> Any:
+    """A case of a parametrized test, its last value an executor; slow where that one is."""
+    marks = [*options.pop("marks", ()), *([pytest.mark.slow] if executor in SLOW else [])]
+    return pytest.param(*values, executor, marks=marks, **options)
+
+
+each = pytest.mark.parametrize("executor", [param(name) for name in EXECUTORS])
+
+
+def by(executor: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run that way."""
+    return EXECUTORS[executor](function)
+
+
+def outcome(executor: str, case: str) -> AbstractContextManager[Any]:
+    """Around a test of a case: it must raise where the table says so, and pass elsewhere."""
+    if (executor, case) in EXCEPTIONS:
+        return pytest.raises(EXCEPTIONS[executor, case][0])
+    return nullcontext()
