@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -25,10 +25,6 @@ _COUNTED = {"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"}
 _MENTIONS = _GLOBAL | _ATTRIBUTE | _STORE | _CELL | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
 _ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
-# What reads an object's attributes without naming them, in code that is not watched.
-_COPIERS = frozenset(
-    ("copy", "deepcopy", "replace", "asdict", "astuple", "fields", "dump", "dumps", "save")
-)
 
 
 class Names(NamedTuple):
@@ -158,25 +154,6 @@ def _is_counted(instructions: list[dis.Instruction], at: int) -> bool:
     """Whether what is stored at ``at`` is the result of ``+=`` or ``-=``."""
     before = [i for i in instructions[max(at - 4, 0) : at] if i.opname != "SWAP"]
     return bool(before) and before[-1].argrepr in ("+=", "-=")
-
-
-def reads(names: Iterable[Names]) -> frozenset[str]:
-    """What code with these names may hang on the value of; what it only counts is left out."""
-    names = list(names)
-    return _union(names, "globals", "attributes") | (_union(names, "counts") - counters(names))
-
-
-def counters(names: Iterable[Names]) -> frozenset[str]:
-    """What code with these names does nothing with but count it up or down."""
-    names = list(names)
-    read = _union(names, "globals", "attributes", "cells")
-    if read & _COPIERS or any(n.everything for n in names):
-        return frozenset()
-    return _union(names, "counts") - _union(names, "stores", "global_stores") - read
-
-
-def _union(names: list[Names], *kinds: str) -> frozenset[str]:
-    return frozenset().union(*(getattr(n, kind) for n in names for kind in kinds))
 
 
 def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:

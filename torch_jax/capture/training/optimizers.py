@@ -22,7 +22,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax.capture.capture import Capture, paused
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.host.tape import Changed
-from torch_jax.capture.state.places import MISSING, Item, put, read_place
+from torch_jax.capture.state.places import (
+    MISSING,
+    Address,
+    Contents,
+    DictEntry,
+    Element,
+    Place,
+)
 from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.numbers import Number
@@ -197,9 +204,9 @@ class Optimizers:
     def __init__(self, capture: Any):
         self.capture = capture
         self.gradients: dict[int, Gradient] = {}
-        self.items: dict[tuple, Item] = {}
+        self.places: dict[Address, Place] = {}
         self.stepped: list[Any] = []
-        self.changed: dict[tuple, Item] = {}  # what steps changed in their optimizers' groups
+        self.changed: dict[Address, Place] = {}  # what steps changed in their optimizers' groups
         self._running: list[tuple[Any, list, list, Any]] = []
 
     def stepped_parameters(self) -> list[torch.Tensor]:
@@ -270,17 +277,17 @@ class Optimizers:
 
     def _is_set_here(self, optimizer: Any, index: int, key: str, value: Any) -> bool:
         """Whether the function puts a value of its own in the place of one that is an input."""
-        items, group = self.capture.watch.items, optimizer.param_groups[index]
+        notes, group = self.capture.watch.notes, optimizer.param_groups[index]
+        entry = DictEntry.at(group, key)
         if isinstance(value, numbers.NUMBERS):
             if any(optimizer is running for running, *_ in self._running):
                 return True  # a step that calls the step of its base
-            known = items.keys() & {("element", id(group), key), ("contents", id(group), "")}
-            known |= self.changed.keys() & {("dict", id(group), key)}
-            if not known and (id(group), key) not in self.capture.watch.lifted:
+            known = notes.places.keys() & {Element.at(group, key), Contents.at(group, "")}
+            known |= self.changed.keys() & {entry}
+            if not known and (id(group), key) not in notes.lifted:
                 raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
             return True
-        is_changed = ("dict", id(group), key) in self.items  # by a step before
-        return is_changed or (id(group), key) in self.capture.watch.lifted
+        return entry in self.places or (id(group), key) in notes.lifted  # changed by a step before
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
@@ -313,45 +320,43 @@ class Optimizers:
                     group[key] = before[key]
                 else:
                     name = f"{type(optimizer).__name__}'s {key}"
-                    self._changed(Item("dict", group, key, before.get(key, MISSING), name))
+                    self._note_change(DictEntry(group, key, name, before.get(key, MISSING)))
 
-    def _changed(self, item: Item) -> None:
-        """A step has put something into its optimizer's group; ``item`` is what stood there."""
-        self.capture.undo.append(functools.partial(put, item, item.value))
-        self.changed.setdefault(item.place, item)
-        if not isinstance(item.value, numbers.NUMBERS):  # a number is an input, read anew
-            item.read = True
-            self.items.setdefault(item.place, item)
+    def _note_change(self, place: Place) -> None:
+        """A step has put something into its optimizer's group; the place knows what was there."""
+        self.capture.undo.append(functools.partial(place.put, place.value))
+        self.changed.setdefault(place.address, place)
+        if not isinstance(place.value, numbers.NUMBERS):  # a number is an input, read anew
+            place.is_read = True
+            self.places.setdefault(place.address, place)
 
     def _note(self, optimizer: Any) -> None:
         """What the step relied on, besides numbers: the groups, their parameters, the state."""
         name = type(optimizer).__name__
-        self._item("dict", vars(optimizer), "state", f"{name}.state")
-        self._item("contents", optimizer.param_groups, "", f"{name}.param_groups")
+        self._place(DictEntry, vars(optimizer), "state", f"{name}.state")
+        self._place(Contents, optimizer.param_groups, "", f"{name}.param_groups")
         for hooks in (*_step_hooks(optimizer), *_GLOBAL_STEP_HOOKS):
-            self._item("contents", hooks, "", f"the hooks of {name}")
+            self._place(Contents, hooks, "", f"the hooks of {name}")
         for group in optimizer.param_groups:
-            self._item("contents", group["params"], "", f"{name}'s parameters")
+            self._place(Contents, group["params"], "", f"{name}'s parameters")
             for key, value in group.items():
                 if key != "params" and not _is_lifted(value):
-                    self._item("dict", group, key, f"{name}'s {key}")
+                    self._place(DictEntry, group, key, f"{name}'s {key}")
             for parameter in group["params"]:
-                if ("dict", id(optimizer.state), parameter) not in self.items:
+                if DictEntry.at(optimizer.state, parameter) not in self.places:
                     self._note_new_state(optimizer.state.get(parameter, {}), name)
 
     def _note_new_state(self, state: dict, name: str) -> None:
         """State that the step itself made: the next step will find it, and be another one."""
         for key in state:
-            place = ("dict", id(state), key)
-            if place not in self.items:
-                self.items[place] = Item("dict", state, key, MISSING, f"{name}'s {key}")
+            new = DictEntry(state, key, f"{name}'s {key}", MISSING)
+            self.places.setdefault(new.address, new)
 
-    def _item(self, kind: str, owner: Any, key: Any, label: str) -> None:
-        place = (kind, id(owner), key)
-        if place not in self.items:
-            item = Item(kind, owner, key, read_place(kind, owner, key), label)
-            item.read = True
-            self.items[place] = item
+    def _place(self, kind: type[Place], owner: Any, key: Any, label: str) -> None:
+        if kind.at(owner, key) not in self.places:
+            place = kind(owner, key, label)
+            place.is_read = True
+            self.places[place.address] = place
 
     def _init_group(self, optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any):
         """The optimizer's own ``_init_group``, the state it makes being made outside the trace."""
@@ -369,20 +374,20 @@ class Optimizers:
                     del values[length:]
             for parameter in missing:
                 optimizer.state.pop(parameter, None)
-                self._item("dict", optimizer.state, parameter, "an optimizer's state")
+                self._place(DictEntry, optimizer.state, parameter, "an optimizer's state")
             return original(group, *lists, **named)
         for parameter in group["params"]:
             for key in optimizer.state.get(parameter, ()):
                 label = f"{type(optimizer).__name__}'s {key}"
-                self._item("dict", optimizer.state[parameter], key, label)
+                self._place(DictEntry, optimizer.state[parameter], key, label)
         return result
 
-    def effects(self) -> Iterator[tuple[Item, Any]]:
+    def effects(self) -> Iterator[tuple[Place, Any]]:
         """State that the steps made, with what stands there now."""
-        changed = self.changed
-        made = (i for p, i in self.items.items() if i.value is MISSING and p not in changed)
-        for item in (*made, *changed.values()):
-            yield item, item.now()
+        absent = (place for place in self.places.values() if place.value is MISSING)
+        made = (place for place in absent if place.address not in self.changed)
+        for place in (*made, *self.changed.values()):
+            yield place, place.now()
 
     @contextmanager
     def _as_before(self, tensors: list[torch.Tensor]) -> Iterator[None]:
