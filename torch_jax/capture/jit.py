@@ -28,7 +28,7 @@ from torch_jax.capture.replay import Traced
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, trace
-from torch_jax.capture.training import optimizers, scaling
+from torch_jax.capture.training import hooks, scaling
 from torch_jax.capture.trees import flatten
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
@@ -538,7 +538,7 @@ def _install() -> None:
     """Hear of optimizers and schedulers; once, and of new scheduler classes at each trace."""
     global _installed
     if not _installed:
-        optimizers.install()
+        hooks.install()
         scaling.install()
         _installed = True
-    optimizers.patch_schedulers()
+    hooks.patch_schedulers()

@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from torch_jax._private import pytorch
 from torch_jax.capture.capture import paused, unwatched
-from torch_jax.capture.training.optimizers import keep_steps_on_device
+from torch_jax.capture.training.optimizer_state import keep_steps_on_device
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64

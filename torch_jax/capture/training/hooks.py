@@ -1,0 +1,168 @@
+"""What is replaced in PyTorch so that a trace hears of a training step.
+
+Optimizers' steps, schedulers, ``zero_grad``, backward passes and seeds are all plain Python of
+PyTorch's: no operator tells of them. Each replacement does what PyTorch does where nothing is
+traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils import _pytree as pytree
+
+from torch_jax.capture.capture import Capture
+from torch_jax.capture.training.optimizers import parameters_of
+from torch_jax.core import numbers
+from torch_jax.core.active import ACTIVE
+from torch_jax.memory import generators
+
+_NUMBERS_OF_MODULES = ("torch.optim._adafactor",)  # these take max and min of numbers
+
+
+def install() -> None:
+    """Replace everything but schedulers; called once."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    _patch_backward()
+    _patch_manual_seed()
+    _patch_cpu_state()
+    for kind in (torch.optim.Optimizer, torch.nn.Module):
+        _patch_zero_grad(kind)
+    for name in _NUMBERS_OF_MODULES:
+        module: Any = importlib.import_module(name)
+        module.max, module.min = numbers.maximum, numbers.minimum
+
+
+def _patch_backward() -> None:
+    """Hear of backward passes, after which results are not differentiated once more."""
+    for name in ("backward", "grad"):
+        original = getattr(torch.autograd, name)
+
+        @functools.wraps(original)
+        def run(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            if ACTIVE.capture is not None:
+                ACTIVE.capture.went_back = True
+            return _original(*args, **kwargs)
+
+        setattr(torch.autograd, name, run)
+
+
+def _patch_manual_seed() -> None:
+    """``torch.manual_seed`` seeds the CPU's generator too, at each call; ``torch.seed`` cannot."""
+    original, seed_of_the_system = torch.manual_seed, torch.seed
+
+    @functools.wraps(original)
+    def manual_seed(seed: int) -> Any:
+        seed = numbers.settled(seed)
+        generator = original(seed)
+        if isinstance(ACTIVE.capture, Capture):
+            action = functools.partial(torch.default_generator.manual_seed, seed)
+            ACTIVE.capture.tape.record(action, (), None, needed=True, save=_save_cpu_state)
+        return generator
+
+    @functools.wraps(seed_of_the_system)
+    def seed() -> int:
+        if ACTIVE.capture is not None:
+            generators.refuse_seed("torch.seed()")
+        return seed_of_the_system()
+
+    torch.manual_seed, torch.seed = manual_seed, seed
+
+
+def _patch_cpu_state() -> None:
+    """The state of the CPU's generator is taken and put back (``fork_rng``) at each call."""
+    get, put = torch.get_rng_state, torch.set_rng_state
+
+    @functools.wraps(get)
+    def get_rng_state() -> torch.Tensor:
+        state = get()
+        if isinstance(ACTIVE.capture, Capture):
+            ACTIVE.capture.host.makes(state, ACTIVE.capture.tape.record(get, (), state))
+        return state
+
+    @functools.wraps(put)
+    def set_rng_state(new_state: torch.Tensor) -> None:
+        put(new_state)
+        if isinstance(ACTIVE.capture, Capture):
+            slot = ACTIVE.capture.host.slot_of(new_state)
+            save = _save_cpu_state
+            ACTIVE.capture.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
+
+    torch.get_rng_state, torch.set_rng_state = get_rng_state, set_rng_state
+
+
+def _save_cpu_state() -> Any:
+    return functools.partial(torch.default_generator.set_state, torch.default_generator.get_state())
+
+
+def _patch_zero_grad(kind: Any) -> None:
+    original = kind.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        if ACTIVE.capture is not None and set_to_none:
+            for parameter in parameters_of(self):
+                ACTIVE.capture.optimizers.reset_gradient(parameter)
+        else:
+            original(self, set_to_none)
+
+    kind.zero_grad = zero_grad
+
+
+def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if ACTIVE.capture is not None:
+        ACTIVE.capture.optimizers.before_step(optimizer)
+
+
+def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if ACTIVE.capture is not None:
+        ACTIVE.capture.optimizers.after_step(optimizer)
+
+
+# --- schedulers -----------------------------------------------------------------------------------
+
+
+def patch_schedulers() -> None:
+    """Make every scheduler class that there is by now run on the host where traced."""
+    kinds = [LRScheduler, ReduceLROnPlateau]
+    while kinds:
+        kind: Any = kinds.pop()
+        kinds += kind.__subclasses__()
+        step = vars(kind).get("step")
+        if step is not None and not hasattr(step, "_torch_jax_original"):
+            kind.step = _on_host(step)
+
+
+def _on_host(original: Any) -> Any:
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.capture is None:
+            return original(self, *args, **kwargs)
+        args, kwargs = pytree.tree_map(numbers.settled, (args, kwargs))
+        action = functools.partial(original, self, *args, **kwargs)
+        save = functools.partial(_save_schedule, self)
+        return ACTIVE.capture.optimizers.on_host(action, save)
+
+    step._torch_jax_original = original  # type: ignore[attr-defined]
+    return step
+
+
+def _save_schedule(scheduler: Any) -> Any:
+    state = dict(vars(scheduler))
+    groups = [dict(group) for group in scheduler.optimizer.param_groups]
+
+    def undo() -> None:
+        vars(scheduler).update(state)
+        for group, values in zip(scheduler.optimizer.param_groups, groups, strict=True):
+            group.update(values)
+
+    return undo
