@@ -25,7 +25,8 @@ from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import generators
 
-_NUMBERS_OF_MODULES = ("torch.optim._adafactor",)  # these take max and min of numbers
+# Modules that call ``max`` and ``min`` on numbers.
+_NUMBERS_OF_MODULES = ("torch.optim._adafactor",)
 
 
 def install() -> None:
@@ -43,7 +44,7 @@ def install() -> None:
 
 
 def _patch_backward() -> None:
-    """Hear of backward passes, after which results are not differentiated once more."""
+    """Hear of backward passes: a function that makes one does not leave its gradient to callers."""
     for name in ("backward", "grad"):
         original = getattr(torch.autograd, name)
 
@@ -79,7 +80,7 @@ def _patch_manual_seed() -> None:
 
 
 def _patch_cpu_state() -> None:
-    """The state of the CPU's generator is taken and put back (``fork_rng``) at each call."""
+    """Each call takes and puts back the state of the CPU's generator, as ``fork_rng`` does."""
     get, put = torch.get_rng_state, torch.set_rng_state
 
     @functools.wraps(get)
@@ -132,7 +133,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 
 def patch_schedulers() -> None:
-    """Make every scheduler class that there is by now run on the host where traced."""
+    """Make every scheduler class that exists by now run on the host in a trace."""
     kinds = [LRScheduler, ReduceLROnPlateau]
     while kinds:
         kind: Any = kinds.pop()

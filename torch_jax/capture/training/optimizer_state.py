@@ -77,7 +77,7 @@ def _as_before(capture: Any, tensors: list[torch.Tensor]) -> Iterator[None]:
 
 
 class _Forms(TorchDispatchMode):
-    """Makes tensors like others by their form alone, since their values may be traced."""
+    """Makes ``zeros_like`` and its kin from sizes and strides: the values may be traced."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in _LIKE:
@@ -88,7 +88,7 @@ class _Forms(TorchDispatchMode):
 
 
 def keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
-    """Count steps on the device where the optimizer can: then nothing of them is read on the host.
+    """Let optimizers that can count their steps on the device, so that the host reads no count.
 
     See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
     """

@@ -103,7 +103,7 @@ class Optimizers:
             gradient.tensor.grad = gradient.before
 
     def reset_gradient(self, tensor: torch.Tensor) -> None:
-        """``tensor.grad = None``, and what it was does not matter."""
+        """Set ``tensor.grad = None``; a gradient that nobody read before needs no guard."""
         gradient = self.note_gradient(tensor)
         gradient.reset |= tensor.grad is gradient.before and not self._was_read(gradient.before)
         tensor.grad = None
@@ -159,7 +159,8 @@ class Optimizers:
             if not known and (id(group), key) not in notes.lifted:
                 raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
             return True
-        return entry in self.places or (id(group), key) in notes.lifted  # changed by a step before
+        was_changed = entry in self.places  # by a step before
+        return was_changed or (id(group), key) in notes.lifted
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
@@ -224,7 +225,7 @@ class Optimizers:
                     self._note_new_state(optimizer.state.get(parameter, {}), name)
 
     def _note_new_state(self, state: dict, name: str) -> None:
-        """State that the step itself made: the next step will find it, and be another one."""
+        """State that the step itself made: the next step finds it, and is another program."""
         for key in state:
             new = DictEntry(state, key, f"{name}'s {key}", MISSING)
             self.places.setdefault(new.address, new)

@@ -68,14 +68,16 @@ def _prepared(scaler: Any, original: Any, optimizer: Any, *args: Any, **kwargs: 
 
 
 def _unwatched(_scaler: Any, original: Any, *args: Any) -> Any:
-    """It looks for gradients in the optimizer's groups, and at nothing else that stands there."""
+    """Not watched: the scaler reads nothing of the optimizer's groups but gradients."""
     with unwatched():
         return original(*args)
 
 
 def _update(scaler: Any, original: Any, new_scale: Any = None) -> None:
-    """The dict of what is known of each optimizer is emptied, not replaced: guards know it."""
-    states = getattr(scaler, "_per_optimizer_states", None)  # one that is switched off has none
+    """Empty the dict of optimizers' states, which PyTorch replaces: guards know the dict itself."""
+    states = getattr(
+        scaler, "_per_optimizer_states", None
+    )  # a scaler that is switched off has none
     original(new_scale)
     if states is not None:
         states.clear()
@@ -95,7 +97,7 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
 
 
 class _Step:
-    """How things stand before a step that may have to be skipped."""
+    """Storages and numbers as they are before a step that the program may skip."""
 
     def __init__(self, capture: Any, optimizer: Any):
         self.capture, self.optimizer = capture, optimizer
