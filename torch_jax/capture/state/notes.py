@@ -36,7 +36,7 @@ class Notes:
         self.cached: dict[int, torch.Tensor] = {}  # tensors that cached functions keep
         self.new_objects: new_objects.Instances = {}  # in the result; each call makes them anew
         # Everything that is known by its id. Python gives the id of an object that is gone to
-        # another one, which would then pass for the first.
+        # another object, which would then pass for the first.
         self.kept: list[Any] = []
 
     def note(
@@ -116,7 +116,8 @@ class Notes:
         del value, queue, inner  # each may hold one of them still
         owners = Counter(id(place.owner) for place in self.places.values())
         for key in list(found):
-            # ``found`` holds it, the argument of getrefcount, and ``result`` what it is a list of
+            # a container is held by ``found`` and by the argument of getrefcount, and what the
+            # function returned by the list ``result`` too
             known = 2 + uses[key] + owners[key] + (key == id(result[0]))
             if sys.getrefcount(found[key]) <= known:
                 mine = {key, id(getattr(found[key], "__dict__", None))}

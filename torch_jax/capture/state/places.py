@@ -32,7 +32,7 @@ PLAIN = (
 Check: TypeAlias = Callable[[], bool]
 Address: TypeAlias = "tuple[type[Place], int, Any]"
 
-_NOW: Any = object()  # stands for "what is there now" among arguments
+_NOW: Any = object()  # as an argument: the value that stands there now
 _cell_contents = attrgetter("cell_contents")
 
 

@@ -124,7 +124,7 @@ class Walker:
     def __init__(self, notes: Notes, ran: CodeThatRan, on_object: Callable[[Any], None]):
         """``on_object`` is told of modules, optimizers and tensors when they are first met."""
         self.notes, self.ran, self.on_object = notes, ran, on_object
-        self.codes: set[Any] = set()  # of the functions that were met
+        self.codes: set[Any] = set()  # those of the functions that were met
         self._note = notes.note
         self._seen: set[tuple] = set()
         self._in_a_place = False  # whether what is walked stands in a global, cell or attribute

@@ -53,6 +53,8 @@ from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+# Builtins are called by the ten thousand in one trace: all others are passed over at once.
+_HEEDED = READERS_OF_TENSORS | REFUSED.keys()
 
 
 class Watch:
@@ -94,7 +96,7 @@ class Watch:
         self._roots.append((value, label))
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
-        """What Python calls at each call and return of this thread, also of builtins."""
+        """What Python calls at each call and return of this thread, and those of builtins."""
         if frame.f_code is _IMPORT:
             self._importing += {"call": 1, "return": -1}.get(event, 0)
         elif self._importing:
@@ -103,7 +105,7 @@ class Watch:
             names = watched_names(frame.f_code)
             if names is not None and not _is_generated(frame):
                 self._enter(frame, names)
-        elif event == "c_call":
+        elif event == "c_call" and arg.__name__ in _HEEDED:
             self._enter_builtin(frame, arg)
 
     def _enter(self, frame: Any, names: Names) -> None:

@@ -75,9 +75,8 @@ def _unwatched(_scaler: Any, original: Any, *args: Any) -> Any:
 
 def _update(scaler: Any, original: Any, new_scale: Any = None) -> None:
     """Empty the dict of optimizers' states, which PyTorch replaces: guards know the dict itself."""
-    states = getattr(
-        scaler, "_per_optimizer_states", None
-    )  # a scaler that is switched off has none
+    # a scaler that is switched off has no such dict
+    states = getattr(scaler, "_per_optimizer_states", None)
     original(new_scale)
     if states is not None:
         states.clear()
