@@ -26,9 +26,9 @@ from torch_jax.capture import history, part_arguments
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.replay import Traced
 from torch_jax.capture.state import changing_numbers
-from torch_jax.capture.state.places import Item
+from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, trace
-from torch_jax.capture.training import optimizers, scaling
+from torch_jax.capture.training import hooks, scaling
 from torch_jax.capture.trees import flatten
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
@@ -114,6 +114,8 @@ def _jit_module(module: Any, options: dict[str, Any]) -> Any:
 class Jitted:
     """A compiled function; made by :func:`jit`."""
 
+    __torch_jax_compiled__ = True  # a walk over Python's state knows its objects by this
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -133,7 +135,7 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._entries: OrderedDict[tuple, list[Traced]] = OrderedDict()
         self._eager: set[tuple] = set()
-        self._varying: dict[tuple, Item] = {}  # numbers that are no arguments but inputs
+        self._varying: dict[tuple, Place] = {}  # numbers that are no arguments but inputs
         self._constant: set[tuple] = set()  # of such, those that cannot be
         self._may_vary = True  # whether numbers become inputs by themselves
         self._whole: set[tuple] = set()  # calls that take no argument by value
@@ -228,17 +230,17 @@ class Jitted:
                 self._let_vary(entry.guards.varying())
             raise OtherNumbers
 
-    def _let_vary(self, places: Iterable[Item]) -> None:
+    def _let_vary(self, places: Iterable[Place]) -> None:
         """Make the numbers that stand there inputs of the next program."""
         if self._may_vary:
-            self._varying |= {p.place: p for p in places if p.place not in self._constant}
+            self._varying |= {p.address: p for p in places if p.address not in self._constant}
 
     def _fix(self, form: Any, numbers: list[Any]) -> None:
         """Make these numbers, arguments or places, constants of the programs again."""
         for number in numbers:
-            if isinstance(number, Item):
-                self._constant.add(number.place)
-                self._varying.pop(number.place, None)
+            if isinstance(number, Place):
+                self._constant.add(number.address)
+                self._varying.pop(number.address, None)
             else:
                 self._arguments.fix(form, number)
 
@@ -279,7 +281,7 @@ class Jitted:
         return result
 
     def _keep(self, key: tuple, entry: Traced) -> None:
-        if any(item.kind == "cache" for item in entry.guards.items):
+        if any(isinstance(place, CacheSize) for place in entry.guards.places):
             self._may_vary = False  # a cached function would keep numbers
         self._entries[key] = [entry, *self._entries.pop(key, ())]
         kept = sum(map(len, self._entries.values()))
@@ -536,7 +538,7 @@ def _install() -> None:
     """Hear of optimizers and schedulers; once, and of new scheduler classes at each trace."""
     global _installed
     if not _installed:
-        optimizers.install()
+        hooks.install()
         scaling.install()
         _installed = True
-    optimizers.patch_schedulers()
+    hooks.patch_schedulers()

@@ -15,7 +15,6 @@ from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.outer_backward import Backward, Connected, Pullback
 from torch_jax.capture.part_arguments import GivenOut
-from torch_jax.capture.state.places import put
 from torch_jax.capture.templates import Call, Template
 from torch_jax.compiler.program import Program, copy_shared
 from torch_jax.core import errors, policies
@@ -163,9 +162,9 @@ class Traced:
             memory.array = call.outputs[index]
             call.made[index] = memory
         call.tensors.update(tracing.originals)
-        for item, template in self.effects:
-            if is_or_holds_number(item.now()):  # which only this trace knows
-                put(item, template.build(call))
+        for place, template in self.effects:
+            if is_or_holds_number(place.now()):  # which only this trace knows
+                place.put(template.build(call))
         result = self._result(call, saved)
         for entry in self.inputs:
             entry.source, entry.tracer = None, None
@@ -186,8 +185,8 @@ class Traced:
             self.gradients.drop()
             raise
         call = self._call(leaves, env, outputs)
-        for item, template in self.effects:
-            put(item, template.build(call))
+        for place, template in self.effects:
+            place.put(template.build(call))
         self.gradients.fill(call)
         result = self._result(call, saved)
         self._check(outputs)
@@ -219,7 +218,7 @@ class Traced:
 
     def settle(self, leaves: list[Any]) -> None:
         """Check the guards."""
-        if not self.guards.hold() and self.guards.settle():
+        if not self.guards.hold() and self.guards.recheck():
             self._rebind()
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
@@ -300,7 +299,7 @@ def _unknown(entry: Input) -> NotTraceableError:
 
 def _refuse_unknown_roots(tracing: Tracing) -> None:
     """Raise for CPU tensors whose origin is not known."""
-    known = {id(t.untyped_storage()) for t in tracing.watch.tensors.values()}
+    known = {id(t.untyped_storage()) for t in tracing.watch.notes.tensors.values()}
     known |= {id(t.untyped_storage()) for t in tracing.leaves if isinstance(t, torch.Tensor)}
     known |= {id(t.untyped_storage()) for t in _state_tensors(tracing.optimizers.stepped)}
     for tensor, _, line in tracing.capture.host.roots:

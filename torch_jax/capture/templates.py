@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture.host.cpu_tensors import is_host
-from torch_jax.capture.state.places import Item
+from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.memory import storage
@@ -60,7 +60,7 @@ class Same(NamedTuple):
 class Counted(NamedTuple):
     """What stands in a place, and so much more."""
 
-    item: Item
+    place: Place
     amount: int
 
 
@@ -123,7 +123,7 @@ class Call:
         if kind is Instance:
             return self._object(leaf)
         if kind is Counted:
-            return leaf.item.now() + leaf.amount
+            return leaf.place.now() + leaf.amount
         return leaf.form.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
@@ -173,9 +173,9 @@ class Templates:
         leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: id(v) in self.containers)
         return Template(form, [self._leaf(leaf) for leaf in leaves])
 
-    def counted(self, item: Item, now: int) -> Template:
+    def counted(self, place: Place, now: int) -> Template:
         """The template of a number that the function counted up."""
-        return Template(_LEAF, [Counted(item, now - item.value)])
+        return Template(_LEAF, [Counted(place, now - place.value)])
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, NUMBERS):

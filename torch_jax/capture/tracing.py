@@ -20,8 +20,9 @@ from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.replay import Traced
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
-from torch_jax.capture.state.places import Item, read_place, slot
-from torch_jax.capture.state.watch import Watch, is_made_here
+from torch_jax.capture.state.notes import is_made_here
+from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
+from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, Same, Templates, View
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.capture.trees import flatten
@@ -40,7 +41,7 @@ def trace(
     donate: bool,
     parts: Mapping[int, torch.Tensor] = MappingProxyType({}),
     changing: frozenset[int] = frozenset(),
-    places: Collection[Item] = (),
+    places: Collection[Place] = (),
     run: bool = True,
 ) -> tuple[Traced, Any]:
     """Trace, compile and (unless ``run`` is false) run a function once.
@@ -51,10 +52,10 @@ def trace(
     """
     tracing = Tracing(function, leaves, form, numbers, parts)
     with changing_numbers.lifted(tracing.capture, places) as lifted:
-        tracing.watch.lifted = {(id(item.owner), item.key) for item, _ in lifted}
+        tracing.watch.notes.lifted = {(id(place.owner), place.key) for place, _ in lifted}
         fills = tracing.fills.items()
         unnamed: list[tuple] = [(i, type(leaves[i]), at) for at, i in fills if i in changing]
-        unnamed += [(item, type(item.now().value), at) for item, at in lifted]
+        unnamed += [(place, type(place.now().value), at) for place, at in lifted]
         try:
             entry = tracing.trace(donate)
             if unnamed:
@@ -82,7 +83,7 @@ class OtherNumbers(Exception):
 
 def _refuse_constants(tracing: Tracing, unnamed: list[tuple]) -> None:
     """Raise for numbers whose class or very value matters to the function."""
-    if tracing.watch.forget_cached():
+    if tracing.watch.notes.forget_cached():
         raise OtherNumbers(unnamed)
     pinned = tracing.capture.tape.pinned
     told = [one for one in unnamed if tracing.watch.tells_numbers(one[1]) or one[2] in pinned]
@@ -187,17 +188,18 @@ class Tracing:
         self._forget_own_leaves()
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
-        self.watch.release(result[0])
-        containers = {id(i.owner) for i in self.watch.items.values() if i.kind == "contents"}
-        made = self.watch.made
+        self.watch.notes.release(result)
+        places = self.watch.notes.places.values()
+        containers = {id(place.owner) for place in places if isinstance(place, Contents)}
+        made = self.watch.notes.new_objects
         templates = Templates(self.capture, self.leaves, self._known(), containers, made)
         self.result = templates.of(result.pop())
         counts = self.watch.counts
         self.effects = [
-            (item, templates.counted(item, now) if counts(item, now) else templates.of(now))
-            for item, now in self.watch.effects()
+            (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
+            for place, now in self.watch.notes.effects()
         ]
-        self.effects += [(item, templates.of(now)) for item, now in self.optimizers.effects()]
+        self.effects += [(place, templates.of(now)) for place, now in self.optimizers.effects()]
         self.gradients = [
             (g, None if g.tensor.grad is None else templates.of(g.tensor.grad))
             for g in self.optimizers.gradients.values()
@@ -224,7 +226,7 @@ class Tracing:
         wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
         if self.capture.went_back or not wanted:
             return None
-        known = list(self.watch.tensors.values())
+        known = list(self.watch.notes.tensors.values())
         pullback = Pullback(self.capture, leaves, self.leaves, known)
         return pullback if pullback.positions and pullback.inputs else None
 
@@ -243,7 +245,7 @@ class Tracing:
 
     def _forget_own_leaves(self) -> None:
         """Leaves that the function made of others' memory, such as ``x.detach()``, are its own."""
-        held = [*self.watch.tensors.values(), *self.leaves]
+        held = [*self.watch.notes.tensors.values(), *self.leaves]
         held += self.optimizers.stepped_parameters()
         known = set(map(id, held)) | self.met
         for table in (self.capture.leaves, self.optimizers.gradients):
@@ -251,7 +253,7 @@ class Tracing:
                 del table[key]
 
     def _known(self) -> dict[int, torch.Tensor]:
-        known = self.watch.tensors | self.capture.leaves
+        known = self.watch.notes.tensors | self.capture.leaves
         return known | {id(g.tensor): g.tensor for g in self.optimizers.gradients.values()}
 
     def _strays(self, accounted: list[Any]) -> list[Any]:
@@ -275,28 +277,27 @@ class Tracing:
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def _hooks(self) -> list[Item]:
+    def _hooks(self) -> list[Place]:
         """Where the hooks of parameters stand."""
-        items = []
+        places: list[Place] = []
         for leaf in self.capture.leaves.values():
             for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-                hooks = slot(leaf, name)
-                items.append(Item("attr", leaf, name, hooks, f"a parameter's {name}"))
-                if isinstance(hooks, dict):
-                    contents = read_place("contents", hooks, "")
-                    items.append(Item("contents", hooks, "", contents, f"a parameter's {name}"))
-        return items
+                hooks = Attribute(leaf, name, f"a parameter's {name}")
+                places.append(hooks)
+                if isinstance(hooks.value, dict):
+                    places.append(Contents(hooks.value, "", hooks.label))
+        return places
 
     def _is_input(self, tensor: torch.Tensor) -> bool:
         return self.capture.input_of(tensor.untyped_storage()) is not None
 
     def guards(self) -> Guards:
         """What the trace relied on."""
-        items = [item for item in self.watch.items.values() if item.read]
-        items += self.optimizers.items.values()
-        items += self._hooks()
-        counted = [i for i, t in self.effects if any(isinstance(n, Counted) for n in t.leaves)]
-        items += [Item("number", i.owner, i.key, int, f"the class of {i.label}") for i in counted]
+        places = [place for place in self.watch.notes.places.values() if place.is_read]
+        places += self.optimizers.places.values()
+        places += self._hooks()
+        counted = [p for p, t in self.effects if any(isinstance(n, Counted) for n in t.leaves)]
+        places += [NumberClass(p.owner, p.key, f"the class of {p.label}", int) for p in counted]
         irreplaceable = self.optimizers.stepped_parameters()
         stepped = set(map(id, irreplaceable))
         gradients: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -308,8 +309,8 @@ class Tracing:
                     gradients[key] = g.tensor, None
             elif self.watch.reads("grad") or self._is_input(g.before):
                 gradients[key] = g.tensor, g.before
-        irreplaceable += self.watch.cached.values()
+        irreplaceable += self.watch.notes.cached.values()
         irreplaceable += [g.tensor for g, _ in self.gradients]
         templates = [self.result, *(template for _, template in self.effects)]
         fixed = [leaf.value for t in templates for leaf in t.all_leaves() if isinstance(leaf, Same)]
-        return Guards(items, gradients, irreplaceable, fixed)
+        return Guards(places, gradients, irreplaceable, fixed)

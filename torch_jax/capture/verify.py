@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.capture.state.places import put
 from torch_jax.core import errors
 from torch_jax.memory.storage import is_jax
 
@@ -53,7 +52,7 @@ class _Snapshot:
         self.arrays = [memory.array for memory in self.storages]
         self.host = [(t, t.detach().clone()) for t in entry.host_tensors()]
         self.gradients = [(t, t.grad) for t in entry.gradients.tensors]
-        self.items = [(item, item.now()) for item, _ in entry.effects]
+        self.places = [(place, place.now()) for place, _ in entry.effects]
         self.saved = [save() for save in entry.tape.saves()]
         self.generators = [(g, g.where()) for g in entry.generators()]
 
@@ -66,8 +65,8 @@ class _Snapshot:
                 tensor.copy_(copy)
         for tensor, gradient in self.gradients:
             tensor.grad = gradient
-        for item, value in self.items:
-            put(item, value)
+        for place, value in self.places:
+            place.put(value)
         for undo in self.saved:
             undo()
         for generator, state in self.generators:

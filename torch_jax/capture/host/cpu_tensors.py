@@ -37,10 +37,12 @@ class Host:
 
     def __init__(self, capture: Any, tape: Tape):
         self.capture, self.tape = capture, tape
-        self.roots: list[tuple[torch.Tensor, int, str]] = []  # met, not made, here
+        # tensors that the trace met and did not make: their slots, and the lines that read them
+        self.roots: list[tuple[torch.Tensor, int, str]] = []
         self._saved: dict[int, torch.Tensor] = {}
         self._slots: dict[int, tuple[torch.Tensor, int]] = {}
-        self._storages: dict[int, Any] = {}  # those that may change from call to call
+        # slots of the storages whose values may change from call to call
+        self._storages: dict[int, Any] = {}
 
     def argument(self, tensor: torch.Tensor) -> int:
         """Take a CPU tensor among the arguments; the slot that each call fills."""
@@ -101,7 +103,7 @@ class Host:
         return result
 
     def _save(self, leaves: list[Any]) -> None:
-        """So that an operator can be undone should the trace fail."""
+        """Save what an operator is about to write, to be put back should the trace fail."""
         for tensor in (leaf for leaf in leaves if is_host(leaf)):
             if id(tensor) not in self._saved:
                 self._saved[id(tensor)] = tensor
@@ -197,7 +199,7 @@ class Host:
         return found + list(kwargs.values())
 
     def _guard(self, func: Any, leaves: list[Any], form: Any, result: Any) -> None:
-        """A plain result (a bool of ``equal``) is fixed, and later calls must find it again."""
+        """An operator gave a plain value, such as a bool of ``equal``: later calls must find it."""
         if any(self.may_change(leaf) for leaf in leaves if is_host(leaf)):
             operands = tuple(map(self._operand, leaves))
             slot = self.tape.record(_Replay(func, form), operands, result)
@@ -206,7 +208,7 @@ class Host:
 
 
 def _save_tensors(*values: Any) -> Any:
-    """What gives CPU tensors among the values their elements back."""
+    """Save the CPU tensors among the values; a function that puts their elements back."""
     saved = [(value, value.detach().clone()) for value in values if is_host(value)]
 
     def undo() -> None:

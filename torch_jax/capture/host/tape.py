@@ -27,7 +27,8 @@ class Changed(Exception):
         self.places = tuple(places)
 
 
-# A sum is another one at each call, as its terms are; a remainder may well be the same.
+# One-to-one functions: if the result is pinned, so are the operands (x + 1 reveals x, x % 3 does
+# not).
 _ONE_TO_ONE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos)
 
 
@@ -37,8 +38,8 @@ class Step(NamedTuple):
     slot: int
     function: Callable[..., Any]
     operands: tuple[int, ...]
-    needed: bool  # it changes something that was there before, or checks: it is never left out
-    save: Callable[..., Callable[[], None]] | None  # of the operands; what it gives undoes the step
+    needed: bool  # the step changes something older than the call, or checks: never left out
+    save: Callable[..., Callable[[], None]] | None  # called before the step; its result undoes it
 
 
 class Tape:
@@ -71,7 +72,7 @@ class Tape:
         return slot
 
     def once(self, function: Callable[..., Any], operands: tuple[int, ...]) -> tuple[int, Any]:
-        """Like :meth:`record`, done now, but not again where the same was asked before."""
+        """Call ``function`` and record it, once for the same operands; the slot and the value."""
         key = (function, operands)
         if key not in self._known:
             value = function(*(self.env[i] for i in operands))
@@ -86,7 +87,7 @@ class Tape:
             self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)
 
     def pin(self, slot: int) -> None:
-        """The value of a slot is expected, and so are those that it was added up from."""
+        """The value of a slot is expected, and with it each value that it reveals."""
         self.pinned.add(slot)
         for step in self.steps:
             if step.slot == slot and step.function in _ONE_TO_ONE:
@@ -94,7 +95,7 @@ class Tape:
                     self.pin(operand)
 
     def forget(self) -> None:
-        """Ask again for what was read, because something may have written it."""
+        """Let :meth:`once` read everything again, because a step may have written it."""
         self._known.clear()
 
     def prune(self, needed: set[int]) -> None:
@@ -110,7 +111,7 @@ class Tape:
         self._saves = bool(saving and checks and max(checks) > min(saving))
 
     def saves(self) -> list[Callable[[], Callable[[], None]]]:
-        """What saves the state of things other than tensors that the steps change."""
+        """Functions that save what steps change besides tensors; each gives one that undoes."""
         return [step.save for step in self.steps if step.save is not None and not step.operands]
 
     def play(self, filled: dict[int, Any]) -> list[Any]:
@@ -125,7 +126,7 @@ class Tape:
         return env
 
     def _play_or_undo(self, env: list[Any]) -> list[Any]:
-        """Where a check may fail after something was changed already, it is changed back."""
+        """Play, and where a check fails undo the steps before it."""
         undo: list[Callable[[], None]] = []
         try:
             for slot, function, operands, _, save in self.steps:
@@ -141,7 +142,7 @@ class Tape:
 
 
 class _Expect:
-    """A step that raises where an outcome is not the one of the trace."""
+    """A step that raises :class:`Changed` where a value is not that of the trace."""
 
     def __init__(self, what: str, outcome: Any):
         self.what, self.outcome = what, outcome

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple
@@ -25,10 +25,6 @@ _COUNTED = {"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"}
 _MENTIONS = _GLOBAL | _ATTRIBUTE | _STORE | _CELL | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
 _ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
-# What reads an object's attributes without naming them, in code that is not watched.
-_COPIERS = frozenset(
-    ("copy", "deepcopy", "replace", "asdict", "astuple", "fields", "dump", "dumps", "save")
-)
 
 
 class Names(NamedTuple):
@@ -37,10 +33,10 @@ class Names(NamedTuple):
     Attributes:
       cells: variables of closures.
       probes: attributes that are asked for by a text, and may be missing.
-      counts: globals, attributes and cells that it does nothing with but ``+=`` and ``-=``; they
-        are not among the others.
-      tells: names of classes, and of what else it asks with ``isinstance`` or ``type``.
-      everything: it may look at attributes of any name.
+      counts: globals, attributes and cells that the code does nothing with but ``+=`` and ``-=``;
+        they are not among the others.
+      tells: names of classes that it tests values for, by ``isinstance``, ``type`` or ``match``.
+      everything: whether the code may look at attributes of any name.
     """
 
     globals: frozenset[str]
@@ -88,7 +84,7 @@ def names_of(code: CodeType) -> Names:
             for kind, values in found.items():
                 values |= getattr(names, kind)
     everything |= bool((found["globals"] | found["attributes"]) & _ALL)
-    found["tells"] |= _told(instructions, found["globals"], found["attributes"])
+    found["tells"] |= _tested_classes(instructions, found["globals"], found["attributes"])
     sets = {kind: frozenset(values) for kind, values in found.items()}
     return Names(**sets, everything=everything)
 
@@ -107,17 +103,19 @@ def _sort(instruction: dis.Instruction, found: dict[str, set[str]]) -> None:
         found["global_stores"].add(value)
 
 
-def _told(instructions: list[dis.Instruction], names: set[str], attributes: set[str]) -> set[str]:
-    """Names among which are those of the classes that code asks for."""
+def _tested_classes(
+    instructions: list[dis.Instruction], names: set[str], attributes: set[str]
+) -> set[str]:
+    """Names among which are those of all classes that the code tests values for."""
     if "type" in names or "__class__" in attributes:
         return names | attributes
     if any(instruction.opname == "MATCH_CLASS" for instruction in instructions):
         return names | attributes
-    told = attributes & {"isscalar"}
+    tested = attributes & {"isscalar"}
     for at, instruction in enumerate(instructions):
         if instruction.opname in _GLOBAL and instruction.argval in ("isinstance", "issubclass"):
-            told |= _named_in_call(instructions, at)
-    return told
+            tested |= _named_in_call(instructions, at)
+    return tested
 
 
 def _named_in_call(instructions: list[dis.Instruction], at: int) -> set[str]:
@@ -160,25 +158,6 @@ def _is_counted(instructions: list[dis.Instruction], at: int) -> bool:
     return bool(before) and before[-1].argrepr in ("+=", "-=")
 
 
-def reads(names: Iterable[Names]) -> frozenset[str]:
-    """What code with these names may hang on the value of; what it only counts is left out."""
-    names = list(names)
-    return _union(names, "globals", "attributes") | (_union(names, "counts") - counters(names))
-
-
-def counters(names: Iterable[Names]) -> frozenset[str]:
-    """What code with these names does nothing with but count it up or down."""
-    names = list(names)
-    read = _union(names, "globals", "attributes", "cells")
-    if read & _COPIERS or any(n.everything for n in names):
-        return frozenset()
-    return _union(names, "counts") - _union(names, "stores", "global_stores") - read
-
-
-def _union(names: list[Names], *kinds: str) -> frozenset[str]:
-    return frozenset().union(*(getattr(n, kind) for n in names for kind in kinds))
-
-
 def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:
     """The second argument of the call of the function loaded at ``at``, if it is a literal text."""
     text = None
@@ -189,7 +168,7 @@ def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None
             literal = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
             text = instruction.argval if literal else None
         elif depth <= 2 and instruction.opname not in ("PRECALL", "NOP", "CACHE"):
-            text = None  # something was done to it
+            text = None  # the code did something to the text
     return text
 
 
@@ -238,5 +217,5 @@ def file_of(kind: type) -> str:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if file is None and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
-        return str(types.__file__)  # written in C: as the rest of the standard library
+        return str(types.__file__)  # written in C: any file of the standard library
     return file or f"<{kind.__module__}>"

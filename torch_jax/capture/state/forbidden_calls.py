@@ -23,7 +23,7 @@ READERS_OF_TENSORS = {"tolist", "numpy", "__array__", "__dlpack__"}
 
 
 def is_refused(function: Any, caller: Any) -> bool:
-    """Whether a builtin of a refused name is the one that is meant, called by watched code."""
+    """Whether a builtin whose name is refused is Python's own, called by watched code."""
     if function.__name__ == "urandom":
         return True
     owner = getattr(function, "__self__", None)
@@ -33,7 +33,7 @@ def is_refused(function: Any, caller: Any) -> bool:
 
 
 def fix_values(method: Any) -> None:
-    """A CPU tensor is read around the dispatcher: its values must be the same at each call."""
+    """Code reads a CPU tensor past the dispatcher: each call must find the same values."""
     tensor, capture = getattr(method, "__self__", None), ACTIVE.tracer
     if capture is not None and isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
         capture.host.fix(tensor)

@@ -1,4 +1,9 @@
-"""Places in Python's state: where a value stands, how it is read again, and how it is put back."""
+"""Places in Python's state: where a value stands, how it is read again, and how it is put back.
+
+Each kind of place is one class here. It says how to read and to write the value, how calls check
+that the value is still the same (:meth:`Place.checks`), and what may stand there at all; no other
+module asks for the kind.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,15 @@ import operator
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+
+from torch_jax.capture.state.code_that_ran import CodeThatRan
 
 MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "nothing"})()
 
@@ -20,140 +29,389 @@ PLAIN = (
     types.BuiltinFunctionType, types.MethodDescriptorType, type(Ellipsis), range, slice,
 )  # fmt: skip
 
+Check: TypeAlias = Callable[[], bool]
+Address: TypeAlias = "tuple[type[Place], int, Any]"
 
-class Item:
-    """A place: an owner, a key, and what stood there when it was first met.
+_NOW: Any = object()  # as an argument: the value that stands there now
+_cell_contents = attrgetter("cell_contents")
 
-    ``kind`` is one of
 
-    - ``dict``: an attribute in an object's ``__dict__``, a global, or an element of a dict;
-    - ``element``: an element of a dict, where the others are other places;
-    - ``attr``: what ``getattr`` gives: a slot, or a function's defaults;
-    - ``class``: what a class and its bases say of a name, no descriptor asked;
-    - ``type``: the class of an object;
-    - ``cell``: a closure's variable;
-    - ``contents``: all of a list, set or dict;
-    - ``keys``: the names of all attributes of an object;
-    - ``bytes``: all of a NumPy array or a buffer;
-    - ``cache``: how much a cached function has cached;
-    - ``state``: where an iterator or a generator of random numbers stands;
-    - ``weak`` and ``context``: what a weak reference or a context variable refers to;
-    - ``number``: the class of what stands in an object's ``__dict__`` or a closure's variable.
-    """
+class Place:
+    """A place: an owner, a key, and the value that stood there when the place was first met."""
 
-    __slots__ = ("kind", "owner", "key", "value", "label", "read")
+    __slots__ = ("owner", "key", "value", "label", "is_read")
 
-    def __init__(self, kind: str, owner: Any, key: Any, value: Any, label: str):
-        self.kind, self.owner, self.key, self.value, self.label = kind, owner, key, value, label
-        self.read = False
+    can_vary = False  # a number that changes here may become an input of the program
+    is_variable = False  # ``key`` is the name of a variable, which code may count up or down
+    can_be_effect = True  # another value here afterwards is the function's doing
+
+    def __init__(self, owner: Any, key: Any, label: str, value: Any = _NOW):
+        self.owner, self.key, self.label = owner, key, label
+        self.value = self.read(owner, key) if value is _NOW else value
+        self.is_read = False  # whether what the function did may depend on the value
+
+    @classmethod
+    def at(cls, owner: Any, key: Any) -> Address:
+        """What tells one place from all others."""
+        return cls, id(owner), key
 
     @property
-    def place(self) -> tuple:
-        """What tells it from other places."""
-        return self.kind, id(self.owner), self.key
+    def address(self) -> Address:
+        """What tells this place from all others."""
+        return type(self), id(self.owner), self.key
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """What stands at the place of such an owner and key."""
+        raise NotImplementedError
 
     def now(self) -> Any:
         """What stands there now."""
-        return read_place(self.kind, self.owner, self.key)
+        return self.read(self.owner, self.key)
+
+    def put(self, value: Any) -> None:
+        """Make ``value`` stand there.
+
+        Ignored where a place cannot be written: the next call finds another value then, and is
+        traced again.
+        """
+
+    def is_read_by(self, ran: CodeThatRan) -> bool:
+        """Whether the code that ran may have read the value."""
+        return self.is_read
+
+    def objects(self, value: Any) -> Sequence[Any]:
+        """The objects that stand there themselves when ``value`` does: tensors among them."""
+        return ()
+
+    def elements(self) -> list[Place]:
+        """The places inside this one, with what stood there."""
+        return []
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """Checks, for all places of this kind at once, that the same objects stand there.
+
+        They run at each call of a compiled function. Classes of which there are many places make
+        one pass of C over parallel lists, a tenth of the time that Python needs for each place.
+        """
+        yield lambda: all(place.now() is place.value for place in places)
 
 
-def _cell(cell: Any, _key: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty
+class Element(Place):
+    """An element of a dict, where the dict's other elements are other places."""
+
+    __slots__ = ()
+    can_vary = True
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The element, :data:`MISSING` where there is none."""
+        return owner.get(key, MISSING)
+
+    def put(self, value: Any) -> None:
+        """Set the element, or remove it."""
+        if value is MISSING:
+            self.owner.pop(self.key, None)
+        else:
+            self.owner[self.key] = value
+
+
+class DictEntry(Element):
+    """An attribute in an object's ``__dict__``, a global, or an element of an optimizer's dicts."""
+
+    __slots__ = ()
+    is_variable = True
+
+    def is_read_by(self, ran: CodeThatRan) -> bool:
+        """Whether code that ran names the attribute or the global."""
+        return self.is_read or (isinstance(self.key, str) and ran.may_read(self.key))
+
+    def objects(self, value: Any) -> Sequence[Any]:
+        """The value."""
+        return (value,)
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """Present values must be the same, absent ones still be absent."""
+        present = [place for place in places if place.value is not MISSING]
+        absent = [place for place in places if place.value is MISSING]
+        if present:
+            owners, keys, values = _columns(present)
+            yield lambda: all(map(is_, map(dict.get, owners, keys), values))
+        if absent:
+            others, names, _ = _columns(absent)
+            yield lambda: not any(map(dict.__contains__, others, names))
+
+
+class Attribute(Place):
+    """An attribute that is not in a ``__dict__``: a slot, or a function's defaults."""
+
+    __slots__ = ()
+    # Classes whose instances have their attributes for sure, so that one getter of C reads all.
+    _COMPLETE = (torch.Tensor, types.FunctionType)
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The attribute, :data:`MISSING` where it was not set; ``__getattr__`` is not asked."""
+        try:
+            return object.__getattribute__(owner, key)
+        except AttributeError:
+            return MISSING
+
+    def put(self, value: Any) -> None:
+        """Set the attribute, or delete it."""
+        _set_attribute(self.owner, self.key, value)
+
+    def is_read_by(self, ran: CodeThatRan) -> bool:
+        """A function's code and defaults count where that code ran."""
+        if not isinstance(self.owner, types.FunctionType):
+            return self.is_read
+        code = self.value if self.key == "__code__" else self.owner.__code__
+        return code in ran.codes
+
+    def objects(self, value: Any) -> Sequence[Any]:
+        """The value."""
+        return (value,)
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """One pass for each name where the attribute is there for sure, one for all others."""
+        complete = [place for place in places if isinstance(place.owner, cls._COMPLETE)]
+        for name in dict.fromkeys(place.key for place in complete):
+            yield _same_attribute(name, [place for place in complete if place.key == name])
+        slots = [place for place in places if not isinstance(place.owner, cls._COMPLETE)]
+        if slots:
+            owners, keys, values = _columns(slots)
+            yield lambda: all(map(is_, map(Attribute.read, owners, keys), values))
+
+
+class ClassAttribute(Place):
+    """What a class or a base of it has under a name."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """What the first class that knows the name has there; no descriptor is asked."""
+        for base in owner.__mro__:
+            if key in vars(base):
+                return vars(base)[key]
         return MISSING
 
+    def put(self, value: Any) -> None:
+        """Set the attribute of the class, or delete it."""
+        _set_attribute(self.owner, self.key, value)
 
-def slot(owner: Any, key: str) -> Any:
-    """A slot's value, or a function's defaults; an object's own ``__getattr__`` is not asked."""
-    try:
-        return object.__getattribute__(owner, key)
-    except AttributeError:
-        return MISSING
-
-
-def _state(owner: Any, _key: Any) -> str:
-    if isinstance(owner, random.Random):
-        return repr(owner.getstate())
-    if isinstance(owner, np.random.Generator):
-        return repr(owner.bit_generator.state)
-    if isinstance(owner, types.GeneratorType):
-        return repr(owner.gi_frame and owner.gi_frame.f_lasti)
-    if isinstance(owner, itertools.count):
-        return repr(owner)
-    return repr(operator.length_hint(owner, -1))
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """The same objects."""
+        owners, keys, values = _columns(places)
+        yield lambda: all(map(is_, map(ClassAttribute.read, owners, keys), values))
 
 
-def _contents(owner: Any, _key: Any) -> tuple:
-    return (*owner.keys(), *owner.values()) if isinstance(owner, Mapping) else tuple(owner)
+class ClassOf(Place):
+    """The class of an object."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The class."""
+        return type(owner)
+
+    def put(self, value: Any) -> None:
+        """Make the object one of another class."""
+        self.owner.__class__ = value
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """The same classes."""
+        owners, _, values = _columns(places)
+        yield lambda: all(map(is_, map(type, owners), values))
 
 
-def on_class(kind: type, name: str) -> Any:
-    """What a class or the first of its bases that knows the name says of it."""
-    for base in kind.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return MISSING
+class Cell(Place):
+    """A variable of a closure."""
+
+    __slots__ = ()
+    can_vary = is_variable = True
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The variable's value, :data:`MISSING` where it has none yet."""
+        try:
+            return owner.cell_contents
+        except ValueError:
+            return MISSING
+
+    def put(self, value: Any) -> None:
+        """Set the variable."""
+        self.owner.cell_contents = value
+
+    def objects(self, value: Any) -> Sequence[Any]:
+        """The value."""
+        return (value,)
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """The same objects."""
+        cells, _, values = _columns(places)
+        yield lambda: all(map(is_, map(_cell_contents, cells), values))
 
 
-def _class_there(owner: Any, key: Any) -> Any:
-    return type(_cell(owner, key) if isinstance(owner, types.CellType) else owner.get(key))
+class Contents(Place):
+    """All of a list, dict, set or deque."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The elements; of a dict its keys, and after them its values."""
+        return (*owner.keys(), *owner.values()) if isinstance(owner, Mapping) else tuple(owner)
+
+    def put(self, value: Any) -> None:
+        """Fill the container with other elements."""
+        owner = self.owner
+        if isinstance(owner, dict):
+            half = len(value) // 2
+            pairs = dict(zip(value[:half], value[half:], strict=True))
+            owner.clear()
+            owner.update(pairs)
+        elif isinstance(owner, list):
+            owner[:] = value
+        elif isinstance(owner, set | deque):
+            owner.clear()
+            (owner.extend if isinstance(owner, deque) else owner.update)(value)
+
+    def objects(self, value: Any) -> Sequence[Any]:
+        """The elements."""
+        return value
+
+    def elements(self) -> list[Place]:
+        """The elements of a dict, while its keys are those of before."""
+        half = len(self.value) // 2
+        keys, values = self.value[:half], self.value[half:]
+        if not isinstance(self.owner, dict) or tuple(self.owner) != keys:
+            return []
+        pairs = zip(keys, values, strict=True)
+        return [Element(self.owner, k, f"{self.label}[{k!r}]", v) for k, v in pairs]
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """As many elements as before, and the same ones."""
+        owners = [place.owner for place in places]
+        lengths = [len(place.value) // len(_views(place.owner)) for place in places]
+        filled = list(chain.from_iterable(_views(p.owner) for p in places if p.value))
+        elements = list(chain.from_iterable(place.value for place in places))
+        # first the lengths, since map() stops silently at the end of the shorter operand
+        yield lambda: list(map(len, owners)) == lengths
+        if elements:
+            yield lambda: all(map(is_, chain.from_iterable(filled), elements))
 
 
-_READERS: dict[str, Callable[[Any, Any], Any]] = {
-    "dict": lambda owner, key: owner.get(key, MISSING),
-    "element": lambda owner, key: owner.get(key, MISSING),
-    "attr": slot,
-    "class": on_class,
-    "type": lambda owner, key: type(owner),
-    "cell": _cell,
-    "contents": _contents,
-    "keys": lambda owner, key: tuple(owner),
-    "bytes": lambda owner, key: bytes(owner) if isinstance(owner, bytearray) else owner.tobytes(),
-    "cache": lambda owner, key: owner.cache_info()[1:],
-    "state": _state,
-    "weak": lambda owner, key: owner(),
-    "context": lambda owner, key: owner.get(MISSING),
-    "number": _class_there,
-}
+class _Equal(Place):
+    """A place whose value is made anew at each reading, and compared by ``==``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def checks(cls, places: list[Any]) -> Iterator[Check]:
+        """Equal values."""
+        yield lambda: all(place.now() == place.value for place in places)
 
 
-KINDS = tuple(_READERS)
+class Keys(_Equal):
+    """The keys of a dict, such as the names of all attributes of an object."""
+
+    __slots__ = ()
+    can_be_effect = False  # the entries that are new or gone are effects
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The keys, in order."""
+        return tuple(owner)
 
 
-def read_place(kind: str, owner: Any, key: Any) -> Any:
-    """What stands at a place."""
-    return _READERS[kind](owner, key)
+class Bytes(_Equal):
+    """All of a NumPy array or a buffer."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """A copy of the memory."""
+        return bytes(owner) if isinstance(owner, bytearray) else owner.tobytes()
 
 
-def put(item: Item, value: Any) -> None:
-    """Make ``value`` stand at the item's place."""
-    owner, key = item.owner, item.key
-    if item.kind in ("dict", "element"):
-        owner.pop(key, None) if value is MISSING else owner.__setitem__(key, value)
-    elif item.kind in ("attr", "class"):
-        delattr(owner, key) if value is MISSING else setattr(owner, key, value)
-    elif item.kind == "type":
-        owner.__class__ = value
-    elif item.kind == "cell":
-        owner.cell_contents = value
-    elif item.kind == "context":
-        owner.set(value)
-    elif item.kind == "contents":
-        _put_contents(owner, value)
+class CacheSize(_Equal):
+    """How much a cached function has cached."""
+
+    __slots__ = ()
+    can_be_effect = False
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """Misses, the limit and the size: all but the hits, which each call adds to."""
+        return owner.cache_info()[1:]
 
 
-def _put_contents(owner: Any, value: tuple) -> None:
-    if isinstance(owner, dict):
-        half = len(value) // 2
-        pairs = dict(zip(value[:half], value[half:], strict=True))
-        owner.clear()
-        owner.update(pairs)
-    elif isinstance(owner, list):
-        owner[:] = value
-    elif isinstance(owner, set | deque):
-        owner.clear()
-        (owner.extend if isinstance(owner, deque) else owner.update)(value)
+class Progress(Place):
+    """How far an iterator or a generator of random numbers has moved on; never guarded."""
+
+    __slots__ = ()
+    can_be_effect = False
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """A text that is another one after each move."""
+        if isinstance(owner, random.Random):
+            return repr(owner.getstate())
+        if isinstance(owner, np.random.Generator):
+            return repr(owner.bit_generator.state)
+        if isinstance(owner, types.GeneratorType):
+            return repr(owner.gi_frame and owner.gi_frame.f_lasti)
+        if isinstance(owner, itertools.count):
+            return repr(owner)
+        return repr(operator.length_hint(owner, -1))
+
+
+class WeakReferent(Place):
+    """The object that a weak reference refers to."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The object, None where it is gone."""
+        return owner()
+
+
+class ContextValue(Place):
+    """The value of a context variable."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The value, :data:`MISSING` where there is none."""
+        return owner.get(MISSING)
+
+    def put(self, value: Any) -> None:
+        """Set the variable."""
+        self.owner.set(value)
+
+
+class NumberClass(Place):
+    """The class of the number in a counter, a variable whose very value no call depends on."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def read(owner: Any, key: Any) -> Any:
+        """The class of what stands in an object's ``__dict__`` or a closure's variable."""
+        is_cell = isinstance(owner, types.CellType)
+        return type(Cell.read(owner, key) if is_cell else owner.get(key))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -171,7 +429,20 @@ def same(a: Any, b: Any) -> bool:
     return isinstance(a, PLAIN) and bool(a == b)
 
 
-def numpy_state() -> bytes:
-    """The state of NumPy's global generator."""
-    state: Any = np.random.get_state()
-    return state[1].tobytes() + repr(state[2:]).encode()
+def _set_attribute(owner: Any, name: str, value: Any) -> None:
+    delattr(owner, name) if value is MISSING else setattr(owner, name, value)
+
+
+def _same_attribute(name: str, places: list[Place]) -> Check:
+    getter = attrgetter(name)
+    owners, _, values = _columns(places)
+    return lambda: all(map(is_, map(getter, owners), values))
+
+
+def _columns(places: list[Place]) -> tuple[list, list, list]:
+    return [p.owner for p in places], [p.key for p in places], [p.value for p in places]
+
+
+def _views(owner: Any) -> tuple:
+    """Live views of a container, which together give what :meth:`Contents.read` gives."""
+    return (owner.keys(), owner.values()) if isinstance(owner, Mapping) else (owner,)

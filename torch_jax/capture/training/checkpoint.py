@@ -1,4 +1,4 @@
-"""``torch.utils.checkpoint`` in a compiled function: computed again, not found again by XLA.
+"""``torch.utils.checkpoint`` in a compiled function: computed twice, not merged by XLA.
 
 PyTorch runs a checkpointed function a second time in the backward pass. In one program both runs
 are the same equations, and XLA would merge them, so that nothing is saved. A barrier in front of
@@ -25,7 +25,7 @@ class _Barrier(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
-        """The same values, which XLA takes for others."""
+        """The same values, behind a barrier that XLA does not look through."""
         for tensor in tensors:
             ACTIVE.tracer.see(tensor)
         with x64():

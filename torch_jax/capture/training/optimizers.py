@@ -1,8 +1,7 @@
-"""Optimizers and schedulers inside a traced function.
+"""The steps of optimizers inside a traced function.
 
 What a user changes between steps – learning rate, betas, weight decay – becomes an input of the
-program, read anew at each call. Schedulers run on the host at each call. State that an optimizer
-makes on its first step is made before it is looked at, so that the first step is like all others.
+program, read anew at each call. Schedulers run on the host at each call.
 """
 
 from __future__ import annotations
@@ -10,24 +9,28 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax.capture.capture import paused
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.host.tape import Changed
-from torch_jax.capture.state.places import MISSING, Item, put, read_place
+from torch_jax.capture.state.places import (
+    MISSING,
+    Address,
+    Contents,
+    DictEntry,
+    Element,
+    Place,
+)
+from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device
 from torch_jax.core import numbers
-from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.core.numbers import Number
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.memory import generators, storage
+from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
 
 _GLOBAL_STEP_HOOKS = [
@@ -35,105 +38,6 @@ _GLOBAL_STEP_HOOKS = [
     for name, value in vars(importlib.import_module("torch.optim.optimizer")).items()
     if name.startswith("_global_optimizer") and isinstance(value, dict)
 ]
-_LIKE = frozenset(
-    getattr(torch.ops.aten, f"{name}_like") for name in ("zeros", "ones", "full", "empty")
-)
-_NUMBERS_OF_MODULES = ("torch.optim._adafactor",)  # these take max and min of numbers
-
-
-def install() -> None:
-    """Hear of every optimizer's steps; called once."""
-    from torch.optim.optimizer import (
-        register_optimizer_step_post_hook,
-        register_optimizer_step_pre_hook,
-    )
-
-    register_optimizer_step_pre_hook(_before_step)
-    register_optimizer_step_post_hook(_after_step)
-    _patch_backward()
-    _patch_manual_seed()
-    _patch_cpu_state()
-    for kind in (torch.optim.Optimizer, torch.nn.Module):
-        _patch_zero_grad(kind)
-    for name in _NUMBERS_OF_MODULES:
-        module: Any = importlib.import_module(name)
-        module.max, module.min = numbers.maximum, numbers.minimum
-
-
-def _patch_backward() -> None:
-    """Hear of backward passes, after which results are not differentiated once more."""
-    for name in ("backward", "grad"):
-        original = getattr(torch.autograd, name)
-
-        @functools.wraps(original)
-        def run(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            if ACTIVE.tracer is not None:
-                ACTIVE.tracer.went_back = True
-            return _original(*args, **kwargs)
-
-        setattr(torch.autograd, name, run)
-
-
-def _patch_manual_seed() -> None:
-    """``torch.manual_seed`` seeds the CPU's generator too, at each call; ``torch.seed`` cannot."""
-    original, seed_of_the_system = torch.manual_seed, torch.seed
-
-    @functools.wraps(original)
-    def manual_seed(seed: int) -> Any:
-        seed = numbers.settled(seed)
-        generator = original(seed)
-        if in_whole_function():
-            action = functools.partial(torch.default_generator.manual_seed, seed)
-            ACTIVE.tracer.tape.record(action, (), None, needed=True, save=_save_cpu_state)
-        return generator
-
-    @functools.wraps(seed_of_the_system)
-    def seed() -> int:
-        if ACTIVE.tracer is not None:
-            generators.refuse_seed("torch.seed()")
-        return seed_of_the_system()
-
-    torch.manual_seed, torch.seed = manual_seed, seed
-
-
-def _patch_cpu_state() -> None:
-    """The state of the CPU's generator is taken and put back (``fork_rng``) at each call."""
-    get, put = torch.get_rng_state, torch.set_rng_state
-
-    @functools.wraps(get)
-    def get_rng_state() -> torch.Tensor:
-        state = get()
-        if in_whole_function():
-            ACTIVE.tracer.host.makes(state, ACTIVE.tracer.tape.record(get, (), state))
-        return state
-
-    @functools.wraps(put)
-    def set_rng_state(new_state: torch.Tensor) -> None:
-        put(new_state)
-        if in_whole_function():
-            slot = ACTIVE.tracer.host.slot_of(new_state)
-            save = _save_cpu_state
-            ACTIVE.tracer.tape.record(put, (slot,), None, needed=True, save=lambda _: save())
-
-    torch.get_rng_state, torch.set_rng_state = get_rng_state, set_rng_state
-
-
-def _save_cpu_state() -> Any:
-    return functools.partial(torch.default_generator.set_state, torch.default_generator.get_state())
-
-
-def _patch_zero_grad(kind: Any) -> None:
-    original = kind.zero_grad
-
-    @functools.wraps(original)
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if ACTIVE.tracer is not None and set_to_none:
-            for parameter in parameters_of(self):
-                ACTIVE.tracer.optimizers.reset_gradient(parameter)
-        else:
-            original(self, set_to_none)
-
-    kind.zero_grad = zero_grad
 
 
 def parameters_of(value: Any) -> Iterator[torch.Tensor]:
@@ -147,48 +51,21 @@ def parameters_of(value: Any) -> Iterator[torch.Tensor]:
             yield from group["params"]
 
 
-def patch_schedulers() -> None:
-    """Make every scheduler class that there is by now run on the host where traced."""
-    kinds = [LRScheduler, ReduceLROnPlateau]
-    while kinds:
-        kind: Any = kinds.pop()
-        kinds += kind.__subclasses__()
-        step = vars(kind).get("step")
-        if step is not None and not hasattr(step, "_torch_jax_original"):
-            kind.step = _on_host(step)
-
-
-def _on_host(original: Any) -> Any:
-    @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.tracer is None:
-            return original(self, *args, **kwargs)
-        args, kwargs = pytree.tree_map(numbers.settled, (args, kwargs))
-        action = functools.partial(original, self, *args, **kwargs)
-        save = functools.partial(_save_schedule, self)
-        return ACTIVE.tracer.optimizers.on_host(action, save)
-
-    step._torch_jax_original = original  # type: ignore[attr-defined]
-    return step
-
-
-def _save_schedule(scheduler: Any) -> Any:
-    state = dict(vars(scheduler))
-    groups = [dict(group) for group in scheduler.optimizer.param_groups]
-
-    def undo() -> None:
-        vars(scheduler).update(state)
-        for group, values in zip(scheduler.optimizer.param_groups, groups, strict=True):
-            group.update(values)
-
-    return undo
-
-
 class Gradient:
     """The ``.grad`` of a tensor: as it was at first, and whether the trace reset it unread."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor, self.before, self.reset = tensor, tensor.grad, False
+
+
+@dataclass(eq=False)  # known by identity: ``==`` of traced numbers would go on the tape
+class _Step:
+    """A step under way: its optimizer's groups as they were, and with numbers of the trace."""
+
+    optimizer: Any
+    before: list[dict]
+    lifted: list[dict]
+    mode: TorchFunctionMode
 
 
 class Optimizers:
@@ -197,10 +74,10 @@ class Optimizers:
     def __init__(self, capture: Any):
         self.capture = capture
         self.gradients: dict[int, Gradient] = {}
-        self.items: dict[tuple, Item] = {}
+        self.places: dict[Address, Place] = {}
         self.stepped: list[Any] = []
-        self.changed: dict[tuple, Item] = {}  # what steps changed in their optimizers' groups
-        self._running: list[tuple[Any, list, list, Any]] = []
+        self.changed: dict[Address, Place] = {}  # what steps changed in their optimizers' groups
+        self._running: list[_Step] = []
 
     def stepped_parameters(self) -> list[torch.Tensor]:
         """The parameters of the optimizers that stepped."""
@@ -226,7 +103,7 @@ class Optimizers:
             gradient.tensor.grad = gradient.before
 
     def reset_gradient(self, tensor: torch.Tensor) -> None:
-        """``tensor.grad = None``, and what it was does not matter."""
+        """Set ``tensor.grad = None``; a gradient that nobody read before needs no guard."""
         gradient = self.note_gradient(tensor)
         gradient.reset |= tensor.grad is gradient.before and not self._was_read(gradient.before)
         tensor.grad = None
@@ -245,17 +122,19 @@ class Optimizers:
             keep_steps_on_device(optimizer, self.capture.undo)
         if not any(optimizer is known for known in self.stepped):
             self.stepped.append(optimizer)
-        saved = [dict(group) for group in optimizer.param_groups]
+        before = [dict(group) for group in optimizer.param_groups]
         for index, group in enumerate(optimizer.param_groups):
-            for key, value in saved[index].items():
+            for key, value in before[index].items():
                 group[key] = self._lift(optimizer, index, key, value)
-        placed = [dict(group) for group in optimizer.param_groups]
+        lifted = [dict(group) for group in optimizer.param_groups]
         mode = _Items(self.capture)
         mode.__enter__()
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
-            optimizer._init_group = functools.partial(self._init_group, optimizer, original)
-        self._running.append((optimizer, saved, placed, mode))
+            optimizer._init_group = functools.partial(
+                init_group, self.capture, self._place, optimizer, original
+            )
+        self._running.append(_Step(optimizer, before, lifted, mode))
         self.capture.restore.append(functools.partial(self._restore, optimizer))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
@@ -270,17 +149,18 @@ class Optimizers:
 
     def _is_set_here(self, optimizer: Any, index: int, key: str, value: Any) -> bool:
         """Whether the function puts a value of its own in the place of one that is an input."""
-        items, group = self.capture.watch.items, optimizer.param_groups[index]
+        notes, group = self.capture.watch.notes, optimizer.param_groups[index]
+        entry = DictEntry.at(group, key)
         if isinstance(value, numbers.NUMBERS):
-            if any(optimizer is running for running, *_ in self._running):
+            if self._is_running(optimizer):
                 return True  # a step that calls the step of its base
-            known = items.keys() & {("element", id(group), key), ("contents", id(group), "")}
-            known |= self.changed.keys() & {("dict", id(group), key)}
-            if not known and (id(group), key) not in self.capture.watch.lifted:
+            known = notes.places.keys() & {Element.at(group, key), Contents.at(group, "")}
+            known |= self.changed.keys() & {entry}
+            if not known and (id(group), key) not in notes.lifted:
                 raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
             return True
-        is_changed = ("dict", id(group), key) in self.items  # by a step before
-        return is_changed or (id(group), key) in self.capture.watch.lifted
+        was_changed = entry in self.places  # by a step before
+        return was_changed or (id(group), key) in notes.lifted
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
         read = self.capture.literals.setdefault(
@@ -295,109 +175,73 @@ class Optimizers:
         self._note(optimizer)
 
     def _restore(self, optimizer: Any) -> None:
-        while any(optimizer is running for running, *_ in self._running):
+        while self._is_running(optimizer):
             self._leave(optimizer)
+
+    def _is_running(self, optimizer: Any) -> bool:
+        return any(optimizer is step.optimizer for step in self._running)
 
     def _leave(self, optimizer: Any) -> None:
         """Leave the innermost step of an optimizer."""
-        entry = next((e for e in reversed(self._running) if e[0] is optimizer), None)
-        if entry is None:
+        steps = reversed(self._running)
+        step = next((step for step in steps if step.optimizer is optimizer), None)
+        if step is None:
             return
-        self._running.remove(entry)
-        _, saved, placed, mode = entry
+        self._running.remove(step)
         optimizer.__dict__.pop("_init_group", None)
-        mode.__exit__(None, None, None)
-        for group, before, lifted in zip(optimizer.param_groups, saved, placed, strict=True):
+        step.mode.__exit__(None, None, None)
+        for group, before, lifted in zip(
+            optimizer.param_groups, step.before, step.lifted, strict=True
+        ):
             for key in before.keys() | group.keys():
                 if key in before and group.get(key, MISSING) is lifted[key]:
                     group[key] = before[key]
                 else:
                     name = f"{type(optimizer).__name__}'s {key}"
-                    self._changed(Item("dict", group, key, before.get(key, MISSING), name))
+                    self._note_change(DictEntry(group, key, name, before.get(key, MISSING)))
 
-    def _changed(self, item: Item) -> None:
-        """A step has put something into its optimizer's group; ``item`` is what stood there."""
-        self.capture.undo.append(functools.partial(put, item, item.value))
-        self.changed.setdefault(item.place, item)
-        if not isinstance(item.value, numbers.NUMBERS):  # a number is an input, read anew
-            item.read = True
-            self.items.setdefault(item.place, item)
+    def _note_change(self, place: Place) -> None:
+        """A step has put something into its optimizer's group; the place knows what was there."""
+        self.capture.undo.append(functools.partial(place.put, place.value))
+        self.changed.setdefault(place.address, place)
+        if not isinstance(place.value, numbers.NUMBERS):  # a number is an input, read anew
+            place.is_read = True
+            self.places.setdefault(place.address, place)
 
     def _note(self, optimizer: Any) -> None:
         """What the step relied on, besides numbers: the groups, their parameters, the state."""
         name = type(optimizer).__name__
-        self._item("dict", vars(optimizer), "state", f"{name}.state")
-        self._item("contents", optimizer.param_groups, "", f"{name}.param_groups")
+        self._place(DictEntry, vars(optimizer), "state", f"{name}.state")
+        self._place(Contents, optimizer.param_groups, "", f"{name}.param_groups")
         for hooks in (*_step_hooks(optimizer), *_GLOBAL_STEP_HOOKS):
-            self._item("contents", hooks, "", f"the hooks of {name}")
+            self._place(Contents, hooks, "", f"the hooks of {name}")
         for group in optimizer.param_groups:
-            self._item("contents", group["params"], "", f"{name}'s parameters")
+            self._place(Contents, group["params"], "", f"{name}'s parameters")
             for key, value in group.items():
                 if key != "params" and not _is_lifted(value):
-                    self._item("dict", group, key, f"{name}'s {key}")
+                    self._place(DictEntry, group, key, f"{name}'s {key}")
             for parameter in group["params"]:
-                if ("dict", id(optimizer.state), parameter) not in self.items:
+                if DictEntry.at(optimizer.state, parameter) not in self.places:
                     self._note_new_state(optimizer.state.get(parameter, {}), name)
 
     def _note_new_state(self, state: dict, name: str) -> None:
-        """State that the step itself made: the next step will find it, and be another one."""
+        """State that the step itself made: the next step finds it, and is another program."""
         for key in state:
-            place = ("dict", id(state), key)
-            if place not in self.items:
-                self.items[place] = Item("dict", state, key, MISSING, f"{name}'s {key}")
+            new = DictEntry(state, key, f"{name}'s {key}", MISSING)
+            self.places.setdefault(new.address, new)
 
-    def _item(self, kind: str, owner: Any, key: Any, label: str) -> None:
-        place = (kind, id(owner), key)
-        if place not in self.items:
-            item = Item(kind, owner, key, read_place(kind, owner, key), label)
-            item.read = True
-            self.items[place] = item
+    def _place(self, kind: type[Place], owner: Any, key: Any, label: str) -> None:
+        if kind.at(owner, key) not in self.places:
+            place = kind(owner, key, label)
+            place.is_read = True
+            self.places[place.address] = place
 
-    def _init_group(self, optimizer: Any, original: Any, group: dict, *lists: Any, **named: Any):
-        """The optimizer's own ``_init_group``, the state it makes being made outside the trace."""
-        missing = [p for p in group["params"] if p.grad is not None and not optimizer.state.get(p)]
-        for parameter in missing:
-            self.capture.undo.append(functools.partial(optimizer.state.pop, parameter, None))
-        lengths = [len(values) if isinstance(values, list) else 0 for values in lists]
-        try:
-            with self._as_before(missing), paused(), _Forms():
-                result = original(group, *lists, **named)
-                _make_momentum(optimizer, group, lists)
-        except Exception:  # the first state hangs on gradients: two programs then, not one
-            for values, length in zip(lists, lengths, strict=True):
-                if isinstance(values, list):
-                    del values[length:]
-            for parameter in missing:
-                optimizer.state.pop(parameter, None)
-                self._item("dict", optimizer.state, parameter, "an optimizer's state")
-            return original(group, *lists, **named)
-        for parameter in group["params"]:
-            for key in optimizer.state.get(parameter, ()):
-                label = f"{type(optimizer).__name__}'s {key}"
-                self._item("dict", optimizer.state[parameter], key, label)
-        return result
-
-    def effects(self) -> Iterator[tuple[Item, Any]]:
+    def effects(self) -> Iterator[tuple[Place, Any]]:
         """State that the steps made, with what stands there now."""
-        changed = self.changed
-        made = (i for p, i in self.items.items() if i.value is MISSING and p not in changed)
-        for item in (*made, *changed.values()):
-            yield item, item.now()
-
-    @contextmanager
-    def _as_before(self, tensors: list[torch.Tensor]) -> Iterator[None]:
-        """Tensors hold what they held before the trace."""
-        changed = []
-        for tensor in tensors:
-            entry = self.capture.input_of(tensor.untyped_storage())
-            if entry is not None:
-                changed.append((entry.source, entry.source.array))
-                entry.source.array = entry.array
-        try:
-            yield
-        finally:
-            for place, array in changed:
-                place.array = array
+        absent = (place for place in self.places.values() if place.value is MISSING)
+        made = (place for place in absent if place.address not in self.changed)
+        for place in (*made, *self.changed.values()):
+            yield place, place.now()
 
     def on_host(self, action: Any, save: Any) -> Any:
         """Run something on the host, now and at every call, at this point among its numbers."""
@@ -407,16 +251,6 @@ class Optimizers:
         self.capture.tape.record(action, (), result, needed=True, save=save)
         self.capture.tape.forget()
         return result
-
-
-def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if ACTIVE.tracer is not None:
-        ACTIVE.tracer.optimizers.before_step(optimizer)
-
-
-def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if ACTIVE.tracer is not None:
-        ACTIVE.tracer.optimizers.after_step(optimizer)
 
 
 def _is_lifted(value: Any) -> bool:
@@ -466,55 +300,7 @@ class _Items(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Forms(TorchDispatchMode):
-    """Makes tensors like others by their form alone, since their values may be traced."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in _LIKE:
-            old, *rest = args
-            form = old.shape, old.stride()
-            args = torch.empty_strided(*form, dtype=old.dtype, device=old.device), *rest
-        return func(*args, **(kwargs or {}))
-
-
 def _wide(capture: Any, tensor: torch.Tensor) -> Any:
     """A one-element tensor as a traced float64 scalar."""
     wide = tensor.detach().reshape(()).to(torch.float64)
     return storage.memory_of(wide)
-
-
-def keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
-    """Count steps on the device where the optimizer can: then nothing of them is read on the host.
-
-    See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
-    """
-    for group in optimizer.param_groups:
-        on_device = all(map(is_jax, group["params"]))
-        if group.get("capturable") is False and on_device:
-            group["capturable"] = True
-            undo.append(functools.partial(group.__setitem__, "capturable", False))
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                for key in ("step", "mu_product", "eta", "mu"):
-                    if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
-                        undo.append(functools.partial(state.__setitem__, key, state[key]))
-                        state[key] = state[key].to(parameter.device)
-
-
-def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
-    """SGD's momentum buffers, of zeros: its first step is then like all others.
-
-    Only without dampening, which SGD leaves out on the first step.
-    """
-    if type(optimizer) is not torch.optim.SGD or not lists:
-        return
-    buffers = lists[-1]
-    dampening = group["dampening"]
-    plain = dampening.value if isinstance(dampening, Number) else dampening
-    if plain != 0:
-        return
-    with_gradient = [p for p in group["params"] if p.grad is not None]
-    for index, parameter in enumerate(with_gradient[: len(buffers)]):
-        if buffers[index] is None:
-            buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            optimizer.state[parameter]["momentum_buffer"] = buffers[index]

@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from torch_jax._private import pytorch
 from torch_jax.capture.capture import paused, unwatched
-from torch_jax.capture.training.optimizers import keep_steps_on_device
+from torch_jax.capture.training.optimizer_state import keep_steps_on_device
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
@@ -68,14 +68,15 @@ def _prepared(scaler: Any, original: Any, optimizer: Any, *args: Any, **kwargs: 
 
 
 def _unwatched(_scaler: Any, original: Any, *args: Any) -> Any:
-    """It looks for gradients in the optimizer's groups, and at nothing else that stands there."""
+    """Not watched: the scaler reads nothing of the optimizer's groups but gradients."""
     with unwatched():
         return original(*args)
 
 
 def _update(scaler: Any, original: Any, new_scale: Any = None) -> None:
-    """The dict of what is known of each optimizer is emptied, not replaced: guards know it."""
-    states = getattr(scaler, "_per_optimizer_states", None)  # one that is switched off has none
+    """Empty the dict of optimizers' states, which PyTorch replaces: guards know the dict itself."""
+    # a scaler that is switched off has no such dict
+    states = getattr(scaler, "_per_optimizer_states", None)
     original(new_scale)
     if states is not None:
         states.clear()
@@ -95,7 +96,7 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
 
 
 class _Step:
-    """How things stand before a step that may have to be skipped."""
+    """Storages and numbers as they are before a step that the program may skip."""
 
     def __init__(self, capture: Any, optimizer: Any):
         self.capture, self.optimizer = capture, optimizer
