@@ -348,6 +348,127 @@ def experts_are_served_by_the_table() -> bool:
     return step(ones(4, 2), ones(2, 2, 3)).shape == (4, 3)
 
 
+# --- torch_jax.jit --------------------------------------------------------------------------------
+
+
+@need("torch.autograd.backward")
+def backward_passes_are_not_differentiated() -> bool:
+    weight = ones(2).requires_grad_()
+
+    def step() -> torch.Tensor:
+        loss = (weight * 2).sin().sum()
+        loss.backward()
+        return loss
+
+    return torch_jax.jit(step)().shape == ()
+
+
+@need("torch.autograd.grad")
+def gradients_are_not_differentiated() -> bool:
+    weight = ones(2).requires_grad_()
+
+    def step() -> torch.Tensor:
+        loss = (weight * 2).sin().sum()
+        torch.autograd.grad(loss, weight)
+        return loss
+
+    return torch_jax.jit(step)().shape == ()
+
+
+@need("torch.manual_seed")
+def seeds_are_set_by_each_call() -> bool:
+    def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(3)
+        return x + 1, torch.rand(2)
+
+    step = torch_jax.jit(draw)
+    drawn = [step(ones(2))[1].tolist() for _ in range(3)]
+    return drawn[0] == drawn[1] == drawn[2]
+
+
+@need("torch.seed")
+def seeds_of_the_system_are_refused() -> bool:
+    try:
+        torch_jax.jit(lambda x: x + torch.seed() % 2)(ones(2))
+    except torch_jax.NotTraceableError:
+        return True
+    return False
+
+
+@need("torch.get_rng_state", "torch.set_rng_state")
+def states_of_the_host_are_put_back() -> bool:
+    def draw(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.get_rng_state()
+        drawn = torch.rand(2)
+        torch.set_rng_state(state)
+        return x + 1, drawn
+
+    step = torch_jax.jit(draw)
+    drawn = [step(ones(2))[1].tolist() for _ in range(3)]
+    return drawn[0] == drawn[1] == drawn[2]
+
+
+@need("torch.nn.Module.zero_grad")
+def modules_drop_gradients_at_each_call() -> bool:
+    return _drops_gradients(lambda layer: layer)
+
+
+@need("torch.optim.Optimizer.zero_grad")
+def optimizers_drop_gradients_at_each_call() -> bool:
+    return _drops_gradients(lambda layer: torch.optim.SGD(layer.parameters(), 0.1))
+
+
+def _drops_gradients(owner: Callable[[nn.Module], Any]) -> bool:
+    layer = nn.Linear(2, 2).to("jax")
+    zero = owner(layer)
+
+    def step(x: torch.Tensor) -> None:
+        zero.zero_grad()
+        layer(x).sum().backward()
+
+    return _is_traced_once(step) and layer.bias.grad.tolist() == [3, 3]
+
+
+def _is_traced_once(step: Callable[[torch.Tensor], Any]) -> bool:
+    """Whether later calls of a step, compiled, are the same program."""
+    compiled_step = torch_jax.jit(step)
+    for _ in range(4):
+        compiled_step(ones(3, 2))
+    return compiled_step.explain().traces == 1
+
+
+@need("torch.optim._adafactor.max", "torch.optim._adafactor.min")
+def adafactor_is_traced_once() -> bool:
+    layer = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.Adafactor(layer.parameters(), lr=0.9)  # min(0.9, 1 / sqrt(step))
+
+    def step(x: torch.Tensor) -> None:
+        layer(x).sum().backward()
+        optimizer.step()
+
+    return _is_traced_once(step)
+
+
+@need(
+    "torch.amp.grad_scaler.GradScaler.scale",
+    "torch.amp.grad_scaler.GradScaler._maybe_opt_step",
+    "torch.amp.grad_scaler.GradScaler._unscale_grads_",
+)
+def scaled_steps_are_traced_once() -> bool:
+    layer = nn.Linear(2, 2).to("jax")
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("jax")
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(layer(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.param_groups[0]["lr"] *= 0.9
+
+    return _is_traced_once(step)
+
+
 # --- the tests ------------------------------------------------------------------------------------
 
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
@@ -378,8 +499,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert safetensors.torch.load_file(f"{folder}/a.safetensors", device="jax")["a"].sum() == 2
 """,
 }
-# Registrations with Dynamo, which has no way to take them back: tests/graphs show them at work.
+# What cannot be taken away for a block: Dynamo has no way to, and schedulers, of which programs
+# define new classes, are looked for at each trace. tests/graphs, tests/capture show them at work.
 FOR_GOOD = {
+    "torch.optim.lr_scheduler.LRScheduler",
     "torch._dynamo.config",
     "torch._dynamo.device_interface.register_interface_for_device",
     "torch._dynamo.trace_rules.add",

@@ -28,7 +28,7 @@ from torch_jax.capture.replay import Traced
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, trace
-from torch_jax.capture.training import hooks, scaling
+from torch_jax.capture.training import hooks
 from torch_jax.capture.trees import flatten
 from torch_jax.core import forks
 from torch_jax.core.active import ACTIVE
@@ -539,6 +539,5 @@ def _install() -> None:
     global _installed
     if not _installed:
         hooks.install()
-        scaling.install()
         _installed = True
     hooks.patch_schedulers()

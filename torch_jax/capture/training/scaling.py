@@ -12,38 +12,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import torch
-from torch.amp.grad_scaler import GradScaler
 
 from torch_jax._private import pytorch
 from torch_jax.capture.capture import paused, unwatched
-from torch_jax.capture.training.optimizer_state import keep_steps_on_device
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.patching import AT_FIRST_JIT, patch
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
-
-
-def install() -> None:
-    """Let every scaler step in traced functions; called once."""
-    _patch("scale", _scale)
-    for name in ("unscale_", "step"):
-        _patch(name, _prepared)
-    _patch("_unscale_grads_", _unwatched)
-    _patch("_maybe_opt_step", _maybe_opt_step)
-    _patch("update", _update)
-
-
-def _patch(name: str, replacement: Any) -> None:
-    original = getattr(GradScaler, name, None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return replacement(self, functools.partial(original, self), *args, **kwargs)
-
-    setattr(GradScaler, name, call)
 
 
 def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
@@ -58,29 +35,10 @@ def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
     return original(outputs)
 
 
-def _prepared(scaler: Any, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """The optimizer counts steps on the device before the scaler looks at its groups."""
-    capture = ACTIVE.tracer
-    if capture is not None and scaler.is_enabled():
-        with paused():
-            keep_steps_on_device(optimizer, capture.undo)
-    return original(optimizer, *args, **kwargs)
-
-
 def _unwatched(_scaler: Any, original: Any, *args: Any) -> Any:
     """Not watched: the scaler reads nothing of the optimizer's groups but gradients."""
     with unwatched():
         return original(*args)
-
-
-def _update(scaler: Any, original: Any, new_scale: Any = None) -> None:
-    """Empty the dict of optimizers' states, which PyTorch replaces: guards know the dict itself."""
-    # a scaler that is switched off has no such dict
-    states = getattr(scaler, "_per_optimizer_states", None)
-    original(new_scale)
-    if states is not None:
-        states.clear()
-        scaler._per_optimizer_states = states
 
 
 def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *args, **kwargs) -> Any:
@@ -141,3 +99,23 @@ def _state(optimizer: Any) -> list[Any]:
 def _numbers(optimizer: Any) -> list[Any]:
     """What an optimizer's state counts in Python."""
     return [value for value in _state(optimizer) if isinstance(value, int | float)]
+
+
+def _calling(replacement: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return replacement(self, functools.partial(original, self), *args, **kwargs)
+
+    return call
+
+
+for _name, _replacement in (
+    ("scale", _scale),
+    ("_unscale_grads_", _unwatched),
+    ("_maybe_opt_step", _maybe_opt_step),
+):
+    patch(
+        f"torch.amp.grad_scaler.GradScaler.{_name}",
+        AT_FIRST_JIT,
+        why="Scalers look at values to skip a step: in a trace each written storage chooses.",
+    )(functools.partial(_calling, _replacement))
