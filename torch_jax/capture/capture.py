@@ -38,11 +38,14 @@ class Input:
     """An input of the program.
 
     ``kind`` says where a call finds it: ``storage`` (``source`` is the storage), ``number`` or
-    ``host`` (a slot of the tape), ``words`` (a generator).
+    ``host`` (a slot of the tape), ``words`` (a generator), ``gradient`` (of a result, by position).
+    ``index`` is its position among the inputs.
     """
 
-    def __init__(self, kind: str, source: Any, aval: Any, array: Any = None, line: str = ""):
-        self.kind, self.source, self.aval = kind, source, aval
+    def __init__(
+        self, kind: str, source: Any, aval: Any, index: int, array: Any = None, line: str = ""
+    ):
+        self.kind, self.source, self.aval, self.index = kind, source, aval, index
         self.array, self.line = array, line  # what a storage held before, and who read it first
         self.tracer: Any = None
 
@@ -155,10 +158,16 @@ class Capture:
         """A new input of the program, as a tracer."""
         with x64():
             aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
-        entry = Input(kind, source, aval, **more)
-        entry.tracer = program.new_input(self.trace, len(self.inputs), aval)
+        entry = Input(kind, source, aval, len(self.inputs), **more)
+        entry.tracer = program.new_input(self.trace, entry.index, aval)
         self.inputs.append(entry)
         return entry.tracer
+
+    def drop_inputs(self, first: int, count: int) -> None:
+        """Forget some inputs, those of a part that is cut off the program; later ones move up."""
+        del self.inputs[first : first + count]
+        for entry in self.inputs[first:]:
+            entry.index -= count
 
     def lift(self, storage: Any) -> None:
         """Make what a storage holds an input, if it is not one and was not made here."""

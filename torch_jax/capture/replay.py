@@ -53,7 +53,7 @@ class Traced:
         self._arrange(tracing)
         order = [*self._captured, *self._given, *self._hosts, *self._words]
         inputs = capture.inputs
-        written = {inputs.index(entry) for entry in tracing.written}
+        written = {entry.index for entry in tracing.written}
         if backward is not None:
             written -= set(backward.cut.kept)  # the backward pass needs them as they were
         numbers = [i for i, entry in enumerate(inputs) if entry.kind == "number"]
@@ -61,14 +61,14 @@ class Traced:
         self.program = Program(closed, numbers, order, written if donate else set())
         self._donated = [at - 1 for at in self.program.donated]
         place = {index: at for at, index in enumerate(order)}
-        self._written = [place[inputs.index(entry)] for entry in tracing.written]
+        self._written = [place[entry.index] for entry in tracing.written]
         self._flags = len(self._written) + len(tracing.made)
         if backward is not None:
             spot = place | {index: ~at for at, index in enumerate(numbers)}
             self._kept = [spot[index] for index in backward.cut.kept]
             self._sources = self._sources_of(backward.pullback, tracing.leaves)
         self._rebind()
-        self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
+        self._view_of = {inputs[i]: place[i] for i in (*self._captured, *self._given)}
         self._needed()
         self.repeatable = self._why_not(tracing)
 
@@ -273,8 +273,8 @@ class Traced:
         return outputs, kept + outputs[len(outputs) - self.backward.cut.residuals :]
 
     def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
-        def storage_of(index: int) -> Any:
-            at = self._view_of[index]
+        def storage_of(entry: Input) -> Any:
+            at = self._view_of[entry]
             if at < len(self._storages):
                 return self._storages[at]
             return leaves[self._leaf_of[at - len(self._storages)]].untyped_storage()

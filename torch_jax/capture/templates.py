@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.capture import Input
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import Item
 from torch_jax.core import tracers
@@ -35,7 +36,7 @@ class Made(NamedTuple):
 class View(NamedTuple):
     """A new tensor over the storage of an input."""
 
-    input: int
+    input: Input
     form: Form
 
 
@@ -101,7 +102,7 @@ class Template(NamedTuple):
 class Call:
     """The values of one call, out of which templates are built."""
 
-    def __init__(self, arguments: list, env: list, storages: Callable[[int], Any], outputs: list):
+    def __init__(self, arguments: list, env: list, storages: Callable[[Input], Any], outputs: list):
         self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
         self.made: dict[int, Any] = {}  # storages, by output
         self.tensors: dict[int, torch.Tensor] = {}
@@ -165,6 +166,7 @@ class Templates:
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
         self.known = known  # tensors that were there before
         self.storages: list[Any] = []  # new ones, each an output
+        self._outputs: dict[int, int] = {}  # where a storage stands among them, by its id
         self.originals: dict[int, torch.Tensor] = {}
         self._tensors: dict[int, int] = {}
 
@@ -206,10 +208,10 @@ class Templates:
         if entry is not None:
             if id(value) in self.known:
                 return Same(value)
-            return View(self.capture.inputs.index(entry), form)
-        if not any(memory is known for known in self.storages):
+            return View(entry, form)
+        index = self._outputs.setdefault(id(memory), len(self.storages))
+        if index == len(self.storages):
             self.storages.append(memory)
-        index = next(i for i, known in enumerate(self.storages) if known is memory)
         array = storage.memory_of(value)
         lazy = form.conj or form.neg
         number = self._tensors.setdefault(id(value), len(self._tensors))

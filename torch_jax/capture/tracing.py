@@ -157,7 +157,7 @@ class Tracing:
         at = program.position(closed, first)
         outputs = len(whole.out_avals) - len(self.pullback.arrays)
         cut = Cut(whole, at, outputs, first, count)
-        del self.capture.inputs[first : first + count]
+        self.capture.drop_inputs(first, count)
         return Traced(self, cut.forward, donate, Backward(self.pullback, cut))
 
     def _run(self) -> list[jax.Array]:
@@ -238,7 +238,7 @@ class Tracing:
                 if isinstance(leaf, Argument) and leaf.place in self.parts:
                     return True
                 if isinstance(leaf, View):
-                    given.add(id(self.capture.inputs[leaf.input].source))
+                    given.add(id(leaf.input.source))
         return not memories.isdisjoint(given)
 
     def _forget_own_leaves(self) -> None:
