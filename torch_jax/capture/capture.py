@@ -23,11 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax._private import pytorch
 from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
+from torch_jax.capture.randomness import BodyDraws, Draws, keep_cpu_state, state_later, words_later
 from torch_jax.compiler import program
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch.ladder import KERNELS_BY_OP
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax_storage
 
@@ -50,82 +52,6 @@ class Input:
         self.tracer: Any = None
 
 
-class _Draws:
-    """The draws of one generator in a trace, and where they count from.
-
-    ``origin`` are the draws (mostly these) of the generator from whose state at the beginning of a
-    call this one's state follows, ``None`` where it is the same at each call, having been seeded.
-    """
-
-    def __init__(self, generator: Any, tracer: Any):
-        self.generator, self.tracer = generator, tracer
-        self.seed, self.offset = generator.where()
-        self.origin: _Draws | None = self
-        self.left: tuple[int, int] = (0, 0)  # how the trace leaves it
-
-    def end(self) -> None:
-        """The trace is over."""
-        self.left = self.generator.where()
-
-    @property
-    def steps(self) -> int:
-        """How far a call moves the generator on, if no more happens to it."""
-        return self.left[1] - self.offset if self.origin is self else 0
-
-
-def begin_draws(each: list[_Draws]) -> list[np.ndarray]:
-    """The key words that a call begins with; the generators move on as the trace moved them."""
-    before = {id(draws): draws.generator.advance(draws.steps) for draws in each}
-    for draws in each:
-        origin, (seed, offset) = draws.origin, draws.left
-        if origin is None:
-            draws.generator.put(seed, offset)
-        elif origin is not draws:
-            seed, start = before[id(origin)]
-            draws.generator.put(seed, start + offset - origin.offset)
-    return [generators.words(*before[id(draws)]) for draws in each]
-
-
-def _state_later(generator: Any, steps: int) -> torch.Tensor:
-    """The state that a generator will have so many draws later."""
-    seed, offset = generator.where()
-    return generators.as_state(seed, offset + steps)
-
-
-class BodyDraws:
-    """The draws in a loop's body: each round goes on where the last one stopped."""
-
-    def __init__(self, capture: Capture, generator: Any):
-        self._capture, self._generator = capture, generator
-
-    def begin(self, tracer: Any) -> None:
-        """Trace the body, whose key words are an input."""
-        capture, generator = self._capture, self._generator
-        self._outer = capture.draws.get(id(generator))
-        self._before = generator._offset
-        capture.draws[id(generator)] = _Draws(generator, tracer)
-
-    def end(self) -> BodyDraws:
-        """The body is traced."""
-        capture, generator = self._capture, self._generator
-        self.steps = generator._offset - self._before
-        generator._offset = self._before
-        del capture.draws[id(generator)]
-        if self._outer is not None:
-            capture.draws[id(generator)] = self._outer
-        return self
-
-    def words(self, rounds: int) -> Any:
-        """Key words of every round, ``[rounds, 4]``; the generator moves on by all of them."""
-        if not self.steps:
-            return jnp.zeros((rounds, 4), np.uint32)
-        words = []
-        for _ in range(rounds):
-            words.append(self._capture.draw(self._generator))
-            self._generator._offset += self.steps - 1
-        return jnp.stack([jnp.asarray(w) for w in words])
-
-
 class Capture:
     """The state of one trace."""
 
@@ -135,28 +61,29 @@ class Capture:
         self.literals: dict[tuple, int] = {}
         self.tape = Tape()
         self.host = Host(self, self.tape)
-        self.optimizers: Any = None  # set by its owner, as is
+        # the optimizers and the watch of this trace are set by Tracing, which makes all three
+        self.optimizers: Any = None
         self.watch: Any = None
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
-        self.draws: dict[int, _Draws] = {}
-        self._states: dict[int, tuple[torch.Tensor, int, _Draws | None]] = {}
+        self.draws: dict[int, Draws] = {}
+        self._states: dict[int, tuple[torch.Tensor, int, Draws | None]] = {}
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.restore: list[Callable[[], None]] = []  # called when the trace is over
-        self.undo: list[Callable[[], Any]] = [_cpu_state()]  # called where it fails
-        self.failure: Exception | None = None  # raised in the function, and perhaps caught there
+        self.undo: list[Callable[[], Any]] = [keep_cpu_state()]  # called where the trace fails
+        self.failure: Exception | None = None  # raised in the function, which may have caught it
         self.is_over = False  # then the storages hold arrays again
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}
         self._constants: dict[int, weakref.ref] = {}  # storages whose data come from Python
-        self._made: dict[int, weakref.ref] = {}
+        self._new: dict[int, weakref.ref] = {}
         self._mode = _Mode(self)
 
     # --- inputs -----------------------------------------------------------------------------------
 
     def new_input(self, kind: str, source: Any, shape, dtype, weak: bool = False, **more) -> Any:
         """A new input of the program, as a tracer."""
-        with x64():
+        with x64():  # without which JAX would make float32 of a float64
             aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
         entry = Input(kind, source, aval, len(self.inputs), **more)
         entry.tracer = program.new_input(self.trace, entry.index, aval)
@@ -218,23 +145,21 @@ class Capture:
         for tensor in _tensors((result,)):
             storage = tensor.untyped_storage()
             if is_jax_storage(storage):
-                self._made[id(storage)] = weakref.ref(storage)
+                self._new[id(storage)] = weakref.ref(storage)
         return result
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""
-        from torch_jax.dispatch.ladder import KERNELS_BY_OP
-
         kernel = KERNELS_BY_OP.get(func)
         return kernel is not None and bool(kernel.lowering.host)
 
     # --- randomness -------------------------------------------------------------------------------
 
-    def _draws_of(self, generator: Any) -> _Draws:
+    def _draws_of(self, generator: Any) -> Draws:
         draws = self.draws.get(id(generator))
         if draws is None:
             tracer = self.new_input("words", generator, (4,), np.uint32)
-            draws = self.draws[id(generator)] = _Draws(generator, tracer)
+            draws = self.draws[id(generator)] = Draws(generator, tracer)
         return draws
 
     def draw(self, generator: Any) -> Any:
@@ -244,7 +169,7 @@ class Capture:
         if origin is None:
             return generators.words(seed, offset)
         with x64():
-            return moved_on(origin.tracer, offset - origin.offset)
+            return words_later(origin.tracer, offset - origin.offset)
 
     def body_draws(self) -> BodyDraws:
         """The default generator's draws in a loop's body."""
@@ -267,7 +192,7 @@ class Capture:
         seed, offset = generator.where()
         read: Any = functools.partial(generators.as_state, seed, offset)
         if origin is not None:
-            read = functools.partial(_state_later, origin.generator, offset - origin.offset)
+            read = functools.partial(state_later, origin.generator, offset - origin.offset)
         state = generators.as_state(seed, offset)
         self.host.makes(state, self.tape.record(read, (), state))
         self._states[id(state)] = state, _version(state), origin
@@ -295,23 +220,26 @@ class Capture:
         """The inputs whose storages hold something else now."""
         return [i for i in self.inputs if i.kind == "storage" and i.source.array is not i.tracer]
 
-    def made(self) -> list[Any]:
+    def new_storages(self) -> list[Any]:
         """The storages that were made in the trace and are still there."""
         known = self._storages
-        alive = (ref() for ref in self._made.values())
+        alive = (ref() for ref in self._new.values())
         return [s for s in alive if s is not None and is_traced(s.array) and id(s) not in known]
 
     def storages(self) -> list[Any]:
         """The storages that the trace has met or made, and that are still there."""
         met = [entry.source for entry in self.inputs if entry.kind == "storage"]
-        return met + self.made()
+        return met + self.new_storages()
 
     def input_of(self, storage: Any) -> Input | None:
         """The input that a storage became."""
         return self._storages.get(id(storage))
 
     def put_back(self) -> None:
-        """Give every storage that became an input its array again; once, for others write then."""
+        """Give every storage that became an input its array again.
+
+        Only the first time: afterwards other threads may write into these storages.
+        """
         storages = [] if self.is_over else [i for i in self.inputs if i.kind == "storage"]
         self.is_over = True
         for entry in storages:
@@ -371,7 +299,11 @@ def paused() -> Iterator[None]:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Run Python that is none of the user's, without the profile function that watches it."""
+    """Run Python that is none of the user's, without the profile function that watches it.
+
+    ``sys.setprofile`` is how the trace learns which Python code runs; of our own code and of
+    PyTorch's internals nothing should be learnt, and each of their calls would cost an event.
+    """
     profiler = sys.getprofile()
     sys.setprofile(None)
     try:
@@ -397,22 +329,6 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unwatched():
             return self.capture.operator(func, args, kwargs or {})
-
-
-def moved_on(words: Any, steps: int) -> Any:
-    """Key words ``[seed high, seed low, offset high, offset low]`` so many draws later."""
-    if steps == 0:
-        return words
-    wide = words.astype(jnp.uint64)
-    offset = (wide[2] << 32 | wide[3]) + np.uint64(steps % (1 << 64))
-    parts = [offset >> 32, offset & np.uint64(0xFFFFFFFF)]
-    return jnp.concatenate([words[:2], jnp.stack(parts).astype(jnp.uint32)])
-
-
-def _cpu_state() -> Callable[[], Any]:
-    """What puts the CPU's generator back to where it stands."""
-    generator = torch.default_generator
-    return functools.partial(generator.set_state, generator.get_state())
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -24,8 +24,8 @@ from torch_jax.memory.storage import is_jax
 _LEAF = pytree.tree_structure(0)
 
 
-class Made(NamedTuple):
-    """A tensor over a storage that the program makes: its ``output``."""
+class NewTensor(NamedTuple):
+    """A new tensor over a storage that the program makes: its ``output``."""
 
     output: int
     tensor: int  # which tensor object it is, among those of the trace
@@ -33,7 +33,7 @@ class Made(NamedTuple):
     whole: bool  # contiguous, and all of its memory
 
 
-class View(NamedTuple):
+class InputView(NamedTuple):
     """A new tensor over the storage of an input."""
 
     input: Input
@@ -59,7 +59,7 @@ class Same(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What stands in a place, and so much more."""
+    """A number that the function counts up: what stands in its place before the call, plus this."""
 
     item: Item
     amount: int
@@ -104,16 +104,16 @@ class Call:
 
     def __init__(self, arguments: list, env: list, storages: Callable[[Input], Any], outputs: list):
         self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
-        self.made: dict[int, Any] = {}  # storages, by output
-        self.tensors: dict[int, torch.Tensor] = {}
-        self.objects: dict[int, Any] = {}
+        self.new_storages: dict[int, Any] = {}  # by output
+        self.tensors: dict[int, torch.Tensor] = {}  # new ones, by their number in the templates
+        self.objects: dict[int, Any] = {}  # new ones, by the id of their template
 
     def leaf(self, leaf: Any) -> Any:
         """One leaf of a template."""
         kind = type(leaf)
         if kind is Same:
             return leaf.value
-        if kind is Made:
+        if kind is NewTensor:
             if leaf.tensor not in self.tensors:
                 self.tensors[leaf.tensor] = self._tensor(leaf)
             return self.tensors[leaf.tensor]
@@ -128,18 +128,19 @@ class Call:
         return leaf.form.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
-        made = self.objects.get(id(leaf))
-        if made is None:
-            made = self.objects[id(leaf)] = object.__new__(leaf.kind)
-            made.__dict__.update(leaf.state.build(self))  # which may lead back to it
-        return made
+        new = self.objects.get(id(leaf))
+        if new is None:
+            # entered before its attributes are built, which may hold the object itself
+            new = self.objects[id(leaf)] = object.__new__(leaf.kind)
+            new.__dict__.update(leaf.state.build(self))
+        return new
 
-    def _tensor(self, leaf: Made) -> torch.Tensor:
-        memory = self.made.get(leaf.output)
+    def _tensor(self, leaf: NewTensor) -> torch.Tensor:
+        memory = self.new_storages.get(leaf.output)
         if memory is not None:
             return leaf.form.over(memory)
         tensor = storage.wrap(self.outputs[leaf.output], leaf.form.dtype)
-        self.made[leaf.output] = memory = tensor.untyped_storage()
+        self.new_storages[leaf.output] = memory = tensor.untyped_storage()
         if leaf.whole:
             return tensor
         form = leaf.form
@@ -157,15 +158,19 @@ class Templates:
         arguments: list[Any],
         known: dict[int, torch.Tensor],
         containers: set[int],
-        made: dict[int, Any],
+        new_objects: dict[int, Any],
     ):
-        """``known`` tensors and ``containers`` (by id) were there before; ``made`` objects not."""
-        self.made, self._instances = made, dict[int, Instance]()
+        """What the values of the trace are told by, by id.
+
+        ``known`` tensors and ``containers`` were there before the trace and stay what they are;
+        ``new_objects`` are made anew by each call.
+        """
+        self.new_objects, self._instances = new_objects, dict[int, Instance]()
         self.containers = containers
         self.capture = capture
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
-        self.known = known  # tensors that were there before
-        self.storages: list[Any] = []  # new ones, each an output
+        self.known = known
+        self.new_storages: list[Any] = []  # each an output of the program
         self._outputs: dict[int, int] = {}  # where a storage stands among them, by its id
         self.originals: dict[int, torch.Tensor] = {}
         self._tensors: dict[int, int] = {}
@@ -182,7 +187,7 @@ class Templates:
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, NUMBERS):
             return OnHost(value.slot)
-        if id(value) in self.made:
+        if id(value) in self.new_objects:
             return self._instance(value)
         if not isinstance(value, torch.Tensor):
             return Same(value)
@@ -208,13 +213,13 @@ class Templates:
         if entry is not None:
             if id(value) in self.known:
                 return Same(value)
-            return View(entry, form)
-        index = self._outputs.setdefault(id(memory), len(self.storages))
-        if index == len(self.storages):
-            self.storages.append(memory)
+            return InputView(entry, form)
+        index = self._outputs.setdefault(id(memory), len(self.new_storages))
+        if index == len(self.new_storages):
+            self.new_storages.append(memory)
         array = storage.memory_of(value)
         lazy = form.conj or form.neg
         number = self._tensors.setdefault(id(value), len(self._tensors))
-        if not value.requires_grad:  # else it would keep the graph
+        if not value.requires_grad:  # one that does would keep autograd's graph of the trace
             self.originals[number] = value
-        return Made(index, number, form, storage.is_whole(value, array) and not lazy)
+        return NewTensor(index, number, form, storage.is_whole(value, array) and not lazy)

@@ -584,7 +584,7 @@ def _walker(value: Any) -> Any:
     for kinds, walk in _WALKS:
         if isinstance(value, kinds):
             return walk
-    if type(value).__module__ == "torch_jax.capture.jit" and hasattr(value, "function"):
+    if "__torch_jax_compiled__" in vars(type(value)):
         return Watch._jitted
     if _is_iterator(value):
         return Watch._state
