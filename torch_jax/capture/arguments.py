@@ -40,8 +40,8 @@ class Arguments:
         """``traced`` and ``dynamic`` as :func:`torch_jax.jit` takes them."""
         self.dynamic, self.traced = dynamic, traced
         self._named = traced or dynamic
-        self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that are inputs
-        self._constant: set[tuple] = set()  # form and index of those that cannot be
+        self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that became inputs
+        self._constant: set[tuple] = set()  # form and index of numbers that have to stay constants
         self._signature: Any = None
         if self._named:
             self._signature = inspect.signature(function)
@@ -64,7 +64,7 @@ class Arguments:
         leaves, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
         return tuple.__new__(SortedCall, (leaves, call_key(form, leaves, numbers), parts))
 
-    # --- numbers that nobody named ----------------------------------------------------------------
+    # --- numbers that become inputs by themselves -------------------------------------------------
 
     def let_change(self, key: CallKey, known: Iterable[CallKey]) -> bool:
         """Make inputs of the numbers that are all that differs from a known key, if there are."""
@@ -80,7 +80,7 @@ class Arguments:
         self._constant.add((form, index))
         self.changing[form] -= {index}
 
-    # --- arguments that were named ----------------------------------------------------------------
+    # --- arguments that ``traced`` and ``dynamic`` name -------------------------------------------
 
     def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         bound = self._signature.bind(*args, **kwargs)

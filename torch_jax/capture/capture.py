@@ -48,7 +48,7 @@ class Input:
         self, kind: str, source: Any, aval: Any, index: int, array: Any = None, line: str = ""
     ):
         self.kind, self.source, self.aval, self.index = kind, source, aval, index
-        self.array, self.line = array, line  # what a storage held before, and who read it first
+        self.array, self.line = array, line  # of a storage: its array before, its first reader
         self.tracer: Any = None
 
 
@@ -56,7 +56,7 @@ class Capture:
     """The state of one trace."""
 
     def __init__(self) -> None:
-        self.trace: Any = None
+        self.trace: Any = None  # JAX's own object for the trace that is under way
         self.inputs: list[Input] = []
         self.literals: dict[tuple, int] = {}
         self.tape = Tape()
@@ -97,7 +97,7 @@ class Capture:
             entry.index -= count
 
     def lift(self, storage: Any) -> None:
-        """Make what a storage holds an input, if it is not one and was not made here."""
+        """Make what a storage holds an input, unless it is one already or comes of the trace."""
         array = storage.array
         if is_traced(array) or self._is_constant(storage):
             return

@@ -16,7 +16,6 @@ executable::
         OtherNumbers: sort and call again, with other numbers as inputs (_retry_numbers)
         GivenOut: sort and call again, with whole tensors, not copies of parts (_retry_whole)
         DataDependentError, NotTraceableError: raised, or run eagerly (``fallback``)
-
 """
 
 from __future__ import annotations
@@ -138,9 +137,11 @@ class Jitted:
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
         self._eager: set[CallKey] = set()
-        self._varying: dict[tuple, Item] = {}  # numbers that are no arguments but inputs
-        self._constant: set[tuple] = set()  # of such, those that cannot be
-        self._may_vary = True  # whether numbers become inputs by themselves
+        # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
+        # and those that have to stay constants
+        self._varying: dict[tuple, Item] = {}
+        self._constant: set[tuple] = set()
+        self._may_vary = True  # whether numbers that changed become inputs
         self._whole: set[CallKey] = set()  # calls that take no argument by value
         self._bound: dict[int, Jitted] = {}
         self._arguments = Arguments(function, self._traced_names, dynamic or {})
@@ -160,7 +161,7 @@ class Jitted:
         try:
             finalizer = weakref.finalize(owner, self._bound.pop, id(owner), None)
             finalizer.atexit = False
-        except TypeError:  # one that cannot be referred to weakly is kept by its compiled method
+        except TypeError:  # no weak reference to the owner: its compiled method keeps it alive
             pass
 
     def _like(self, function: Callable[..., Any]) -> Jitted:

@@ -16,6 +16,7 @@ import torch
 from jax.extend import core
 from torch.autograd.function import once_differentiable
 
+from torch_jax.compiler.program import without_names
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
@@ -113,16 +114,16 @@ class Cut:
         given = jaxpr.invars[first : first + count]
         ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
         front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
-        wanted = jaxpr.outvars[outputs:]
-        made = set() if again else {v for eqn in front for v in eqn.outvars}
-        needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
+        gradients = jaxpr.outvars[outputs:]
+        computed = set() if again else {v for eqn in front for v in eqn.outvars}
+        needed = dict.fromkeys(v for v in _used(back, gradients) if v in computed)
         inputs = {v: i for i, v in enumerate(ours)}
-        taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
+        taken = dict.fromkeys(v for v in _used(back, gradients) if v in inputs)
         self.kept = [inputs[v] for v in taken]
         residuals = list(needed)
         self.residuals = len(residuals)
         self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
-        self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
+        self.backward = _closed(closed, [*taken, *residuals, *given], back, gradients)
 
 
 def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
@@ -131,8 +132,6 @@ def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
 
 
 def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
-    from torch_jax.compiler.program import without_names
-
     jaxpr = closed.jaxpr
     return core.ClosedJaxpr(
         core.Jaxpr(jaxpr.constvars, invars, outvars, eqns, jaxpr.effects, without_names(jaxpr)),

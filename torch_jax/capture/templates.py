@@ -160,7 +160,7 @@ class Templates:
         containers: set[int],
         new_objects: dict[int, Any],
     ):
-        """What the values of the trace are told by, by id.
+        """Values of the trace are recognized by id.
 
         ``known`` tensors and ``containers`` were there before the trace and stay what they are;
         ``new_objects`` are made anew by each call.
