@@ -23,11 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax._private import pytorch
 from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
+from torch_jax.capture.randomness import BodyDraws, Draws, keep_cpu_state, state_later
 from torch_jax.compiler import jaxpr
 from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE, Tracer
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch.ladder import KERNELS_BY_OP
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax_storage, tensors_in
 
@@ -38,89 +40,16 @@ class Input:
     """An input of the program.
 
     ``kind`` says where a call finds it: ``storage`` (``source`` is the storage), ``number`` or
-    ``host`` (a slot of the tape), ``words`` (a generator).
+    ``host`` (a slot of the tape), ``words`` (a generator), ``gradient`` (of a result, by position).
+    ``index`` is its position among the inputs.
     """
 
-    def __init__(self, kind: str, source: Any, aval: Any, array: Any = None, line: str = ""):
-        self.kind, self.source, self.aval = kind, source, aval
-        self.array, self.line = array, line  # what a storage held before, and who read it first
+    def __init__(
+        self, kind: str, source: Any, aval: Any, index: int, array: Any = None, line: str = ""
+    ):
+        self.kind, self.source, self.aval, self.index = kind, source, aval, index
+        self.array, self.line = array, line  # of a storage: its array before, its first reader
         self.tracer: Any = None
-
-
-class _Draws:
-    """The draws of one generator in a trace, and where they count from.
-
-    ``origin`` are the draws (mostly these) of the generator from whose state at the beginning of a
-    call this one's state follows, ``None`` where it is the same at each call, having been seeded.
-    """
-
-    def __init__(self, generator: Any, tracer: Any):
-        self.generator, self.tracer = generator, tracer
-        self.seed, self.offset = generator.where()
-        self.origin: _Draws | None = self
-        self.left: tuple[int, int] = (0, 0)  # how the trace leaves it
-
-    def end(self) -> None:
-        """The trace is over."""
-        self.left = self.generator.where()
-
-    @property
-    def steps(self) -> int:
-        """How far a call moves the generator on, if no more happens to it."""
-        return self.left[1] - self.offset if self.origin is self else 0
-
-
-def begin_draws(each: list[_Draws]) -> list[np.ndarray]:
-    """The key words that a call begins with; the generators move on as the trace moved them."""
-    before = {id(draws): draws.generator.advance(draws.steps) for draws in each}
-    for draws in each:
-        origin, (seed, offset) = draws.origin, draws.left
-        if origin is None:
-            draws.generator.put(seed, offset)
-        elif origin is not draws:
-            seed, start = before[id(origin)]
-            draws.generator.put(seed, start + offset - origin.offset)
-    return [generators.words(*before[id(draws)]) for draws in each]
-
-
-def _state_later(generator: Any, steps: int) -> torch.Tensor:
-    """The state that a generator will have so many draws later."""
-    seed, offset = generator.where()
-    return generators.as_state(seed, offset + steps)
-
-
-class BodyDraws:
-    """The draws in a loop's body: each round goes on where the last one stopped."""
-
-    def __init__(self, capture: Capture, generator: Any):
-        self._capture, self._generator = capture, generator
-
-    def begin(self, tracer: Any) -> None:
-        """Trace the body, whose key words are an input."""
-        capture, generator = self._capture, self._generator
-        self._outer = capture.draws.get(id(generator))
-        self._before = generator._offset
-        capture.draws[id(generator)] = _Draws(generator, tracer)
-
-    def end(self) -> BodyDraws:
-        """The body is traced."""
-        capture, generator = self._capture, self._generator
-        self.steps = generator._offset - self._before
-        generator._offset = self._before
-        del capture.draws[id(generator)]
-        if self._outer is not None:
-            capture.draws[id(generator)] = self._outer
-        return self
-
-    def words(self, rounds: int) -> Any:
-        """Key words of every round, ``[rounds, 4]``; the generator moves on by all of them."""
-        if not self.steps:
-            return jnp.zeros((rounds, 4), np.uint32)
-        words = []
-        for _ in range(rounds):
-            words.append(self._capture.draw(self._generator))
-            self._generator._offset += self.steps - 1
-        return jnp.stack([jnp.asarray(w) for w in words])
 
 
 class Capture(Tracer):
@@ -129,41 +58,48 @@ class Capture(Tracer):
     is_whole_function = True
 
     def __init__(self) -> None:
-        self.trace: Any = None
+        self.trace: Any = None  # JAX's own object for the trace that is under way
         self.inputs: list[Input] = []
         self.literals: dict[tuple, int] = {}
         self.tape = Tape()
         self.host = Host(self, self.tape)
-        self.optimizers: Any = None  # set by its owner, as is
+        # the optimizers and the watch of this trace are set by Tracing, which makes all three
+        self.optimizers: Any = None
         self.watch: Any = None
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
-        self.draws: dict[int, _Draws] = {}
-        self._states: dict[int, tuple[torch.Tensor, int, _Draws | None]] = {}
+        self.draws: dict[int, Draws] = {}
+        self._states: dict[int, tuple[torch.Tensor, int, Draws | None]] = {}
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.restore: list[Callable[[], None]] = []  # called when the trace is over
-        self.undo: list[Callable[[], Any]] = [_cpu_state()]  # called where it fails
-        self.failure: Exception | None = None  # raised in the function, and perhaps caught there
+        self.undo: list[Callable[[], Any]] = [keep_cpu_state()]  # called where the trace fails
+        self.failure: Exception | None = None  # raised in the function, which may have caught it
         self.is_over = False  # then the storages hold arrays again
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}
         self._constants: dict[int, weakref.ref] = {}  # storages whose data come from Python
-        self._made: dict[int, weakref.ref] = {}
+        self._new: dict[int, weakref.ref] = {}
         self._mode = _Mode(self)
 
     # --- inputs -----------------------------------------------------------------------------------
 
     def new_input(self, kind: str, source: Any, shape, dtype, weak: bool = False, **more) -> Any:
         """A new input of the program, as a tracer."""
-        with x64():
+        with x64():  # without which JAX would make float32 of a float64
             aval = jax.core.ShapedArray(shape, jnp.dtype(dtype), weak_type=weak)
-        entry = Input(kind, source, aval, **more)
-        entry.tracer = jaxpr.new_input(self.trace, len(self.inputs), aval)
+        entry = Input(kind, source, aval, len(self.inputs), **more)
+        entry.tracer = jaxpr.new_input(self.trace, entry.index, aval)
         self.inputs.append(entry)
         return entry.tracer
 
+    def drop_inputs(self, first: int, count: int) -> None:
+        """Forget some inputs, those of a part that is cut off the program; later ones move up."""
+        del self.inputs[first : first + count]
+        for entry in self.inputs[first:]:
+            entry.index -= count
+
     def lift(self, storage: Any) -> None:
-        """Make what a storage holds an input, if it is not one and was not made here."""
+        """Make what a storage holds an input, unless it is one already or comes of the trace."""
         array = storage.array
         if is_traced(array) or self._is_constant(storage):
             return
@@ -211,23 +147,21 @@ class Capture(Tracer):
         for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
             if is_jax_storage(storage):
-                self._made[id(storage)] = weakref.ref(storage)
+                self._new[id(storage)] = weakref.ref(storage)
         return result
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""
-        from torch_jax.dispatch.ladder import KERNELS_BY_OP
-
         kernel = KERNELS_BY_OP.get(func)
         return kernel is not None and bool(kernel.lowering.host)
 
     # --- randomness -------------------------------------------------------------------------------
 
-    def _draws_of(self, generator: Any) -> _Draws:
+    def _draws_of(self, generator: Any) -> Draws:
         draws = self.draws.get(id(generator))
         if draws is None:
             tracer = self.new_input("words", generator, (4,), np.uint32)
-            draws = self.draws[id(generator)] = _Draws(generator, tracer)
+            draws = self.draws[id(generator)] = Draws(generator, tracer)
         return draws
 
     def draw(self, generator: Any) -> Any:
@@ -260,7 +194,7 @@ class Capture(Tracer):
         seed, offset = generator.where()
         read: Any = functools.partial(generators.as_state, seed, offset)
         if origin is not None:
-            read = functools.partial(_state_later, origin.generator, offset - origin.offset)
+            read = functools.partial(state_later, origin.generator, offset - origin.offset)
         state = generators.as_state(seed, offset)
         self.host.makes(state, self.tape.record(read, (), state))
         self._states[id(state)] = state, _version(state), origin
@@ -288,23 +222,26 @@ class Capture(Tracer):
         """The inputs whose storages hold something else now."""
         return [i for i in self.inputs if i.kind == "storage" and i.source.array is not i.tracer]
 
-    def made(self) -> list[Any]:
+    def new_storages(self) -> list[Any]:
         """The storages that were made in the trace and are still there."""
         known = self._storages
-        alive = (ref() for ref in self._made.values())
+        alive = (ref() for ref in self._new.values())
         return [s for s in alive if s is not None and is_traced(s.array) and id(s) not in known]
 
     def storages(self) -> list[Any]:
         """The storages that the trace has met or made, and that are still there."""
         met = [entry.source for entry in self.inputs if entry.kind == "storage"]
-        return met + self.made()
+        return met + self.new_storages()
 
     def input_of(self, storage: Any) -> Input | None:
         """The input that a storage became."""
         return self._storages.get(id(storage))
 
     def put_back(self) -> None:
-        """Give every storage that became an input its array again; once, for others write then."""
+        """Give every storage that became an input its array again.
+
+        Only the first time: afterwards other threads may write into these storages.
+        """
         storages = [] if self.is_over else [i for i in self.inputs if i.kind == "storage"]
         self.is_over = True
         for entry in storages:
@@ -364,7 +301,11 @@ def paused() -> Iterator[None]:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Run Python that is none of the user's, without the profile function that watches it."""
+    """Run Python that is none of the user's, without the profile function that watches it.
+
+    ``sys.setprofile`` is how the trace learns which Python code runs; of our own code and of
+    PyTorch's internals nothing should be learnt, and each of their calls would cost an event.
+    """
     profiler = sys.getprofile()
     sys.setprofile(None)
     try:
@@ -390,12 +331,6 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unwatched():
             return self.capture.operator(func, args, kwargs or {})
-
-
-def _cpu_state() -> Callable[[], Any]:
-    """What puts the CPU's generator back to where it stands."""
-    generator = torch.default_generator
-    return functools.partial(generator.set_state, generator.get_state())
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.templates import Call, Made, Template
+from torch_jax.capture.templates import Call, NewTensor, Template
 
 _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
 
@@ -28,16 +28,21 @@ class Gradients:
         self.tensors = [gradient.tensor for gradient, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
         self._reset = [gradient.reset for gradient, _ in changed]
-        self._reusable = all(self._reset) and all(type(leaf) is Made for leaf in self._leaves)
-        self._indices = [leaf.output for leaf in self._leaves if type(leaf) is Made]
-        elsewhere = [leaf.output for t in others for leaf in t.all_leaves() if type(leaf) is Made]
+        self._reusable = all(self._reset) and all(type(leaf) is NewTensor for leaf in self._leaves)
+        self._indices = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
+        elsewhere = [
+            leaf.output for t in others for leaf in t.all_leaves() if type(leaf) is NewTensor
+        ]
         used = [*self._indices, *set(elsewhere)]
         self._reusable &= len(set(used)) == len(used)
         self._given: list[Any] = []
         self._reused = False
 
     def clear(self) -> None:
-        """Before a call: let go of gradients that it replaces, so that their memory is free."""
+        """Before a call: let go of gradients that it replaces, so that their memory is free.
+
+        Otherwise old and new gradients would be in memory at once, a model's size more.
+        """
         self._reused = self._reusable and self._alone()
         if self._reused:
             for memory in self._storages:
@@ -89,8 +94,8 @@ class Gradients:
 def _least() -> tuple[int, int]:
     """The references to a gradient, and uses of its storage, where nobody else has it.
 
-    By its parameter, a list and the argument of ``getrefcount``; how the first counts is up to the
-    release of PyTorch.
+    A gradient is held by its parameter, by our list, and by the argument of ``getrefcount``. How
+    many references the parameter accounts for differs between releases of PyTorch: so count one.
     """
     parameter = torch.nn.Parameter(torch.zeros(1, device="jax"))
     given = [torch.zeros(1, device="jax")]

@@ -49,7 +49,7 @@ class Explanation(NamedTuple):
         return str(self)
 
 
-class Record:
+class History:
     """The history of one function."""
 
     def __init__(self, name: str):
@@ -57,18 +57,18 @@ class Record:
         self.traces = self.compiles = self.eager = 0
         self.trace_seconds = self.compile_seconds = 0.0
         self.retraces: list[Retrace] = []
-        self.last: tuple[int, int, int] = (0, 0, 0)
+        self.last: tuple[int, int, int] = (0, 0, 0)  # captured, donated, numbers
         self.notes: list[str] = []
-        _records.add(self)
+        _histories.add(self)
 
-    def traced(self, reason: str | None, entry: Any, seconds: float) -> None:
-        """A trace was made and compiled."""
-        program = entry.program
+    def note_trace(self, reason: str | None, replay: Any, seconds: float) -> None:
+        """A trace was made and compiled; ``seconds`` are for both."""
+        program = replay.program
         self.traces += 1
         self.trace_seconds += seconds - program.seconds
         self.compiles += not program.reused
         self.compile_seconds += program.seconds
-        self.last = len(entry._captured), len(program.donated), len(program.numbers)
+        self.last = replay.captured_count, len(program.donated), len(program.numbers)
         log.traces(self.name, reason, seconds)
         if reason is not None:
             self.retraces.append(Retrace(reason, seconds))
@@ -102,7 +102,7 @@ class Record:
         )  # fmt: skip
 
 
-_records: weakref.WeakSet[Record] = weakref.WeakSet()
+_histories: weakref.WeakSet[History] = weakref.WeakSet()
 
 
 def explain(function: Any = None) -> Any:
@@ -120,36 +120,9 @@ def explain(function: Any = None) -> Any:
     """
     if function is not None:
         compiled = getattr(function, "_compiled_call_impl", None) or function
-        record = getattr(compiled, "record", None)
-        if not isinstance(record, Record):
+        found = getattr(compiled, "history", None)
+        if not isinstance(found, History):
             raise TypeError(f"{function!r} is not compiled with torch_jax.jit")
-        return record.explanation()
-    told = [str(record.explanation()) for record in sorted(_records, key=lambda r: r.name)]
-    return "\n".join(told) or "no function has been compiled with torch_jax.jit"
-
-
-def difference(old: tuple, new: tuple, world: tuple[str, ...] = ()) -> str:
-    """What differs between the keys of two calls, in words."""
-    if old[0] != new[0]:
-        return f"the arguments' structure was {old[0]}, now it is {new[0]}"
-    for name, was, now in zip(world, old[1], new[1], strict=False):
-        if was != now:
-            return f"{name} was {was}, now it is {now}"
-    if old[2] != new[2]:
-        return "other arguments share memory with one another"
-    for index, (was, now) in enumerate(zip(old[4:], new[4:], strict=False)):
-        if isinstance(now, type) and not isinstance(was, type):
-            kind = now.__name__
-            return f"argument {index} ({kind}) changed: it is an input of the program from now on"
-        if was != now:
-            return f"argument {index} was {_show(was)}, now it is {_show(now)}"
-    return "other arguments"
-
-
-def _show(part: Any) -> str:
-    if isinstance(part, tuple) and len(part) > 5:
-        shown = f"{part[1]}{list(part[5])}".removeprefix("torch.")
-        return f"{shown} with strides {list(part[6])} at {part[7]} in memory {list(part[0])}"
-    if isinstance(part, tuple) and len(part) > 2:
-        return f"{part[1]}{list(part[0])}".removeprefix("torch.")
-    return str(part[-1]) if isinstance(part, tuple) else str(part)
+        return found.explanation()
+    lines = [str(one.explanation()) for one in sorted(_histories, key=lambda h: h.name)]
+    return "\n".join(lines) or "no function has been compiled with torch_jax.jit"

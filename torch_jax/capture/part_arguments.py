@@ -2,8 +2,8 @@
 
 A program takes whole memories, and where in its memory a view stands is part of the program. For
 an argument that is a contiguous part of a larger memory that would be a program for each place; so
-the program gets a copy of the part. It may then not write it, nor return it or a view of it: such
-a function takes its arguments as they are.
+the program gets a copy of the part. A function that writes the argument, or returns it or a view of
+it, needs the part itself: it raises :class:`GivenOut`, and takes its arguments as they are.
 """
 
 from __future__ import annotations

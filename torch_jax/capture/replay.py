@@ -1,179 +1,210 @@
-"""A function that was traced: its program, its guards, and what a call does around it."""
+"""A compiled trace called again: what it takes from where, and what becomes of its results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax.capture.capture import Input, begin_draws
+from torch_jax.capture.capture import Input
 from torch_jax.capture.gradients import Gradients
-from torch_jax.capture.host.tape import Changed
-from torch_jax.capture.outer_backward import Backward, Connected, Pullback
+from torch_jax.capture.host.tape import Changed, Tape
+from torch_jax.capture.outer_backward import Backward, Connected
 from torch_jax.capture.part_arguments import GivenOut
-from torch_jax.capture.templates import Call, Template
+from torch_jax.capture.randomness import begin_draws
+from torch_jax.capture.record import Record
+from torch_jax.capture.state.guards import Guards
+from torch_jax.capture.templates import Call
 from torch_jax.compiler.program import Program, copy_shared
 from torch_jax.core import errors, policies
 from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
-from torch_jax.memory import generators as random
 from torch_jax.memory.storage import is_jax
 
-if TYPE_CHECKING:
-    from torch_jax.capture.tracing import Tracing
-
+# An array may be donated – the program then writes into its memory – if nobody can look at it any
+# more. ``sys.getrefcount`` of an array that only its storage holds: the storage, our list, and the
+# argument of ``getrefcount`` itself.
+_HELD_BY_STORAGE_ONLY = 3
 _NO_NUMBERS = np.zeros(0)
 
 
-class Traced:
-    """A compiled trace: what it takes from where, and what becomes of its results."""
+@dataclass(frozen=True)
+class Layout:
+    """Where a call finds the program's inputs, and which of them it writes; the same at each call.
 
-    def __init__(
-        self, tracing: Tracing, closed: Any, donate: bool, backward: Backward | None = None
-    ):
-        """Arrange the inputs by kind, and compile."""
-        capture = tracing.capture
-        self.backward = backward
-        self.tape, self.fills = capture.tape, tracing.fills
-        self.guards = tracing.guards()
-        self.result, self.effects = tracing.result, tracing.effects
-        templates = [self.result, *(template for _, template in self.effects)]
-        self.gradients = Gradients(tracing.gradients, templates)
-        self.checks = [(message, kind) for _, message, kind in tracing.checks]
-        self.verified, self.donates = 0, True
-        self._arrange(tracing)
-        order = [*self._captured, *self._given, *self._hosts, *self._words]
-        inputs = capture.inputs
-        written = {inputs.index(entry) for entry in tracing.written}
-        if backward is not None:
-            written -= set(backward.cut.kept)  # the backward pass needs them as they were
-        numbers = [i for i, entry in enumerate(inputs) if entry.kind == "number"]
-        self.number_slots = [inputs[i].source for i in numbers]
-        self.program = Program(closed, numbers, order, written if donate else set())
-        self._donated = [at - 1 for at in self.program.donated]
-        place = {index: at for at, index in enumerate(order)}
-        self._written = [place[inputs.index(entry)] for entry in tracing.written]
-        self._flags = len(self._written) + len(tracing.made)
-        if backward is not None:
-            spot = place | {index: ~at for at, index in enumerate(numbers)}
-            self._kept = [spot[index] for index in backward.cut.kept]
-            self._sources = self._sources_of(backward.pullback, tracing.leaves)
-        self._rebind()
-        self._view_of = {index: place[index] for index in (*self._captured, *self._given)}
-        self._needed()
-        self.repeatable = self._why_not(tracing)
+    The program takes a vector of numbers, then *memories* (captured ones, then those of arguments),
+    arrays of the host, and key words.
 
-    def _arrange(self, tracing: Tracing) -> None:
-        """Sort the inputs: captured storages, arguments' storages, host arrays, key words."""
-        inputs, leaves = tracing.capture.inputs, tracing.leaves
-        self.inputs = inputs
-        owners = {
+    Attributes:
+      numbers: inputs that are numbers, by index.
+      order: all other inputs, by index, as the program takes them.
+      number_slots: where the numbers stand on the tape.
+      host_slots: where the arrays of the host stand on the tape.
+      holders: for each captured memory, which of the guards' tensors holds it.
+      leaf_of: for each memory of an argument, which leaf holds it.
+      position: of each memory, by its input.
+      written: positions of the memories that the program's first outputs belong to.
+      also_held: arguments that share memory with one of the guards' tensors, by leaf; which one.
+      roots: slots of CPU tensors, and which of the guards' tensors stands there.
+    """
+
+    numbers: list[int]
+    order: list[int]
+    number_slots: list[int]
+    host_slots: list[int]
+    holders: list[int]
+    leaf_of: list[int]
+    position: dict[Input, int]
+    written: list[int]
+    also_held: dict[int, int]
+    roots: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, record: Record) -> Layout:
+        """Sort the inputs by where each call finds them."""
+        inputs, guards = record.inputs, record.guards
+        leaf_of = {
             id(leaf.untyped_storage()): i
-            for i, leaf in enumerate(leaves)
+            for i, leaf in enumerate(record.leaves)
             if isinstance(leaf, torch.Tensor) and is_jax(leaf)
         }
-        held = {id(memory): k for k, memory in enumerate(self.guards.storages)}
-        self._captured: list[int] = []
-        self._given: list[int] = []
-        self._holders: list[int] = []  # which of the guards' tensors holds each captured storage
-        self._leaf_of: list[int] = []
-        for index, entry in enumerate(inputs):
-            if entry.kind != "storage":
-                continue
-            if id(entry.source) in owners:
-                self._given.append(index)
-                self._leaf_of.append(owners[id(entry.source)])
-            elif id(entry.source) in held:
-                self._captured.append(index)
-                self._holders.append(held[id(entry.source)])
-            else:
+        holder_of = {id(memory): k for k, memory in enumerate(guards.storages)}
+        memories = [entry for entry in inputs if entry.kind == "storage"]
+        given = [entry for entry in memories if id(entry.source) in leaf_of]
+        captured = [entry for entry in memories if id(entry.source) not in leaf_of]
+        for entry in captured:
+            if id(entry.source) not in holder_of:
                 raise _unknown(entry)
-        self._hosts = [i for i, entry in enumerate(inputs) if entry.kind == "host"]
-        self._words = [i for i, entry in enumerate(inputs) if entry.kind == "words"]
-        self._host_slots = [inputs[i].source for i in self._hosts]
-        self._draws = list(tracing.capture.draws.values())
-        for draws in self._draws:
-            draws.end()
-        self._pinned = {i: held[key] for key, i in owners.items() if key in held}
-        _refuse_unknown_roots(tracing)
-        held_tensors = {id(tensor): k for k, tensor in enumerate(self.guards.tensors)}
-        roots = tracing.capture.host.roots
-        self._roots = [(slot, held_tensors[id(t)]) for t, slot, _ in roots if id(t) in held_tensors]
+        by_kind = {
+            kind: [entry for entry in inputs if entry.kind == kind]
+            for kind in ("number", "host", "words")
+        }
+        order = [*captured, *given, *by_kind["host"], *by_kind["words"]]
+        position = {entry: at for at, entry in enumerate((*captured, *given))}
+        tensors = {id(tensor): k for k, tensor in enumerate(guards.tensors)}
+        return cls(
+            numbers=[entry.index for entry in by_kind["number"]],
+            order=[entry.index for entry in order],
+            number_slots=[entry.source for entry in by_kind["number"]],
+            host_slots=[entry.source for entry in by_kind["host"]],
+            holders=[holder_of[id(entry.source)] for entry in captured],
+            leaf_of=[leaf_of[id(entry.source)] for entry in given],
+            position=position,
+            written=[position[entry] for entry in record.written],
+            also_held={i: holder_of[key] for key, i in leaf_of.items() if key in holder_of},
+            roots=[(slot, tensors[id(t)]) for t, slot in record.roots if id(t) in tensors],
+        )
 
-    def _sources_of(self, pullback: Pullback, leaves: list[Any]) -> list[tuple[str, int]]:
-        """Where each call finds the tensors that gradients flow to."""
-        given = {id(leaf): i for i, leaf in enumerate(leaves)}
-        held = {id(tensor): k for k, tensor in enumerate(self.guards.tensors)}
-        sources = []
-        for tensor in pullback.inputs:
-            if id(tensor) in given:
-                sources.append(("argument", given[id(tensor)]))
-            elif id(tensor) in held:
-                sources.append(("held", held[id(tensor)]))
-            else:
-                raise _unknown(self.inputs[0])
-        pullback.inputs = []  # those of this call, which nobody needs any more
-        return sources
+    def values_of(self, indices: list[int]) -> list[int]:
+        """Where the values of inputs stand in a call: among its arrays, ``~`` among its numbers."""
+        at = {index: at for at, index in enumerate(self.order)}
+        at |= {index: ~spot for spot, index in enumerate(self.numbers)}
+        return [at[index] for index in indices]
 
-    def _rebind(self) -> None:
-        """Take the storages from the tensors that the guards hold now."""
-        self._storages = [self.guards.storages[k] for k in self._holders]
-        for at, k in self._roots:
-            self.tape.env[at] = self.guards.tensors[k]
-        captured = len(self._captured)
-        written = {self._holders[at] for at in self._written if at < captured}
-        tensors = [self.guards.tensors[k] for k in sorted(written)]
-        self._counted = [tensor for tensor in tensors if not tensor.is_inference()]
-        given = {self._leaf_of[at - captured] for at in self._written if at >= captured}
-        self._counted_leaves = sorted(given) if not torch.is_inference_mode_enabled() else []
-        self._held = {id(memory): k for k, memory in enumerate(self.guards.storages)}
 
-    def _needed(self) -> None:
-        """Keep of the tape what a call needs."""
-        templates: list[Template] = [self.result, *(leaf for _, leaf in self.effects)]
+class Binding:
+    """The captured memories as the guards' tensors hold them now; bound anew when others do.
+
+    Attributes:
+      storages: the captured memories, in order.
+      held: which of the guards' tensors holds a memory, by its id.
+      counted: captured tensors that a call writes, and whose versions count that.
+      counted_leaves: which arguments a call writes.
+    """
+
+    def __init__(self, layout: Layout, guards: Guards, tape: Tape):
+        self.layout, self.guards, self.tape = layout, guards, tape
+        self.bind()
+
+    def bind(self) -> None:
+        """Take the memories, and the CPU tensors of the tape, from the guards' tensors."""
+        layout, guards = self.layout, self.guards
+        for slot, k in layout.roots:
+            self.tape.env[slot] = guards.tensors[k]
+        self.storages = [guards.storages[k] for k in layout.holders]
+        self.held = {id(memory): k for k, memory in enumerate(guards.storages)}
+        captured = len(self.storages)
+        written = {layout.holders[at] for at in layout.written if at < captured}
+        tensors = [guards.tensors[k] for k in sorted(written)]
+        self.counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        given = {layout.leaf_of[at - captured] for at in layout.written if at >= captured}
+        self.counted_leaves = sorted(given) if not torch.is_inference_mode_enabled() else []
+
+    def written(self) -> set[int]:
+        """The ids of the captured memories that a call writes."""
+        captured = len(self.storages)
+        return {id(self.storages[at]) for at in self.layout.written if at < captured}
+
+
+class Replay:
+    """A compiled trace, to be called with the leaves of other arguments.
+
+    Attributes:
+      program: the executable.
+      verified: how many calls were compared with eager ones.
+      donates: whether written memories may be given to the program.
+      once_because: why the trace cannot stand for later calls, None where it can.
+    """
+
+    def __init__(self, record: Record, closed: Any, donate: bool, backward: Backward | None = None):
+        """Arrange the inputs, and compile the ``closed`` jaxpr."""
+        self.tape, self.fills, self.guards = record.tape, record.fills, record.guards
+        self.result, self.effects = record.result, record.effects
+        templates = [self.result, *(template for _, template in self.effects)]
+        self.gradients = Gradients(record.gradients, templates)
+        self.checks, self.backward = record.checks, backward
+        self.verified, self.donates = 0, True
+        self._draws = record.draws
+        self._layout = layout = Layout.of(record)
+        written = {entry.index for entry in record.written}
+        if backward is not None:
+            written -= set(backward.cut.kept)  # the backward pass needs them as they were
+            self._kept = layout.values_of(backward.cut.kept)
+            self._sources = _sources(backward, record)
+        self.program = Program(closed, layout.numbers, layout.order, written if donate else set())
+        self._donated = [at - 1 for at in self.program.donated]
+        self._flags = len(layout.written) + len(record.new_storages)
+        self._binding = Binding(layout, self.guards, self.tape)
         slots = {leaf.slot for t in templates for leaf in t.all_leaves() if hasattr(leaf, "slot")}
-        self.tape.prune(slots | set(self.number_slots) | set(self._host_slots))
+        self.tape.prune(slots | {*layout.number_slots, *layout.host_slots})
+        self.once_because = _stray(record)
 
-    def _why_not(self, tracing: Tracing) -> str | None:
-        """Why the trace cannot stand for later calls, None where it can."""
-        if tracing.strays:
-            shown = ", ".join(f"{s.array.dtype}{list(s.array.shape)}" for s in tracing.strays[:3])
-            return (
-                f"{len(tracing.strays)} new tensors ({shown}) are kept in a place that is not "
-                "watched; return them instead"
-            )
-        return None
+    @property
+    def captured_count(self) -> int:
+        """How many memories of tensors that are no arguments the program takes."""
+        return len(self._layout.holders)
 
     # --- calling ----------------------------------------------------------------------------------
 
-    def first(self, tracing: Tracing) -> Any:
+    def first(self, record: Record) -> Any:
         """Run for the call that was traced: Python's part of it has been done."""
-        for entry in self.inputs:
-            entry.array = None
-        words = [_words_before(draws) for draws in self._draws]
-        outputs, saved = self._launch(tracing.leaves, self.tape.env, words)
-        call = self._call(tracing.leaves, self.tape.env, outputs)
-        for index, memory in enumerate(tracing.made):
+        for entry in record.inputs:
+            entry.array = None  # a reference that would forbid to donate the array
+        words = [draws.first_words() for draws in self._draws]
+        outputs, saved = self._launch(record.leaves, self.tape.env, words)
+        call = self._call(record.leaves, self.tape.env, outputs)
+        for index, memory in enumerate(record.new_storages):
             memory.array = call.outputs[index]
-            call.made[index] = memory
-        call.tensors.update(tracing.originals)
+            call.new_storages[index] = memory
+        call.tensors.update(record.originals)
         for place, template in self.effects:
-            if is_or_holds_number(place.now()):  # which only this trace knows
+            if is_or_holds_number(place.now()):  # a number of this trace: a plain one replaces it
                 place.put(template.build(call))
         result = self._result(call, saved)
-        for entry in self.inputs:
+        for entry in record.inputs:  # templates keep the inputs, but need not keep these alive
             entry.source, entry.tracer = None, None
-        self._check(outputs)
+        self._raise_failed_checks(outputs)
         return result
 
     def __call__(self, leaves: list[Any]) -> Any:
         """Run again; raises :class:`Changed` where the trace does not fit any more."""
-        self.settle(leaves)
+        self.check(leaves)
         env = self.tape.env
         if self.tape.steps or self.fills:
             env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
@@ -189,7 +220,7 @@ class Traced:
             place.put(template.build(call))
         self.gradients.fill(call)
         result = self._result(call, saved)
-        self._check(outputs)
+        self._raise_failed_checks(outputs)
         return result
 
     def _result(self, call: Call, saved: list[Any]) -> Any:
@@ -216,19 +247,19 @@ class Traced:
         """The CPU tensors that a call may change."""
         return [t for t in self.guards.tensors if not is_jax(t)]
 
-    def settle(self, leaves: list[Any]) -> None:
-        """Check the guards."""
+    def check(self, leaves: list[Any]) -> None:
+        """Raise :class:`Changed` where the guards do not hold, nor others may stand in."""
         if not self.guards.hold() and self.guards.recheck():
-            self._rebind()
+            self._binding.bind()
+        held, also_held = self._binding.held, self._layout.also_held
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                if self._held.get(id(leaf.untyped_storage())) != self._pinned.get(index):
+                if held.get(id(leaf.untyped_storage())) != also_held.get(index):
                     raise Changed("an argument shares memory with a tensor the function holds")
 
     def refuse_written(self, parts: Mapping[int, torch.Tensor]) -> None:
         """Raise :class:`GivenOut` where a call would write what an argument is a part of."""
-        captured = len(self._captured)
-        written = {id(self._storages[at]) for at in self._written if at < captured}
+        written = self._binding.written()
         if any(id(part.untyped_storage()) in written for part in parts.values()):
             raise GivenOut
 
@@ -237,15 +268,16 @@ class Traced:
 
         Returns its outputs, and what the backward pass needs.
         """
-        storages = self._storages + [leaves[i].untyped_storage() for i in self._leaf_of]
+        layout, binding = self._layout, self._binding
+        storages = binding.storages + [leaves[i].untyped_storage() for i in layout.leaf_of]
         arrays = [memory.array for memory in storages]
         copy_shared(arrays, self._donated, self.donates)
-        arrays += [env[slot] for slot in self._host_slots]
+        arrays += [env[slot] for slot in layout.host_slots]
         arrays += words
         numbers = _NO_NUMBERS
-        if self.number_slots:
-            numbers = np.array([env[slot] for slot in self.number_slots], np.float64)
-        with x64():
+        if layout.number_slots:
+            numbers = np.array([env[slot] for slot in layout.number_slots], np.float64)
+        with x64():  # the program was compiled for 64-bit types; JAX checks that at the call
             try:
                 outputs = self.program.call(numbers, *arrays)
             except (TypeError, ValueError) as error:
@@ -254,27 +286,29 @@ class Traced:
                 ) from error
             except RuntimeError as error:
                 raise errors.translate(error, "in a function under torch_jax.jit") from error
-        for at, array in zip(self._written, outputs, strict=False):
+        for at, array in zip(layout.written, outputs, strict=False):
             storages[at].array = array
-        # autograd then knows that what it saved of these is not what it was
-        increment_version(self._counted)
-        if self._counted_leaves:
-            increment_version([leaves[i] for i in self._counted_leaves])
+        # a backward pass that saved one of these tensors then raises, as after an in-place operator
+        increment_version(binding.counted)
+        if binding.counted_leaves:
+            increment_version([leaves[i] for i in binding.counted_leaves])
         if self.backward is None:
             return outputs, []
         kept = [arrays[at] if at >= 0 else numbers[~at] for at in self._kept]
         return outputs, kept + outputs[len(outputs) - self.backward.cut.residuals :]
 
     def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
-        def storage_of(index: int) -> Any:
-            at = self._view_of[index]
-            if at < len(self._storages):
-                return self._storages[at]
-            return leaves[self._leaf_of[at - len(self._storages)]].untyped_storage()
+        layout, storages = self._layout, self._binding.storages
 
-        return Call(leaves, env, storage_of, outputs[len(self._written) :])
+        def storage_of(entry: Input) -> Any:
+            at = layout.position[entry]
+            if at < len(storages):
+                return storages[at]
+            return leaves[layout.leaf_of[at - len(storages)]].untyped_storage()
 
-    def _check(self, outputs: list[Any]) -> None:
+        return Call(leaves, env, storage_of, outputs[len(layout.written) :])
+
+    def _raise_failed_checks(self, outputs: list[Any]) -> None:
         """Raise what an operator would have raised, had it been able to look."""
         if self.checks and policies.checks_indices():
             for ok, (message, kind) in zip(
@@ -284,8 +318,31 @@ class Traced:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
 
 
-def _words_before(draws: Any) -> Any:
-    return random.words(draws.seed, draws.offset)
+def _sources(backward: Backward, record: Record) -> list[tuple[str, int]]:
+    """Where each call finds the tensors that gradients flow to."""
+    given = {id(leaf): i for i, leaf in enumerate(record.leaves)}
+    held = {id(tensor): k for k, tensor in enumerate(record.guards.tensors)}
+    sources = []
+    for tensor in backward.pullback.inputs:
+        if id(tensor) in given:
+            sources.append(("argument", given[id(tensor)]))
+        elif id(tensor) in held:
+            sources.append(("held", held[id(tensor)]))
+        else:
+            raise _unknown(record.inputs[0])
+    backward.pullback.inputs = []  # the tensors of this call, which no later call needs
+    return sources
+
+
+def _stray(record: Record) -> str | None:
+    """Why the trace cannot stand for later calls, None where it can."""
+    if not record.strays:
+        return None
+    shown = ", ".join(f"{s.array.dtype}{list(s.array.shape)}" for s in record.strays[:3])
+    return (
+        f"{len(record.strays)} new tensors ({shown}) are kept in a place that is not watched; "
+        "return them instead"
+    )
 
 
 def _unknown(entry: Input) -> NotTraceableError:
@@ -295,28 +352,3 @@ def _unknown(entry: Input) -> NotTraceableError:
         "nor found in the globals, closures and attributes that the function names, so that "
         "torch_jax.jit could not tell when it is another one. Pass it as an argument."
     )
-
-
-def _refuse_unknown_roots(tracing: Tracing) -> None:
-    """Raise for CPU tensors whose origin is not known."""
-    known = {id(t.untyped_storage()) for t in tracing.watch.notes.tensors.values()}
-    known |= {id(t.untyped_storage()) for t in tracing.leaves if isinstance(t, torch.Tensor)}
-    known |= {id(t.untyped_storage()) for t in _state_tensors(tracing.optimizers.stepped)}
-    for tensor, _, line in tracing.capture.host.roots:
-        if id(tensor.untyped_storage()) not in known:
-            raise NotTraceableError(
-                f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is neither "
-                "an argument nor found in the globals, closures and attributes that the function "
-                "names (the next batch of an iterator, an array of NumPy's?), so that "
-                "torch_jax.jit could not tell when it is another one. Pass it as an argument."
-            )
-
-
-def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:
-    found: list[Any] = []
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            found += group.values()
-        for state in optimizer.state.values():
-            found += state.values()
-    return [value for value in found if isinstance(value, torch.Tensor)]

@@ -12,37 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.capture import Input
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.memory import storage
-from torch_jax.memory.form import Form
+from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax
 
 _LEAF = pytree.tree_structure(0)
-
-
-class Made(NamedTuple):
-    """A tensor over a storage that the program makes: its ``output``."""
-
-    output: int
-    tensor: int  # which tensor object it is, among those of the trace
-    form: Form
-    whole: bool  # contiguous, and all of its memory
-
-
-class View(NamedTuple):
-    """A new tensor over the storage of an input."""
-
-    input: int
-    form: Form
-
-
-class Argument(NamedTuple):
-    """The argument itself, by its place among the leaves."""
-
-    place: int
 
 
 class OnHost(NamedTuple):
@@ -51,14 +30,8 @@ class OnHost(NamedTuple):
     slot: int
 
 
-class Same(NamedTuple):
-    """The same object at every call."""
-
-    value: Any
-
-
 class Counted(NamedTuple):
-    """What stands in a place, and so much more."""
+    """A number that the function counts up: what stands in its place before the call, plus this."""
 
     place: Place
     amount: int
@@ -101,21 +74,19 @@ class Template(NamedTuple):
 class Call:
     """The values of one call, out of which templates are built."""
 
-    def __init__(self, arguments: list, env: list, storages: Callable[[int], Any], outputs: list):
+    def __init__(self, arguments: list, env: list, storages: Callable[[Input], Any], outputs: list):
         self.arguments, self.env, self.storages, self.outputs = arguments, env, storages, outputs
-        self.made: dict[int, Any] = {}  # storages, by output
-        self.tensors: dict[int, torch.Tensor] = {}
-        self.objects: dict[int, Any] = {}
+        self.new_storages: dict[int, Any] = {}  # by output
+        self.tensors: dict[int, torch.Tensor] = {}  # new ones, by their number in the templates
+        self.objects: dict[int, Any] = {}  # new ones, by the id of their template
 
     def leaf(self, leaf: Any) -> Any:
         """One leaf of a template."""
         kind = type(leaf)
         if kind is Same:
             return leaf.value
-        if kind is Made:
-            if leaf.tensor not in self.tensors:
-                self.tensors[leaf.tensor] = self._tensor(leaf)
-            return self.tensors[leaf.tensor]
+        if kind is NewTensor:
+            return self._tensor(leaf)
         if kind is Argument:
             return self.arguments[leaf.place]
         if kind is OnHost:
@@ -127,24 +98,18 @@ class Call:
         return leaf.form.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
-        made = self.objects.get(id(leaf))
-        if made is None:
-            made = self.objects[id(leaf)] = object.__new__(leaf.kind)
-            made.__dict__.update(leaf.state.build(self))  # which may lead back to it
-        return made
+        new = self.objects.get(id(leaf))
+        if new is None:
+            # entered before its attributes are built, which may hold the object itself
+            new = self.objects[id(leaf)] = object.__new__(leaf.kind)
+            new.__dict__.update(leaf.state.build(self))
+        return new
 
-    def _tensor(self, leaf: Made) -> torch.Tensor:
-        memory = self.made.get(leaf.output)
-        if memory is not None:
-            return leaf.form.over(memory)
-        tensor = storage.wrap(self.outputs[leaf.output], leaf.form.dtype)
-        self.made[leaf.output] = memory = tensor.untyped_storage()
-        if leaf.whole:
-            return tensor
-        form = leaf.form
-        if form.conj or form.neg:
-            return form.over(memory)
-        return storage.restride(tensor, form.size, form.stride, form.offset)
+    def _tensor(self, leaf: NewTensor) -> torch.Tensor:
+        tensor = self.tensors.get(leaf.number)
+        if tensor is None:
+            tensor = self.tensors[leaf.number] = leaf.build(self.outputs, self.new_storages)
+        return tensor
 
 
 class Templates:
@@ -156,15 +121,20 @@ class Templates:
         arguments: list[Any],
         known: dict[int, torch.Tensor],
         containers: set[int],
-        made: dict[int, Any],
+        new_objects: dict[int, Any],
     ):
-        """``known`` tensors and ``containers`` (by id) were there before; ``made`` objects not."""
-        self.made, self._instances = made, dict[int, Instance]()
+        """Values of the trace are recognized by id.
+
+        ``known`` tensors and ``containers`` were there before the trace and stay what they are;
+        ``new_objects`` are made anew by each call.
+        """
+        self.new_objects, self._instances = new_objects, dict[int, Instance]()
         self.containers = containers
         self.capture = capture
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
-        self.known = known  # tensors that were there before
-        self.storages: list[Any] = []  # new ones, each an output
+        self.known = known
+        self.new_storages: list[Any] = []  # each an output of the program
+        self._outputs: dict[int, int] = {}  # where a storage stands among them, by its id
         self.originals: dict[int, torch.Tensor] = {}
         self._tensors: dict[int, int] = {}
 
@@ -180,7 +150,7 @@ class Templates:
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, NUMBERS):
             return OnHost(value.slot)
-        if id(value) in self.made:
+        if id(value) in self.new_objects:
             return self._instance(value)
         if not isinstance(value, torch.Tensor):
             return Same(value)
@@ -202,17 +172,12 @@ class Templates:
     def _device_leaf(self, value: torch.Tensor) -> Any:
         memory = value.untyped_storage()
         entry = self.capture.input_of(memory)
-        form = Form.of(value)
         if entry is not None:
-            if id(value) in self.known:
-                return Same(value)
-            return View(self.capture.inputs.index(entry), form)
-        if not any(memory is known for known in self.storages):
-            self.storages.append(memory)
-        index = next(i for i, known in enumerate(self.storages) if known is memory)
-        array = storage.memory_of(value)
-        lazy = form.conj or form.neg
+            return Same(value) if id(value) in self.known else InputView(entry, Form.of(value))
+        index = self._outputs.setdefault(id(memory), len(self.new_storages))
+        if index == len(self.new_storages):
+            self.new_storages.append(memory)
         number = self._tensors.setdefault(id(value), len(self._tensors))
-        if not value.requires_grad:  # else it would keep the graph
+        if not value.requires_grad:  # one that does would keep autograd's graph of the trace
             self.originals[number] = value
-        return Made(index, number, form, storage.is_whole(value, array) and not lazy)
+        return NewTensor.of(index, value, number)

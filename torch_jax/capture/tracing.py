@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from operator import is_not
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,50 +14,69 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
 from torch_jax.capture.outer_backward import Backward, Pullback
 from torch_jax.capture.part_arguments import GivenOut
-from torch_jax.capture.replay import Traced
+from torch_jax.capture.record import Record
+from torch_jax.capture.replay import Replay
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
 from torch_jax.capture.state.watch import Watch
-from torch_jax.capture.templates import Argument, Counted, Same, Templates, View
+from torch_jax.capture.templates import Argument, Counted, InputView, Same, Templates
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
-from torch_jax.capture.trees import flatten
 from torch_jax.compiler import jaxpr
+from torch_jax.core import errors
 from torch_jax.core.active import TRACING
 from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 
 
-def trace(
-    function: Callable[..., Any],
-    leaves: list,
-    form: Any,
-    numbers: frozenset,
-    donate: bool,
-    parts: Mapping[int, torch.Tensor] = MappingProxyType({}),
-    changing: frozenset[int] = frozenset(),
-    places: Collection[Place] = (),
-    run: bool = True,
-) -> tuple[Traced, Any]:
-    """Trace, compile and (unless ``run`` is false) run a function once.
+@dataclass(frozen=True)
+class TraceRequest:
+    """What is to be traced, and how.
 
-    In place of ``parts`` the leaves are copies; :class:`GivenOut` where these do not do.
-    ``changing`` arguments and ``places`` are numbers that nobody named; :class:`OtherNumbers` where
-    these may be at fault. Whatever goes wrong, tensors and Python's state are as before.
+    Attributes:
+      function: it is called with what ``form`` makes of the ``leaves``.
+      numbers: which leaves are inputs of the program although they are Python numbers.
+      donate: whether storages that are written give their memory to the result.
+      parts: leaves that are copies, and what they are copies of.
+      changing: those of ``numbers`` that nobody named: they may have to be constants after all.
+      places: where further numbers stand that become inputs, and that nobody named either.
+      run: whether the program is run, too; otherwise whatever the trace changed is put back.
     """
-    tracing = Tracing(function, leaves, form, numbers, parts)
-    with changing_numbers.lifted(tracing.capture, places) as lifted:
+
+    function: Callable[..., Any]
+    leaves: list[Any]
+    form: Any
+    numbers: frozenset[int]
+    donate: bool
+    parts: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    changing: frozenset[int] = frozenset()
+    places: Collection[Place] = ()
+    run: bool = True
+
+
+def trace_and_compile(request: TraceRequest) -> tuple[Replay, Any]:
+    """Trace, compile and (unless asked not to) run a function once; what it returned.
+
+    Raises :class:`GivenOut` where copies of parts do not do, and :class:`OtherNumbers` where
+    numbers that nobody named may be at fault. Whatever goes wrong, tensors and Python's state are
+    as before.
+    """
+    tracing, leaves = Tracing(request), request.leaves
+    with changing_numbers.lifted(tracing.capture, request.places) as lifted:
         tracing.watch.notes.lifted = {(id(place.owner), place.key) for place, _ in lifted}
         fills = tracing.fills.items()
-        unnamed: list[tuple] = [(i, type(leaves[i]), at) for at, i in fills if i in changing]
+        unnamed: list[tuple] = [
+            (i, type(leaves[i]), at) for at, i in fills if i in request.changing
+        ]
         unnamed += [(place, type(place.now().value), at) for place, at in lifted]
         try:
-            entry = tracing.trace(donate)
+            record, replay = _compiled(tracing, request.donate)
             if unnamed:
                 _refuse_constants(tracing, unnamed)
         except BaseException as error:
@@ -66,15 +85,24 @@ def trace(
             if unnamed and not fine:
                 raise OtherNumbers(_of_class(unnamed, int) or unnamed) from error
             raise
-        if not run:
+        if not request.run:
             tracing.roll_back()
-            return entry, None
-    entry.program.lowered = None  # megabytes of text that nobody asked for
-    return entry, entry.first(tracing)
+            return replay, None
+    replay.program.lowered = None  # megabytes of text that nobody asked for
+    return replay, replay.first(record)
+
+
+def _compiled(tracing: Tracing, donate: bool) -> tuple[Record, Replay]:
+    closed, backward = tracing.to_jaxpr()
+    record = tracing.finish()
+    return record, Replay(record, closed, donate, backward)
 
 
 class OtherNumbers(Exception):
-    """Some ``numbers``, arguments or places, had better not be inputs of the program."""
+    """Trace again with these ``numbers`` as constants: their class or exact value matters.
+
+    Without ``numbers``: sort the arguments again, others are inputs now.
+    """
 
     def __init__(self, numbers: Iterable[tuple] = ()):
         super().__init__()
@@ -86,9 +114,9 @@ def _refuse_constants(tracing: Tracing, unnamed: list[tuple]) -> None:
     if tracing.watch.notes.forget_cached():
         raise OtherNumbers(unnamed)
     pinned = tracing.capture.tape.pinned
-    told = [one for one in unnamed if tracing.watch.tells_numbers(one[1]) or one[2] in pinned]
-    if told:
-        raise OtherNumbers(told)
+    constants = [one for one in unnamed if tracing.watch.tells_numbers(one[1]) or one[2] in pinned]
+    if constants:
+        raise OtherNumbers(constants)
 
 
 def _of_class(unnamed: list[tuple], kind: type) -> list[tuple]:
@@ -97,7 +125,7 @@ def _of_class(unnamed: list[tuple], kind: type) -> list[tuple]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """What Python runs when it collects garbage is none of the function's."""
+    """Keep the garbage collector off: finalizers that it runs are not part of the function."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -108,18 +136,19 @@ def _no_collection() -> Iterator[None]:
 
 
 class Tracing:
-    """One trace under way."""
+    """One trace under way: :meth:`to_jaxpr` runs the function, :meth:`finish` gives the record."""
 
-    def __init__(
-        self, function: Any, leaves: list, form: Any, numbers: frozenset[int], parts: Mapping
-    ):
-        self.function, self.form, self.leaves, self.parts = function, form, leaves, parts
+    def __init__(self, request: TraceRequest):
+        self.function, self.form, self.parts = request.function, request.form, request.parts
+        self.leaves = request.leaves
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
         self.watch = self.capture.watch = Watch(self._met)
         self.fills: dict[int, int] = {}  # slots of the tape, by the leaf that fills them
-        self.given = [self._argument(i, leaf, i in numbers) for i, leaf in enumerate(leaves)]
+        self.given = [
+            self._argument(i, leaf, i in request.numbers) for i, leaf in enumerate(self.leaves)
+        ]
 
     def _argument(self, index: int, leaf: Any, is_number: bool) -> Any:
         """A leaf as the function gets it."""
@@ -133,39 +162,44 @@ class Tracing:
 
     def _met(self, value: Any) -> None:
         if isinstance(value, torch.nn.Module) and "_modules" not in vars(value):
-            return  # one that is being made
+            return  # a module whose __init__ is still under way
         for tensor in parameters_of(value):
-            # ``functional_call`` puts others in their place
+            # ``functional_call`` puts tensors of the trace in the parameters' place
             if not is_made_here(tensor) and tensor.is_leaf:
                 self.met.add(id(tensor))
                 self.optimizers.note_gradient(tensor)
 
     # --- tracing ----------------------------------------------------------------------------------
 
-    def trace(self, donate: bool) -> Traced:
-        """Run the function under a trace and compile what it did."""
+    def to_jaxpr(self) -> tuple[Any, Backward | None]:
+        """Run the function under a trace: the jaxpr of what it did, and its backward pass.
+
+        The latter where the function leaves the gradients of its results to its caller.
+        """
         with x64(), _no_collection(), TRACING:
             try:
-                closed = jax.make_jaxpr(self._run)()
+                closed = jax.make_jaxpr(self._run_function)()
             finally:
                 self.capture.put_back()
         if self._gives_out_parts():
             raise GivenOut
         whole = jaxpr.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
         if self.pullback is None:
-            return Traced(self, whole, donate)
+            return whole, None
         first, count = self.pullback.first_input, self.pullback.count
         at = jaxpr.position(closed, first)
         outputs = len(whole.out_avals) - len(self.pullback.arrays)
         cut = jaxpr.Cut(whole, at, outputs, first, count)
-        del self.capture.inputs[first : first + count]
-        return Traced(self, cut.forward, donate, Backward(self.pullback, cut))
+        self.capture.drop_inputs(first, count)
+        return cut.forward, Backward(self.pullback, cut)
 
-    def _run(self) -> list[jax.Array]:
+    def _run_function(self) -> list[jax.Array]:
         with self.capture.active():
             args, kwargs = self.form.unflatten(self.given)
             self.watch.start(self.function, self.leaves)
             try:
+                # in a list, from which ``_describe`` takes it: the watch counts references to the
+                # result's containers, and a name in this frame would be one more
                 result = [self.function(*args, **kwargs)]
             finally:
                 self.watch.stop()
@@ -176,24 +210,40 @@ class Tracing:
                     "call could not repeat: return the new value instead"
                 )
             del args, kwargs, after
-            if self.capture.failure is not None:  # the function went on after it
+            if self.capture.failure is not None:  # the function caught the error and went on
                 raise self.capture.failure
-            return self._finish(result)
+            return self._describe(result)
 
-    def _finish(self, result: list[Any]) -> list[jax.Array]:
+    def _describe(self, result: list[Any]) -> list[jax.Array]:
         """Describe what came of the run; the arrays that the program gives."""
-        self.checks = list(self.capture.checks)
-        flags = [jnp.stack([ok for ok, _, _ in self.checks])] if self.checks else []
+        checks = list(self.capture.checks)
+        self.checks = [(message, kind) for _, message, kind in checks]
+        flags = [jnp.stack([ok for ok, _, _ in checks])] if checks else []
         self.watch.finish()
         self._forget_own_leaves()
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
         self.watch.notes.release(result)
-        places = self.watch.notes.places.values()
-        containers = {id(place.owner) for place in places if isinstance(place, Contents)}
-        made = self.watch.notes.new_objects
-        templates = Templates(self.capture, self.leaves, self._known(), containers, made)
+        templates = self._templates()
         self.result = templates.of(result.pop())
+        self._describe_effects(templates)
+        self.originals = templates.originals
+        self.strays = self._strays(templates.new_storages)
+        self.new_storages = [*templates.new_storages, *self.strays]
+        self.written = self.capture.written()
+        arrays = self._written_arrays(flags)
+        arrays += [memory.array for memory in self.new_storages]
+        return [*arrays, *flags, *gradients]
+
+    def _templates(self) -> Templates:
+        notes = self.watch.notes
+        places = notes.places.values()
+        containers = {id(place.owner) for place in places if isinstance(place, Contents)}
+        known = self._known()
+        return Templates(self.capture, self.leaves, known, containers, notes.new_objects)
+
+    def _describe_effects(self, templates: Templates) -> None:
+        """What stands in places and ``.grad`` that changed."""
         counts = self.watch.counts
         self.effects = [
             (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
@@ -205,20 +255,21 @@ class Tracing:
             for g in self.optimizers.gradients.values()
             if g.tensor.grad is not g.before
         ]
-        self.originals = templates.originals
-        self.strays = self._strays(templates.storages)
-        self.made = [*templates.storages, *self.strays]
-        self.written = self.capture.written()
+
+    def _written_arrays(self, flags: list[jax.Array]) -> list[jax.Array]:
+        """What the written storages hold; as before if an index was out of range.
+
+        An operator on the CPU raises there before it writes; a compiled call can only raise after
+        the program has run.
+        """
         arrays = [entry.source.array for entry in self.written]
-        if flags:  # where an index was out of range nothing is written, and an error raised
-            fine = jnp.all(flags[0])
-            each = zip(arrays, self.written, strict=True)
-            arrays = [
-                jnp.where(fine, new, entry.tracer) if new.shape == entry.aval.shape else new
-                for new, entry in each
-            ]
-        arrays += [memory.array for memory in self.made]
-        return [*arrays, *flags, *gradients]
+        if not flags:
+            return arrays
+        fine = jnp.all(flags[0])
+        return [
+            jnp.where(fine, new, entry.tracer) if new.shape == entry.aval.shape else new
+            for new, entry in zip(arrays, self.written, strict=True)
+        ]
 
     def _differentiate(self, result: Any) -> Pullback | None:
         """The backward pass from what the function returned, if it left that to its caller."""
@@ -239,8 +290,8 @@ class Tracing:
             for leaf in template.all_leaves():
                 if isinstance(leaf, Argument) and leaf.place in self.parts:
                     return True
-                if isinstance(leaf, View):
-                    given.add(id(self.capture.inputs[leaf.input].source))
+                if isinstance(leaf, InputView):
+                    given.add(id(leaf.input.source))
         return not memories.isdisjoint(given)
 
     def _forget_own_leaves(self) -> None:
@@ -261,10 +312,10 @@ class Tracing:
 
         def strays() -> list[Any]:
             known = set(map(id, accounted))
-            return [memory for memory in self.capture.made() if id(memory) not in known]
+            return [memory for memory in self.capture.new_storages() if id(memory) not in known]
 
         if strays():
-            gc.collect()  # they may be held by cycles only
+            gc.collect()  # storages that only reference cycles hold are garbage, not strays
         return strays()
 
     def roll_back(self) -> None:
@@ -291,7 +342,40 @@ class Tracing:
     def _is_input(self, tensor: torch.Tensor) -> bool:
         return self.capture.input_of(tensor.untyped_storage()) is not None
 
-    def guards(self) -> Guards:
+    def finish(self) -> Record:
+        """What the trace found out; it is over."""
+        guards = self._guards()
+        draws = list(self.capture.draws.values())
+        for each in draws:
+            each.end()
+        self._refuse_unknown_roots()
+        return Record(
+            self.leaves, self.capture.inputs, draws, self.capture.tape, self.fills,
+            [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
+            self.effects, self.gradients, self.checks, self.written, self.new_storages,
+            self.strays, self.originals,
+        )  # fmt: skip
+
+    def _refuse_unknown_roots(self) -> None:
+        """Raise for CPU tensors whose origin is not known."""
+        given = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        tensors = (
+            *self.watch.notes.tensors.values(),
+            *given,
+            *_state_tensors(self.optimizers.stepped),
+        )
+        known = {id(tensor.untyped_storage()) for tensor in tensors}
+        for tensor, _, line in self.capture.host.roots:
+            if id(tensor.untyped_storage()) not in known:
+                raise NotTraceableError(
+                    f"a {errors.describe(tensor)} tensor on the CPU was read ({line}) that is "
+                    "neither an argument nor found in the globals, closures and attributes that "
+                    "the function names (the next batch of an iterator, an array of NumPy's?), so "
+                    "that torch_jax.jit could not tell when it is another one. Pass it as an "
+                    "argument."
+                )
+
+    def _guards(self) -> Guards:
         """What the trace relied on."""
         places = [place for place in self.watch.notes.places.values() if place.is_read]
         places += self.optimizers.places.values()
@@ -314,3 +398,13 @@ class Tracing:
         templates = [self.result, *(template for _, template in self.effects)]
         fixed = [leaf.value for t in templates for leaf in t.all_leaves() if isinstance(leaf, Same)]
         return Guards(places, gradients, irreplaceable, fixed)
+
+
+def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:
+    found: list[Any] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            found += group.values()
+        for state in optimizer.state.values():
+            found += state.values()
+    return [value for value in found if isinstance(value, torch.Tensor)]

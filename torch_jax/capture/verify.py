@@ -20,22 +20,22 @@ class VerificationError(AssertionError):
     """A compiled call and an eager one disagree."""
 
 
-def verified(entry: Any, leaves: list[Any], eagerly: Callable[[], Any]) -> Any:
+def verified(replay: Any, leaves: list[Any], eagerly: Callable[[], Any]) -> Any:
     """Run a call compiled and eagerly; the eager result, or :class:`VerificationError`.
 
     Raises what the compiled call raises where it does not fit any more.
     """
-    entry.settle(leaves)
-    before = _Snapshot(entry, leaves)
-    entry.donates = False
+    replay.check(leaves)
+    before = _Snapshot(replay, leaves)
+    replay.donates = False
     try:
-        compiled = _copies(entry(leaves))
+        compiled = _copies(replay(leaves))
     finally:
-        entry.donates = True
+        replay.donates = True
     left = before.differences()
     before.put_back()
     result = eagerly()
-    entry.verified += 1
+    replay.verified += 1
     _compare("what it returned", compiled, _copies(result))
     for index, (was, now) in enumerate(zip(left, before.differences(), strict=True)):
         _compare(f"what it wrote into {before.describe(index)}", was, now)
@@ -45,16 +45,16 @@ def verified(entry: Any, leaves: list[Any], eagerly: Callable[[], Any]) -> Any:
 class _Snapshot:
     """Everything that a compiled call may write, as it was."""
 
-    def __init__(self, entry: Any, leaves: list[Any]):
+    def __init__(self, replay: Any, leaves: list[Any]):
         given = [t for t in leaves if isinstance(t, torch.Tensor)]
-        self.tensors = [t for t in (*entry.guards.tensors, *given) if is_jax(t)]
+        self.tensors = [t for t in (*replay.guards.tensors, *given) if is_jax(t)]
         self.storages: list[Any] = [t.untyped_storage() for t in self.tensors]
         self.arrays = [memory.array for memory in self.storages]
-        self.host = [(t, t.detach().clone()) for t in entry.host_tensors()]
-        self.gradients = [(t, t.grad) for t in entry.gradients.tensors]
-        self.places = [(place, place.now()) for place, _ in entry.effects]
-        self.saved = [save() for save in entry.tape.saves()]
-        self.generators = [(g, g.where()) for g in entry.generators()]
+        self.host = [(t, t.detach().clone()) for t in replay.host_tensors()]
+        self.gradients = [(t, t.grad) for t in replay.gradients.tensors]
+        self.places = [(place, place.now()) for place, _ in replay.effects]
+        self.saved = [save() for save in replay.tape.saves()]
+        self.generators = [(g, g.where()) for g in replay.generators()]
 
     def put_back(self) -> None:
         """Undo the compiled call."""

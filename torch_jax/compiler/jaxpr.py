@@ -86,9 +86,9 @@ class Cut:
         wanted = jaxpr.outvars[outputs:]
         made = set() if again else {v for eqn in front for v in eqn.outvars}
         needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
-        inputs = set(ours)
+        inputs = {v: i for i, v in enumerate(ours)}
         taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
-        self.kept = [ours.index(v) for v in taken]
+        self.kept = [inputs[v] for v in taken]
         residuals = list(needed)
         self.residuals = len(residuals)
         self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])

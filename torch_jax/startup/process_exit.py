@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch_jax.core import forks, locks
+
 _OURS = str(Path(__file__).parent.parent)
 _PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
 _PATIENCE_WITH_IMPORTS = 20.0
@@ -40,7 +42,7 @@ def _stop_daemons(waking: Any) -> None:
     _has_ended = True
     here = threading.current_thread()
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
-    if not daemons:
+    if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
         return
     if not waking.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
@@ -49,9 +51,8 @@ def _stop_daemons(waking: Any) -> None:
     from torch_jax.dispatch import ladder
 
     deadline = time.monotonic() + _PATIENCE
-    lock = getattr(sys.modules.get("torch_jax.capture.jit"), "_LOCK", None)
-    if lock is not None:  # a daemon that stops must not hold the lock: this thread may call, too
-        lock.acquire(timeout=_PATIENCE)
+    # a daemon that stops must not hold the lock of compiled functions: this thread may call one
+    locks.RUNNING.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
     ladder.forget_compiled()  # calls on the hot path bypass x64.__enter__: their entries go

@@ -1,0 +1,154 @@
+"""The arguments of a call: flattened, padded, and sorted into leaves and a key."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax.capture import part_arguments
+from torch_jax.capture.keys import CallKey, call_key, changed_numbers
+from torch_jax.capture.state import changing_numbers
+
+
+class SortedCall(NamedTuple):
+    """One call.
+
+    Attributes:
+      leaves: of the arguments' tree, with copies in place of ``parts``.
+      key: what a trace fixes of the call.
+      parts: the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`).
+    """
+
+    leaves: list[Any]
+    key: CallKey
+    parts: dict[int, torch.Tensor]
+
+    def unflatten(self) -> Any:
+        """Positional and keyword arguments."""
+        return self.key.form.unflatten(self.leaves)
+
+
+class Arguments:
+    """How the arguments of one function are sorted."""
+
+    def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
+        """``traced`` and ``dynamic`` as :func:`torch_jax.jit` takes them."""
+        self.dynamic, self.traced = dynamic, traced
+        self._named = traced or dynamic
+        self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that became inputs
+        self._constant: set[tuple] = set()  # form and index of numbers that have to stay constants
+        self._signature: Any = None
+        if self._named:
+            self._signature = inspect.signature(function)
+            unknown = (traced | dynamic.keys()) - self._signature.parameters.keys()
+            if unknown:
+                raise TypeError(f"{function} has no arguments {sorted(unknown)}")
+
+    def sort(self, args: tuple, kwargs: dict[str, Any], whole: bool = False) -> SortedCall:
+        """The leaves of the arguments and their key; none is given by value if ``whole``."""
+        numbers: frozenset[int] = frozenset()
+        if self._named:
+            args, kwargs = self._padded(args, kwargs)
+        leaves, form = flatten(args, kwargs)
+        if self.traced:
+            numbers = self._number_leaves(args, kwargs)
+        if self.changing and form in self.changing:
+            numbers |= {
+                i for i in self.changing[form] if type(leaves[i]) in changing_numbers.CLASSES
+            }
+        leaves, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
+        return tuple.__new__(SortedCall, (leaves, call_key(form, leaves, numbers), parts))
+
+    # --- numbers that become inputs by themselves -------------------------------------------------
+
+    def let_change(self, key: CallKey, known: Iterable[CallKey]) -> bool:
+        """Make inputs of the numbers that are all that differs from a known key, if there are."""
+        for old in known:
+            changed = changed_numbers(old, key)
+            if changed and not any((key.form, i) in self._constant for i in changed):
+                self.changing[key.form] = self.changing.get(key.form, frozenset()) | changed
+                return True
+        return False
+
+    def fix(self, form: Any, index: int) -> None:
+        """Make a number a constant of the programs again, for good."""
+        self._constant.add((form, index))
+        self.changing[form] -= {index}
+
+    # --- arguments that ``traced`` and ``dynamic`` name -------------------------------------------
+
+    def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        bound = self._signature.bind(*args, **kwargs)
+        for name, sizes in self.dynamic.items():
+            if name in bound.arguments:
+                self._pad(bound.arguments, name, sizes)
+        for name in self.traced:
+            value = bound.arguments.get(name)
+            if type(value) is float:  # a new object, so that no other leaf has its id
+                bound.arguments[name] = float.fromhex(value.hex())
+        return bound.args, bound.kwargs
+
+    def _pad(self, given: dict[str, Any], name: str, sizes: dict[int, Any]) -> None:
+        tensor = given[name]
+        for dim, buckets in sizes.items():
+            length = tensor.shape[dim]
+            fitting = [size for size in buckets if size >= length]
+            if not fitting:
+                raise ValueError(
+                    f"argument {name!r} has size {length} in dim {dim}, more than the largest "
+                    f"bucket, {max(buckets)}"
+                )
+            size = min(fitting)
+            mask = f"{name}_mask"
+            if mask in self._signature.parameters and given.get(mask) is None:
+                given[mask] = torch.arange(size, device=tensor.device) < length
+            extra = list(tensor.shape)
+            extra[dim] = size - length
+            if extra[dim]:
+                tensor = torch.cat([tensor, tensor.new_zeros(extra)], dim)
+        given[name] = tensor
+
+    def _number_leaves(self, args: tuple, kwargs: dict[str, Any]) -> frozenset[int]:
+        bound = self._signature.bind(*args, **kwargs)
+        marked = {id(v) for n, v in bound.arguments.items() if n in self.traced}
+        leaves, _ = flatten(args, kwargs)
+        return frozenset(
+            i for i, leaf in enumerate(leaves) if type(leaf) is float and id(leaf) in marked
+        )
+
+
+# --- trees ----------------------------------------------------------------------------------------
+
+
+def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    """The leaves of arguments, and their tree."""
+    try:
+        return jax.tree_util.tree_flatten((args, kwargs))
+    except (TypeError, ValueError):  # a dict whose keys cannot be sorted
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return leaves, _Form(spec)
+
+
+class _Form:
+    """The tree of arguments that JAX cannot flatten."""
+
+    def __init__(self, spec: Any):
+        self._spec, self._text = spec, repr(spec)
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """The arguments, with other leaves."""
+        return pytree.tree_unflatten(leaves, self._spec)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self._text == other._text
+
+    def __repr__(self) -> str:
+        return self._text

@@ -1,0 +1,236 @@
+"""The key of a call: what a trace fixes of the arguments and of the world around them.
+
+Two calls with equal keys may run the same program. Keys are made of tuples, so that they hash and
+compare in C; the names of their fields cost something only where a difference is explained.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.capture.state import changing_numbers
+from torch_jax.environment import environment, overrides
+from torch_jax.memory.storage import is_jax
+
+
+class CallKey(NamedTuple):
+    """What a trace fixes of one call.
+
+    Attributes:
+      form: the tree of the arguments.
+      world: modes and settings, in the order of ``WORLD``.
+      aliases: for each tensor where its memory is met first, None where no two share one.
+      numbers: which leaves are inputs of the program, although they are Python numbers.
+      leaves: a key for each leaf; the class alone for those of ``numbers``.
+    """
+
+    form: Any
+    world: tuple
+    aliases: tuple[int, ...] | None
+    numbers: frozenset[int]
+    leaves: tuple[Any, ...]
+
+
+class TensorKey(NamedTuple):
+    """A device tensor that is all of its memory."""
+
+    memory_shape: tuple[int, ...]
+    dtype: torch.dtype
+    memory_dtype: Any
+    requires_grad: bool
+    is_conj: bool
+
+    def __str__(self) -> str:
+        return _shown(self.dtype, self.memory_shape)
+
+
+class ViewKey(NamedTuple):
+    """A device tensor that is a view: where it stands in its memory is part of the program."""
+
+    memory_shape: tuple[int, ...]
+    dtype: torch.dtype
+    memory_dtype: Any
+    requires_grad: bool
+    is_conj: bool
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    is_neg: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{_shown(self.dtype, self.shape)} with strides {list(self.stride)} at {self.offset} "
+            f"in memory {list(self.memory_shape)}"
+        )
+
+
+class HostTensorKey(NamedTuple):
+    """A CPU tensor, or one of another device: its values are read at each call."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    stride: tuple[int, ...]
+    requires_grad: bool
+
+    def __str__(self) -> str:
+        return _shown(self.dtype, self.shape)
+
+
+class ValueKey(NamedTuple):
+    """A Python value that is a constant of the program; floats by ``repr``, which tells zeros."""
+
+    kind: type
+    value: Any
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class _ById:
+    """Stands in a key for an object that has no hash."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.value is other.value
+
+
+# --- making keys ----------------------------------------------------------------------------------
+
+# A NamedTuple's own constructor is a Python function, which costs some microseconds a call.
+_named = tuple.__new__
+
+
+def call_key(form: Any, leaves: list[Any], numbers: frozenset[int]) -> CallKey:
+    """The key of a call with these leaves, of which ``numbers`` are inputs of the program."""
+    parts = tuple(map(leaf_key, leaves))
+    if numbers:
+        parts = tuple(type(leaves[i]) if i in numbers else part for i, part in enumerate(parts))
+    return _named(CallKey, (form, _world(), _aliases(leaves), numbers, parts))
+
+
+def leaf_key(leaf: Any) -> Any:
+    """What a trace fixes of one leaf of the arguments.
+
+    >>> leaf_key(torch.ones(2, 3, device="jax")).memory_shape, leaf_key(0.5)
+    ((2, 3), ValueKey(kind=<class 'float'>, value='0.5'))
+    """
+    if isinstance(leaf, torch.Tensor):
+        if not is_jax(leaf):
+            key: tuple = leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad
+            return _named(HostTensorKey, key)
+        memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
+        key = memory.shape, leaf.dtype, memory.dtype, leaf.requires_grad, leaf.is_conj()
+        if leaf.shape == memory.shape and leaf.is_contiguous():
+            return _named(TensorKey, key)
+        place = leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.is_neg()
+        return _named(ViewKey, key + place)
+    if isinstance(leaf, float):
+        return _named(ValueKey, (float, repr(leaf)))
+    if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
+        raise TypeError(
+            "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
+            "fix its values: pass torch.from_numpy(x)"
+        )
+    return _named(ValueKey, (type(leaf), leaf if _is_hashable(leaf) else _ById(leaf)))
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _aliases(leaves: list[Any]) -> tuple[int, ...] | None:
+    ids = [id(leaf.untyped_storage()) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(set(ids)) == len(ids):
+        return None
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(one, at) for at, one in enumerate(ids))
+
+
+def _world() -> tuple:
+    """Modes and settings that change what the same code does; named by ``WORLD``."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        bool(torch.is_autocast_enabled("jax")) and torch.get_autocast_dtype("jax"),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        pytorch.default_device(),
+        config.version(),
+        environment.is_enabled(),
+        overrides.state(),
+    )
+
+
+WORLD = (
+    "grad mode",
+    "inference mode",
+    "the default dtype",
+    "autocast on jax",
+    "autocast on cpu",
+    "deterministic algorithms",
+    "the float32 matmul precision",
+    "the default device",
+    "a setting of torch_jax",
+    "the environment",
+    "an override",
+)
+
+# --- comparing and explaining them ----------------------------------------------------------------
+
+
+def changed_numbers(old: CallKey, new: CallKey) -> set[int]:
+    """The leaves that hold other numbers of the same class; none if anything else differs too."""
+    if old._replace(leaves=()) != new._replace(leaves=()):
+        return set()
+    pairs = enumerate(zip(old.leaves, new.leaves, strict=True))
+    differ = {i: (was, now) for i, (was, now) in pairs if was != now}
+    return set(differ) if all(_are_numbers(*pair) for pair in differ.values()) else set()
+
+
+def _are_numbers(was: Any, now: Any) -> bool:
+    """Whether a leaf was a number, and is another one of its class."""
+    values = isinstance(was, ValueKey) and isinstance(now, ValueKey)
+    return values and was.kind is now.kind and now.kind in changing_numbers.CLASSES
+
+
+def difference(old: CallKey, new: CallKey) -> str:
+    """What differs between the keys of two calls, in words.
+
+    >>> one, two = (call_key(None, [n], frozenset()) for n in (1, 2))
+    >>> difference(one, two)
+    'argument 0 was 1, now it is 2'
+    """
+    if old.form != new.form:
+        return f"the arguments' structure was {old.form}, now it is {new.form}"
+    for name, was, now in zip(WORLD, old.world, new.world, strict=True):
+        if was != now:
+            return f"{name} was {was}, now it is {now}"
+    if old.aliases != new.aliases:
+        return "other arguments share memory with one another"
+    for index, (was, now) in enumerate(zip(old.leaves, new.leaves, strict=True)):
+        if isinstance(now, type) and not isinstance(was, type):
+            kind = now.__name__
+            return f"argument {index} ({kind}) changed: it is an input of the program from now on"
+        if was != now:
+            return f"argument {index} was {was}, now it is {now}"
+    return "other arguments"
+
+
+def _shown(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{dtype}{list(shape)}".removeprefix("torch.")
