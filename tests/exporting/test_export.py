@@ -314,7 +314,7 @@ def test_what_cannot_take_sizes_that_may_change_names_operator_and_line():
     with pytest.raises(NotTraceableError, match="nonzero.*depends on values"):
         export(Function(lambda x: x.nonzero()))
     with pytest.raises(NotTraceableError, match="draws random numbers"):
-        export(lambda x: x + torch.rand_like(x))
+        export(Function(lambda x: x + torch.rand_like(x)))
 
 
 def test_sizes_are_checked_at_each_call():
