@@ -303,17 +303,19 @@ def test_operators_on_sizes_that_may_change(name):
 
 
 def test_what_cannot_take_sizes_that_may_change_names_operator_and_line():
-    x, shapes = torch.randn(3, 5), ({0: BATCH},)
+    class Largest(nn.Module):  # the line is that of its forward, which PyTorch keeps
+        def forward(self, x):
+            return x.topk(2, 0)[0]
 
-    def export(function):
-        return torch_jax.export(Function(function), (x,), dynamic_shapes=shapes)
+    def export(model):
+        return torch_jax.export(model, (torch.randn(3, 5),), dynamic_shapes=({0: BATCH},))
 
     with pytest.raises(NotTraceableError, match=r"aten.topk.default \(topk, File .*test_export.py"):
-        export(lambda x: x.topk(2, 0)[0])
+        export(Largest())
     with pytest.raises(NotTraceableError, match="nonzero.*depends on values"):
-        export(lambda x: x.nonzero())
+        export(Function(lambda x: x.nonzero()))
     with pytest.raises(NotTraceableError, match="draws random numbers"):
-        export(lambda x: x + torch.rand_like(x))
+        export(Function(lambda x: x + torch.rand_like(x)))
 
 
 def test_sizes_are_checked_at_each_call():
