@@ -23,7 +23,7 @@ from torch_jax.core.active import ACTIVE, TRACING
 class DataDependentError(RuntimeError):
     """An operator needs the values of tensors that a trace has only shapes of.
 
-    >>> from torch_jax.storage import wrap
+    >>> from torch_jax.memory.storage import wrap
     >>> def program(array):
     ...     return torch.nonzero(wrap(array, torch.float32)).untyped_storage().array
     >>> try:
