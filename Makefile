@@ -70,7 +70,8 @@ test-all: test test-rest  ## every test: quick, slow and doctests
 # pytest ends with 5 when it found nothing to run, which is no failure here.
 test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow, xla_default, doctests
 	$(PYTEST) $(REST) -m slow || [ $$? -eq 5 ]
-	TORCH_JAX_TEST_XLA=default $(PYTEST) $(REST) -m xla_default || [ $$? -eq 5 ]
+	TORCH_JAX_TEST_XLA=default $(PYTEST) $(REST) -m "xla_default or (xla_both and not slow)" \
+	  || [ $$? -eq 5 ]
 	$(PYTEST) --doctest-modules torch_jax || [ $$? -eq 5 ]
 
 # All samples of all operators take hours; SAMPLES=3 takes three of each operator and dtype.

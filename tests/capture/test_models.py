@@ -16,6 +16,8 @@ from torch.utils import checkpoint
 import torch_jax
 from torch_jax import DataDependentError
 
+pytestmark = pytest.mark.xla_both
+
 STEPS = 20
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -80,16 +80,21 @@ def differentiable(entry: Any, dtype: torch.dtype) -> bool:
 
 def samples(entry: Any, dtype: torch.dtype, everything: bool = False) -> list[Any]:
     """The entry's sample inputs on the CPU, the same at every call."""
-    torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = list(entry.sample_inputs("cpu", dtype, requires_grad=differentiable(entry, dtype)))
-    if entry.full_name in _ON_HOST:
-        for sample in found:
+        found = list(drawn(entry, dtype))
+    return found if everything else spread(found, LIMIT)
+
+
+def drawn(entry: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """All sample inputs one by one: there may be hundreds, of which not all are needed."""
+    torch.manual_seed(0)
+    for sample in entry.sample_inputs("cpu", dtype, requires_grad=differentiable(entry, dtype)):
+        if entry.full_name in _ON_HOST:
             sample.args = tuple(
                 OnHost(a) if isinstance(a, torch.Tensor) else a for a in sample.args
             )
-    return found if everything else spread(found, LIMIT)
+        yield sample
 
 
 def spread(items: list[Any], limit: int) -> list[Any]:

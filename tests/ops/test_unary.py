@@ -8,6 +8,8 @@ import torch
 from tests.support.compare import check, check_raises
 from tests.support.values import INF, SPECIAL, make
 
+pytestmark = pytest.mark.xla_both
+
 EVERYWHERE = """
     sin cos tan sinh cosh tanh asinh atan exp exp2 expm1 erf erfc sigmoid sinc abs neg sign sgn
     floor ceil round frac trunc square positive deg2rad rad2deg nan_to_num isnan isinf isfinite
