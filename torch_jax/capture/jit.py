@@ -28,7 +28,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
@@ -51,6 +51,50 @@ from torch_jax.core.tracers import DataDependentError, NotTraceableError
 _installed = False
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+class _Jit(Protocol):
+    """What :func:`jit` is without a function: a decorator."""
+
+    @overload  # a module is callable too: type checkers take the first that fits
+    def __call__(self, function: M) -> M: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Jitted[P, R]: ...
+
+
+@overload
+def jit(
+    function: None = None,
+    *,
+    traced: tuple[str, ...] | str = (),
+    fallback: str = "error",
+    dynamic: dict[str, dict[int, Any]] | None = None,
+    donate: bool = True,
+    verify: int | bool = 0,
+) -> _Jit: ...
+@overload
+def jit(  # type: ignore[overload-overlap]
+    function: M,
+    *,
+    traced: tuple[str, ...] | str = (),
+    fallback: str = "error",
+    dynamic: dict[str, dict[int, Any]] | None = None,
+    donate: bool = True,
+    verify: int | bool = 0,
+) -> M: ...
+@overload
+def jit(
+    function: Callable[P, R],
+    *,
+    traced: tuple[str, ...] | str = (),
+    fallback: str = "error",
+    dynamic: dict[str, dict[int, Any]] | None = None,
+    donate: bool = True,
+    verify: int | bool = 0,
+) -> Jitted[P, R]: ...
 def jit(function: Any = None, **options: Any) -> Any:
     """Compile a function of tensors, or a module, with XLA; without rewriting it.
 
@@ -107,13 +151,13 @@ def lower(function: Any, *args: Any, **kwargs: Any) -> Lowered:
 
 def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
-    compiled = Jitted(module._call_impl, **options)
+    compiled: Jitted[..., Any] = Jitted(module._call_impl, **options)
     compiled.history.name = type(module).__name__
     module._compiled_call_impl = compiled
     return module
 
 
-class Jitted:
+class Jitted(Generic[P, R]):
     """A compiled function; made by :func:`jit`."""
 
     __torch_jax_compiled__ = True  # the watch of another trace looks through to ``function``
@@ -177,7 +221,7 @@ class Jitted:
             self.function, names, self.fallback, dynamic, self.donate, self.verify
         )  # fmt: skip
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
         if ACTIVE.tracer is not None or not pytorch.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
