@@ -7,14 +7,10 @@ JAX is imported only by functions, at the first use of the device.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import ctypes
-import functools
 import importlib
 import sys
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -103,6 +99,11 @@ def remove_kernel(op: Any) -> None:
     forget_dispatch(op)
 
 
+def forget_dispatch(op: Any) -> None:
+    """Let ``torch.compile`` look for an operator's kernels again; it remembers where they were."""
+    getattr(op, "_dispatch_cache", {}).clear()
+
+
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 
 
@@ -124,181 +125,9 @@ def no_dispatch_modes() -> Any:
     return module._disable_current_modes()
 
 
-def dynamo_stance(stance: str) -> Any:
-    """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance(stance)
-
-
-def guard_graph(module: str, function: str) -> None:
-    """Let Dynamo compile again what it compiles now where a function without arguments differs.
-
-    Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
-    """
-    if torch._guards.TracingContext.try_get() is None:
-        return
-    source = importlib.import_module("torch._dynamo.source")
-    guards = importlib.import_module("torch._dynamo.guards")
-    if not (hasattr(source, "ImportSource") and hasattr(source, "CallFunctionNoArgsSource")):
-        return
-    package, *names = module.split(".")
-    at = source.ImportSource(package)
-    for name in (*names, function):
-        at = source.AttrSource(at, name)
-    called = source.CallFunctionNoArgsSource(at)
-    guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
-
-
-def traced_modules() -> Iterator[str]:
-    """The modules whose code Dynamo is tracing on this thread, callees first."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        translator = frame.f_locals.get("self")
-        if hasattr(translator, "current_instruction"):
-            yield translator.f_globals.get("__name__", "")
-        frame = frame.f_back
-
-
-def fold_in_graphs(function: Callable[[], Any], guarded: bool = True) -> None:
-    """Let Dynamo, where it is loaded, take a function's result for a constant, and guard it."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    known = sys.modules.get("torch._dynamo.variables.torch")
-    allowed = getattr(rules, "_allowed_callable_ids", None)
-    names = ("constant_fold_functions", "constant_fold_functions_need_guards")
-    tables = [getattr(known, name, None) for name in names]
-    if allowed is None or not all(isinstance(table, dict) for table in tables):
-        return
-    allowed.add(id(function))
-    for table in tables if guarded else tables[:1]:
-        table[function] = None  # type: ignore[index]
-
-
-def forget_dispatch(op: Any) -> None:
-    """Let ``torch.compile`` look for an operator's kernels again; it remembers where they were."""
-    getattr(op, "_dispatch_cache", {}).clear()
-
-
-def unseen(function: Any) -> Any:
-    """``function``; when it runs, Dynamo compiles neither its code nor what it calls."""
-    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    code = getattr(function, "__code__", None)
-    if code is not None and hasattr(frames, "_FrameExecStrategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
-    return function
-
-
-def unlifted(program: Any) -> Any:
-    """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
-    try:
-        return program.module(check_guards=False)
-    except TypeError:  # a release that has no such guards
-        return program.module()
-
-
-def guards_of(size: Any) -> list[Any]:
-    """What PyTorch has found to hold of the sizes that may change, of which ``size`` is one."""
-    guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
-    return [guard.expr for guard in guards]
-
-
 def no_autocast() -> Any:
     """A context in which this device's autocast changes nothing on this thread."""
     return _exclude_keys(AUTOCAST_KEYS)
-
-
-@functools.cache
-def _trace_state_clean() -> Callable[[], bool]:
-    core = importlib.import_module("jax._src.core")
-    return getattr(core, "trace_state_clean", lambda: False)
-
-
-def is_outside_traces() -> bool:
-    """Whether JAX is surely not tracing on this thread (False where it cannot tell)."""
-    return _trace_state_clean()()
-
-
-def outside_of_traces() -> Any:
-    """Context in which operations run at once, whatever is being traced on this thread.
-
-    ``jax.ensure_compile_time_eval`` does that too, but what is compiled in it for the first time
-    then keeps all that its program makes of no inputs (``zeros_like``) as constants, in memory.
-    """
-    core = importlib.import_module("jax._src.core")
-    public = importlib.import_module("jax").ensure_compile_time_eval
-    return getattr(core, "eval_context", public)()
-
-
-def x64_state() -> Any:
-    """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
-    config = importlib.import_module("jax._src.config")
-    return config.enable_x64
-
-
-@functools.cache
-def keep_x64_in_programs() -> None:
-    """Lower and differentiate an equation with 64-bit types where it was traced with them.
-
-    JAX remembers several flags with an equation but not this one: in a program whose caller has
-    the flag off, an equation of int64s would be lowered as one of int32s, and then not verify.
-    """
-    core = importlib.import_module("jax._src.core")
-    base: Any = getattr(core, "JaxprEqnContext", None)
-    manager: Any = getattr(core, "JaxprEqnContextManager", None)
-    flag = x64_state()
-    if base is None or manager is None or not hasattr(flag, "get_local"):
-        return
-
-    class Manager(manager):
-        def __enter__(self) -> None:
-            self.before = flag.swap_local(True)
-            super().__enter__()
-
-        def __exit__(self, *exception: Any) -> None:
-            super().__exit__(*exception)
-            flag.set_local(self.before)
-
-    class Context(base):
-        __slots__ = ("plain",)
-        manager = property(Manager)
-
-    original = base.__new__
-    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def wide(plain: Any) -> Any:
-        context = known.get(id(plain))
-        if context is None:
-            context = known[id(plain)] = object.__new__(Context)
-            object.__setattr__(context, "plain", plain)
-            for name in base.__slots__:
-                if name != "__weakref__" and hasattr(plain, name):
-                    object.__setattr__(context, name, getattr(plain, name))
-        return context
-
-    def new(cls: Any) -> Any:
-        plain = original(cls)
-        return wide(plain) if flag.get_local() is True else plain
-
-    base.__new__ = new
-
-
-def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
-    """A function that tells whether tensors have the dtype, geometry and so on of these.
-
-    In C++ where this torch has ``torch._C._dynamo.guards.TensorGuards``.
-    """
-    kind = getattr(
-        getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
-    )
-    if kind is not None and tensors:
-        return kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    forms = list(map(_form, tensors))
-    return lambda *now: all(_form(t) == form for t, form in zip(now, forms, strict=True))
-
-
-def _form(tensor: Any) -> tuple:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
 is_multithreading_enabled = _lookup("_C._is_multithreading_enabled")
@@ -358,49 +187,6 @@ def takers_of_devices() -> list[tuple[Any, str]]:
     autocast = importlib.import_module("torch.amp.autocast_mode")
     places = [(_device_context(), "__init__"), (autocast, "_cast")]
     return [(owner, name) for owner, name in places if hasattr(owner, name)]
-
-
-def set_compilation_cache(cache: Any) -> bool:
-    """Let JAX keep what it compiles in ``cache``, None: where its configuration says.
-
-    ``cache`` has the methods of ``jax._src.compilation_cache_interface.CacheInterface``. False
-    where this JAX has no place for it.
-    """
-    module: Any = importlib.import_module("jax._src.compilation_cache")
-    if not all(hasattr(module, n) for n in ("_cache", "_cache_initialized", "reset_cache")):
-        return False
-    module.reset_cache()
-    if cache is not None:
-        module._cache_initialized, module._cache = True, cache
-    return True
-
-
-def what_jax_holds() -> Any:
-    """JAX's clients with their arrays and executables, None where JAX has not been used."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    clients = dict(getattr(bridge, "_backends", {}))
-    if not clients:
-        return None
-    mlir = sys.modules.get("jax._src.interpreters.mlir")
-    methods = ("live_arrays", "live_executables")
-    parts: list[Any] = [getattr(c, m, list)() for c in clients.values() for m in methods]
-    return clients, parts, getattr(mlir, "global_thread_pool", None)
-
-
-def leave_jax_behind(held: Any) -> None:
-    """In a forked child: never free what JAX held in the parent, and end without its clean-up.
-
-    Its threads are not there: joining them, or destroying what they wait for, hangs or aborts.
-    """
-    for part in held or ():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
-    for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
-        function = getattr(sys.modules.get(module), name, None)
-        if function is not None:
-            atexit.unregister(function)
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit"):  # glibc: end before the destructors of C++, with the exit status
-        libc.on_exit(libc._exit, None)
 
 
 def set_profiler(profiler: Any) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
 from torch_jax.capture.randomness import BodyDraws, Draws, keep_cpu_state, state_later
@@ -268,7 +268,7 @@ class Capture(Tracer):
         """Trace on this thread; what ``torch.compile`` would compile is traced as it is written."""
         self.trace = jaxpr.current_trace()
         ACTIVE.tracer = self
-        no_dynamo = pytorch.dynamo_stance("force_eager")
+        no_dynamo = dynamo.dynamo_stance("force_eager")
         try:
             with torch.autograd.set_multithreading_enabled(False), no_dynamo, self._mode:
                 yield
@@ -293,7 +293,7 @@ def paused() -> Iterator[None]:
     """Run outside of the trace that is under way: eagerly, unseen, with real values."""
     capture, ACTIVE.tracer = ACTIVE.tracer, None
     try:
-        with unwatched(), pytorch.outside_of_traces(), _no_modes():
+        with unwatched(), jax_core.outside_of_traces(), _no_modes():
             yield
     finally:
         ACTIVE.tracer = capture

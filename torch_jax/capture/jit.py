@@ -33,7 +33,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from torch_jax import config
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core
 from torch_jax.capture import history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
@@ -223,7 +223,7 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
-        if ACTIVE.tracer is not None or not pytorch.is_outside_traces():
+        if ACTIVE.tracer is not None or not jax_core.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
         with locks.RUNNING:
             if not ACTIVE.call_trees:

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from torch_jax import config
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core
 from torch_jax.compiler.cache_files import CacheFiles
 
 _DIRECTORY = "jax_compilation_cache_dir"
@@ -92,7 +92,7 @@ def _configured(name: str) -> Any:
 
 def _enter(cache: _Cache) -> None:
     global _installed, _seconds_before
-    if not pytorch.set_compilation_cache(cache):
+    if not jax_core.set_compilation_cache(cache):
         return
     _installed, _seconds_before = cache, _configured(_LEAST_SECONDS)
     jax.config.update(_DIRECTORY, str(cache._path))
@@ -107,7 +107,7 @@ def _leave(cache: _Cache) -> None:
         jax.config.update(_DIRECTORY, None)
     if _configured(_LEAST_SECONDS) == 0.0:
         jax.config.update(_LEAST_SECONDS, _seconds_before)
-    pytorch.set_compilation_cache(None)
+    jax_core.set_compilation_cache(None)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo
 
 _questions: list[Callable[[], Any]] = []
 _constants: list[Callable[[], Any]] = []
@@ -19,26 +19,26 @@ _constants: list[Callable[[], Any]] = []
 def question(function: Callable[[], Any]) -> Callable[[], Any]:
     """Make a function without arguments, of this thread's or task's state, known to Dynamo."""
     _questions.append(function)
-    pytorch.fold_in_graphs(function)
+    dynamo.fold_in_graphs(function)
     return function
 
 
 def constant(function: Callable[[], Any]) -> Callable[[], Any]:
     """Make a function without arguments, whose answer does not change, known to Dynamo."""
     _constants.append(function)
-    pytorch.fold_in_graphs(function, guarded=False)
+    dynamo.fold_in_graphs(function, guarded=False)
     return function
 
 
 @constant
 def traced_module() -> str:
     """The module whose code Dynamo is tracing, which calls into this package."""
-    return next((n for n in pytorch.traced_modules() if not n.startswith("torch_jax.")), "")
+    return next((n for n in dynamo.traced_modules() if not n.startswith("torch_jax.")), "")
 
 
 def tell_dynamo() -> None:
     """Make them known, now that Dynamo is imported."""
     for function in _questions:
-        pytorch.fold_in_graphs(function)
+        dynamo.fold_in_graphs(function)
     for function in _constants:
-        pytorch.fold_in_graphs(function, guarded=False)
+        dynamo.fold_in_graphs(function, guarded=False)

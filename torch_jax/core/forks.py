@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core
 
 listeners: list[Callable[[], None]] = []  # called in a child that has lost the device
 
@@ -63,7 +63,7 @@ def install() -> None:
 def _hold() -> None:
     """Hold what JAX has, so that the child never has to free it: that too would wait, or abort."""
     global _held
-    _held = pytorch.what_jax_holds()
+    _held = jax_core.what_jax_holds()
 
 
 def _let_go() -> None:
@@ -75,7 +75,7 @@ def _lose() -> None:
     global _lost
     _lost = _lost or _in_use or _held is not None
     if _lost:
-        pytorch.leave_jax_behind(_held)
+        jax_core.leave_jax_behind(_held)
         for listener in listeners:
             listener()
 

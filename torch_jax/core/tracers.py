@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE, TRACING
 
@@ -82,7 +82,7 @@ def is_traced(value: Any) -> bool:
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
     """Whether another thread traces with one of these arrays; nothing here does."""
-    here = ACTIVE.tracer is not None or not pytorch.is_outside_traces()
+    here = ACTIVE.tracer is not None or not jax_core.is_outside_traces()
     return not here and any(map(is_traced, values))
 
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core
 from torch_jax.core import forks
 
-_state = pytorch.x64_state()
+_state = jax_core.x64_state()
 
 
 class x64:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.dispatch import transformer_fast_paths  # noqa: F401, enters kernels
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
@@ -255,7 +255,7 @@ def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     array would be a constant of the program.
     """
     memory = memory_if_any(weight)
-    if memory is None or not pytorch.is_outside_traces():
+    if memory is None or not jax_core.is_outside_traces():
         return weight.to(dtype)
     key = (id(weight), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     found = _casts.found.get(key)

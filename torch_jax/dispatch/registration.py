@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax import config, ops
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder
 from torch_jax.dispatch.storage_kernels import KERNELS
@@ -59,7 +59,7 @@ def _register(library: Any, op: Any) -> None:
     """Register what we have for an overload, if that must run in place of PyTorch's own."""
     served = ladder.own(op)
     if served is not None:
-        library.impl(op, pytorch.unseen(served.call), "PrivateUse1")
+        library.impl(op, dynamo.unseen(served.call), "PrivateUse1")
 
 
 def _own_operators() -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from torch_jax import config
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, numbers, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
@@ -39,7 +39,7 @@ from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
-_x64 = pytorch.x64_state()
+_x64 = jax_core.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 
 Place = tuple[Any, str]
 
@@ -28,7 +28,7 @@ def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """``function`` with the documentation of ``original``, named and pickled as its first place."""
-    wrapped = functools.wraps(original)(pytorch.unseen(function))
+    wrapped = functools.wraps(original)(dynamo.unseen(function))
     owner, wrapped.__name__ = at[0]
     is_module = isinstance(owner, types.ModuleType)
     wrapped.__module__ = owner.__name__ if is_module else owner.__module__

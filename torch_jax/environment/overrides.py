@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants, log, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax, ladder
@@ -240,7 +240,7 @@ def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
     with warnings.catch_warnings():  # that a kernel was there before, which is the point
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
-            library.impl(op, pytorch.unseen(kernel), key, allow_override=True)
+            library.impl(op, dynamo.unseen(kernel), key, allow_override=True)
     pytorch.forget_dispatch(op)
     return library
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax import config
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.device import device_module, streams
 from torch_jax.environment import callables
@@ -113,7 +113,7 @@ def _redirect_classes() -> None:
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(pytorch.unseen(make(original))))
+    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))
 
 
 @dynamo_constants.question

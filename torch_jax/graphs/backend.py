@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.core.log import LOGGER
 
@@ -61,7 +61,7 @@ def backend(
             f"torch.compile(backend='jax') takes donate= True or False, xla= a dict: {options}"
         )
     waking.wake()
-    pytorch.guard_graph("torch_jax.environment.overrides", "state")
+    dynamo.guard_graph("torch_jax.environment.overrides", "state")
     return _compile(graph, inputs, donate, dict(xla))
 
 
@@ -100,7 +100,7 @@ def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]]
         return executable(args)
 
     run._boxed_call = True  # type: ignore[attr-defined]
-    return pytorch.unseen(run)
+    return dynamo.unseen(run)
 
 
 def _dead() -> Sequence[int]:

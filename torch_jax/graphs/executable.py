@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from torch_jax import config
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import program
 from torch_jax.core import errors, policies, tracers
 from torch_jax.core.log import LOGGER
@@ -33,7 +33,7 @@ from torch_jax.memory import generators, geometry, storage, transfer
 from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax, is_jax_storage
 
-_x64 = pytorch.x64_state()
+_x64 = jax_core.x64_state()
 _swap, _restore = _x64.swap_local, _x64.set_local
 _NO_WORDS = np.zeros(4, np.uint32)
 

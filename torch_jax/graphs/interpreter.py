@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, jax_core
 from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
@@ -56,7 +56,7 @@ class JaxInterpreter:
         waking.wake()
         _keep_x64()
         if isinstance(module, torch.export.ExportedProgram):
-            module = pytorch.unlifted(module)
+            module = dynamo.unlifted(module)
         if not isinstance(module, fx.GraphModule):
             raise TypeError(
                 f"JaxInterpreter takes a torch.fx.GraphModule or an ExportedProgram, not a "
@@ -114,7 +114,7 @@ class JaxInterpreter:
 @functools.cache
 def _keep_x64() -> None:
     """Let programs keep 64-bit types; what JAX has traced before would not."""
-    pytorch.keep_x64_in_programs()
+    jax_core.keep_x64_in_programs()
     ladder.forget_compiled()
     jax.clear_caches()
 
@@ -129,7 +129,7 @@ def _words(key: Any) -> Any:
 
 def _generator(key: Any) -> Any:
     """Where draws come from that have no key, None under a trace: they would be constants."""
-    return generators.default_generator if key is None and pytorch.is_outside_traces() else None
+    return generators.default_generator if key is None and jax_core.is_outside_traces() else None
 
 
 def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:

@@ -22,7 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
@@ -222,7 +222,7 @@ class Trace:
     def _heard_of(self, op: Any) -> None:
         """An operator had no compiled entry; under a trace that compiles nothing by itself."""
         stack = self._stack()
-        if stack and pytorch.is_outside_traces():
+        if stack and jax_core.is_outside_traces():
             stack[-1].compiled.append(str(op))
 
 

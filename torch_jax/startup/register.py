@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.patches import hook_errors
 
@@ -58,7 +58,7 @@ def register() -> None:
         for name in waking.DOORS:
             doors.impl(name, _door(name), "PrivateUse1")
         rest = torch.library.Library("_", "IMPL")
-        rest.fallback(pytorch.unseen(_fallback), "PrivateUse1")
+        rest.fallback(dynamo.unseen(_fallback), "PrivateUse1")
         autocast = torch.library.Library("_", "IMPL")
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))

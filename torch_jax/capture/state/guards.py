@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.state.changing_numbers import varies
 from torch_jax.capture.state.places import Check, Contents, Place, same
@@ -69,7 +69,7 @@ class Guards:
 
     def _checks_of_tensors(self) -> list[Check]:
         tensors, storages = self.tensors, self.storages
-        have_forms = pytorch.tensor_guards(tensors)
+        have_forms = dynamo.tensor_guards(tensors)
         leaves = [tensor for tensor, _ in self.gradients]
         gradients = [gradient for _, gradient in self.gradients]
         return [

@@ -21,7 +21,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.eager import variants
@@ -158,9 +158,9 @@ def _decomposed(program: Any) -> Any:
     """The program in operators that have functions here."""
     sizes = [n for shape in _shapes(program) for n in shape or () if isinstance(n, torch.SymInt)]
     symbols = set().union(*(size.node.expr.free_symbols for size in sizes))
-    before = len(pytorch.guards_of(sizes[0]))
+    before = len(dynamo.guards_of(sizes[0]))
     program = program.run_decompositions(_decompositions())
-    guards = pytorch.guards_of(sizes[0])[before:]
+    guards = dynamo.guards_of(sizes[0])[before:]
     fixed = [
         str(g) for g in guards if g.is_Relational and g.rel_op == "==" and g.free_symbols & symbols
     ]

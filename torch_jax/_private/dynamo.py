@@ -1,0 +1,103 @@
+"""Private names of Dynamo and of fx graphs, looked up tolerantly, as in ``pytorch.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def dynamo_stance(stance: str) -> Any:
+    """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance(stance)
+
+
+def guard_graph(module: str, function: str) -> None:
+    """Let Dynamo compile again what it compiles now where a function without arguments differs.
+
+    Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
+    """
+    if torch._guards.TracingContext.try_get() is None:
+        return
+    source = importlib.import_module("torch._dynamo.source")
+    guards = importlib.import_module("torch._dynamo.guards")
+    if not (hasattr(source, "ImportSource") and hasattr(source, "CallFunctionNoArgsSource")):
+        return
+    package, *names = module.split(".")
+    at = source.ImportSource(package)
+    for name in (*names, function):
+        at = source.AttrSource(at, name)
+    called = source.CallFunctionNoArgsSource(at)
+    guards.install_guard(called.make_guard(guards.GuardBuilder.EQUALS_MATCH))
+
+
+def traced_modules() -> Iterator[str]:
+    """The modules whose code Dynamo is tracing on this thread, callees first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        translator = frame.f_locals.get("self")
+        if hasattr(translator, "current_instruction"):
+            yield translator.f_globals.get("__name__", "")
+        frame = frame.f_back
+
+
+def fold_in_graphs(function: Callable[[], Any], guarded: bool = True) -> None:
+    """Let Dynamo, where it is loaded, take a function's result for a constant, and guard it."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    known = sys.modules.get("torch._dynamo.variables.torch")
+    allowed = getattr(rules, "_allowed_callable_ids", None)
+    names = ("constant_fold_functions", "constant_fold_functions_need_guards")
+    tables = [getattr(known, name, None) for name in names]
+    if allowed is None or not all(isinstance(table, dict) for table in tables):
+        return
+    allowed.add(id(function))
+    for table in tables if guarded else tables[:1]:
+        table[function] = None  # type: ignore[index]
+
+
+def unseen(function: Any) -> Any:
+    """``function``; when it runs, Dynamo compiles neither its code nor what it calls."""
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    code = getattr(function, "__code__", None)
+    if code is not None and hasattr(frames, "_FrameExecStrategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
+def unlifted(program: Any) -> Any:
+    """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
+    try:
+        return program.module(check_guards=False)
+    except TypeError:  # a release that has no such guards
+        return program.module()
+
+
+def guards_of(size: Any) -> list[Any]:
+    """What PyTorch has found to hold of the sizes that may change, of which ``size`` is one."""
+    guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
+    return [guard.expr for guard in guards]
+
+
+def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
+    """A function that tells whether tensors have the dtype, geometry and so on of these.
+
+    In C++ where this torch has ``torch._C._dynamo.guards.TensorGuards``.
+    """
+    kind = getattr(
+        getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
+    )
+    if kind is not None and tensors:
+        return kind(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    forms = list(map(_form, tensors))
+    return lambda *now: all(_form(t) == form for t, form in zip(now, forms, strict=True))
+
+
+def _form(tensor: Any) -> tuple:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad

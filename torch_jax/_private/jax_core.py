@@ -1,0 +1,130 @@
+"""Private names of JAX, looked up tolerantly; JAX is imported only by functions."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import importlib
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+
+@functools.cache
+def _trace_state_clean() -> Callable[[], bool]:
+    core = importlib.import_module("jax._src.core")
+    return getattr(core, "trace_state_clean", lambda: False)
+
+
+def is_outside_traces() -> bool:
+    """Whether JAX is surely not tracing on this thread (False where it cannot tell)."""
+    return _trace_state_clean()()
+
+
+def outside_of_traces() -> Any:
+    """Context in which operations run at once, whatever is being traced on this thread.
+
+    ``jax.ensure_compile_time_eval`` does that too, but what is compiled in it for the first time
+    then keeps all that its program makes of no inputs (``zeros_like``) as constants, in memory.
+    """
+    core = importlib.import_module("jax._src.core")
+    public = importlib.import_module("jax").ensure_compile_time_eval
+    return getattr(core, "eval_context", public)()
+
+
+def x64_state() -> Any:
+    """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
+    config = importlib.import_module("jax._src.config")
+    return config.enable_x64
+
+
+@functools.cache
+def keep_x64_in_programs() -> None:
+    """Lower and differentiate an equation with 64-bit types where it was traced with them.
+
+    JAX remembers several flags with an equation but not this one: in a program whose caller has
+    the flag off, an equation of int64s would be lowered as one of int32s, and then not verify.
+    """
+    core = importlib.import_module("jax._src.core")
+    base: Any = getattr(core, "JaxprEqnContext", None)
+    manager: Any = getattr(core, "JaxprEqnContextManager", None)
+    flag = x64_state()
+    if base is None or manager is None or not hasattr(flag, "get_local"):
+        return
+
+    class Manager(manager):
+        def __enter__(self) -> None:
+            self.before = flag.swap_local(True)
+            super().__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            super().__exit__(*exception)
+            flag.set_local(self.before)
+
+    class Context(base):
+        __slots__ = ("plain",)
+        manager = property(Manager)
+
+    original = base.__new__
+    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def wide(plain: Any) -> Any:
+        context = known.get(id(plain))
+        if context is None:
+            context = known[id(plain)] = object.__new__(Context)
+            object.__setattr__(context, "plain", plain)
+            for name in base.__slots__:
+                if name != "__weakref__" and hasattr(plain, name):
+                    object.__setattr__(context, name, getattr(plain, name))
+        return context
+
+    def new(cls: Any) -> Any:
+        plain = original(cls)
+        return wide(plain) if flag.get_local() is True else plain
+
+    base.__new__ = new
+
+
+def set_compilation_cache(cache: Any) -> bool:
+    """Let JAX keep what it compiles in ``cache``, None: where its configuration says.
+
+    ``cache`` has the methods of ``jax._src.compilation_cache_interface.CacheInterface``. False
+    where this JAX has no place for it.
+    """
+    module: Any = importlib.import_module("jax._src.compilation_cache")
+    if not all(hasattr(module, n) for n in ("_cache", "_cache_initialized", "reset_cache")):
+        return False
+    module.reset_cache()
+    if cache is not None:
+        module._cache_initialized, module._cache = True, cache
+    return True
+
+
+def what_jax_holds() -> Any:
+    """JAX's clients with their arrays and executables, None where JAX has not been used."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    clients = dict(getattr(bridge, "_backends", {}))
+    if not clients:
+        return None
+    mlir = sys.modules.get("jax._src.interpreters.mlir")
+    methods = ("live_arrays", "live_executables")
+    parts: list[Any] = [getattr(c, m, list)() for c in clients.values() for m in methods]
+    return clients, parts, getattr(mlir, "global_thread_pool", None)
+
+
+def leave_jax_behind(held: Any) -> None:
+    """In a forked child: never free what JAX held in the parent, and end without its clean-up.
+
+    Its threads are not there: joining them, or destroying what they wait for, hangs or aborts.
+    """
+    for part in held or ():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
+        function = getattr(sys.modules.get(module), name, None)
+        if function is not None:
+            atexit.unregister(function)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc: end before the destructors of C++, with the exit status
+        libc.on_exit(libc._exit, None)
