@@ -84,8 +84,8 @@ class Cut:
         ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
         front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
         wanted = jaxpr.outvars[outputs:]
-        made = set() if again else {v for eqn in front for v in eqn.outvars}
-        needed = dict.fromkeys(v for v in _used(back, wanted) if v in made)
+        computed = set() if again else {v for eqn in front for v in eqn.outvars}
+        needed = dict.fromkeys(v for v in _used(back, wanted) if v in computed)
         inputs = {v: i for i, v in enumerate(ours)}
         taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
         self.kept = [inputs[v] for v in taken]

@@ -297,7 +297,7 @@ def fixed(value: Any) -> Any:
     return float(value if number is None else number)
 
 
-def settled(value: Any) -> Any:
+def pinned_value(value: Any) -> Any:
     """A value that Python keeps: a number of a trace is fixed, and guarded."""
     return _fixed(value, _the_value) if isinstance(value, NUMBERS) else value
 

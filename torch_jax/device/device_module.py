@@ -273,8 +273,8 @@ def _memory() -> tuple[int, int]:
     if limit or _chip().platform != "cpu":
         return max(0, limit - memory_allocated()), limit
     try:
-        told = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(told["MemAvailable:"]) << 10, int(told["MemTotal:"]) << 10
+        sizes = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(sizes["MemAvailable:"]) << 10, int(sizes["MemTotal:"]) << 10
     except (OSError, KeyError):  # not Linux
         return 0, 0
 

@@ -41,13 +41,13 @@ class _BackwardHere(threading.local):
 
     def enter(self, scope: _Scope) -> None:
         """A scope was opened on this thread."""
-        self.settle()
+        self.drop_closed()
         if not self.scopes:
             self.before = pytorch.is_multithreading_enabled()
             pytorch.set_multithreading_enabled(False)
         self.scopes.append(scope)
 
-    def settle(self) -> None:
+    def drop_closed(self) -> None:
         """Forget scopes that were left, wherever that was."""
         open_ones = [scope for scope in self.scopes if scope.is_open]
         if self.scopes and not open_ones:
@@ -102,7 +102,7 @@ class Scopes:
             return
         scope.is_open = False  # contexts that this one cannot write to may hold the scope too
         self._current.set(tuple(s for s in self._current.get() if s.is_open))
-        _backward_here.settle()
+        _backward_here.drop_closed()
         self._forget(scope)
 
     def _find(self, value: Any, frame: int) -> _Scope | None:

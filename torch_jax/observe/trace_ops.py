@@ -75,16 +75,16 @@ class Call:
 
     def lines(self, depth: int = 0, line: str = "") -> Iterator[str]:
         """The tree as text; the user's line where it is another one than the parent's."""
-        told = [f"{self.name}({self.arguments})" if self.level in ("torch", "aten") else self.name]
-        told += [f"-> {self.result}"] * bool(self.result)
-        told += [f"| {self.rung} {self.where}".rstrip()] * bool(self.rung)
-        told += ["| returned its input"] * self.returned_input
-        told += [f"| {self.note}"] * bool(self.note)
-        told += ["| compiled"] * bool(self.compiled)
-        told += [f"| raised {self.error}"] * bool(self.error)
-        told += [f"| {self.seconds * 1e3:.2f} ms"]
-        told += [f"| {_short(self.line)}"] * (self.line != line)
-        yield "  " * depth + " ".join(told)
+        parts = [f"{self.name}({self.arguments})" if self.level in ("torch", "aten") else self.name]
+        parts += [f"-> {self.result}"] * bool(self.result)
+        parts += [f"| {self.rung} {self.where}".rstrip()] * bool(self.rung)
+        parts += ["| returned its input"] * self.returned_input
+        parts += [f"| {self.note}"] * bool(self.note)
+        parts += ["| compiled"] * bool(self.compiled)
+        parts += [f"| raised {self.error}"] * bool(self.error)
+        parts += [f"| {self.seconds * 1e3:.2f} ms"]
+        parts += [f"| {_short(self.line)}"] * (self.line != line)
+        yield "  " * depth + " ".join(parts)
         for child in self.children:
             yield from child.lines(depth + 1, self.line)
 
@@ -92,7 +92,7 @@ class Call:
         return "\n".join(self.lines())
 
 
-class Trace:
+class CallTree:
     """What a ``with torch_jax.trace_ops()`` block called: ``calls`` are the outermost ones."""
 
     def __init__(self, file: Any):
@@ -113,7 +113,7 @@ class Trace:
     def __str__(self) -> str:
         return "\n".join(map(str, self.calls))
 
-    def __enter__(self) -> Trace:
+    def __enter__(self) -> CallTree:
         # PyTorch imports modules at the first call under a mode: not part of that call's time
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
@@ -226,7 +226,7 @@ class Trace:
             stack[-1].compiled.append(str(op))
 
 
-def trace_ops(file: Any = _STDOUT) -> Trace:
+def trace_ops(file: Any = _STDOUT) -> CallTree:
     """Show every call of PyTorch's in a block of code: functions, and the operators they end in.
 
     The block's tree has, for each call, dtypes and shapes of arguments and results; for an operator
@@ -243,7 +243,7 @@ def trace_ops(file: Any = _STDOUT) -> Trace:
         ``sys.stdout``.
 
     Returns:
-      A context manager that gives a :class:`Trace`: ``print(trace)``, ``trace.calls``, and
+      A context manager that gives a :class:`CallTree`: ``print(trace)``, ``trace.calls``, and
       ``for call in trace`` over all of them.
 
     >>> x = torch.ones(3, device="jax")
@@ -252,7 +252,7 @@ def trace_ops(file: Any = _STDOUT) -> Trace:
     >>> trace.calls[0].name, trace.calls[0].returned_input, trace.calls[0].children
     ('torch.nn.functional.dropout', True, [])
     """
-    return Trace(file)
+    return CallTree(file)
 
 
 # --- the two levels -------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def trace_ops(file: Any = _STDOUT) -> Trace:
 class _FunctionLevel(TorchFunctionMode):
     """Sees functions and methods of PyTorch's, as they are written in Python code."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: CallTree):
         super().__init__()
         self.trace = trace
 
@@ -296,7 +296,7 @@ class _OperatorLevel(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: CallTree):
         super().__init__()
         self.trace = trace
 
@@ -378,13 +378,13 @@ def path(function: Callable[[], Any]) -> Reached:
     >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
     ['aten.ones.default', 'aten.relu.default']
     """
-    with Trace(None) as forward:
+    with CallTree(None) as forward:
         result = function()
     tensors = result if isinstance(result, list | tuple) else [result]
     outputs = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
     weights = [torch.ones_like(output) for output in outputs]
     error = ""
-    with Trace(None) as backward:
+    with CallTree(None) as backward:
         try:
             if outputs:
                 torch.autograd.backward(outputs, weights)

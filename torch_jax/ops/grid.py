@@ -66,7 +66,7 @@ def _sample(image, grid, mode, padding_mode, align_corners):
     n = len(sizes)
     image, grid = (x.astype(opmath(x.dtype)) for x in (image, grid))
 
-    def settle(points):
+    def inside(points):
         each = zip(points, sizes, strict=True)
         return [_inside(x, size, padding_mode, align_corners) for x, size in each]
 
@@ -74,7 +74,7 @@ def _sample(image, grid, mode, padding_mode, align_corners):
     each = enumerate(sizes)
     pixels = [_to_pixels(grid[:, None, ..., n - 1 - i], s, align_corners) for i, s in each]
     if mode != _BICUBIC:
-        pixels = settle(pixels)
+        pixels = inside(pixels)
     if mode == _NEAREST:
         return _read(image, [jnp.round(x) for x in pixels])[:, :, 0]
     taps = np.indices((4 if mode == _BICUBIC else 2,) * n).reshape(n, -1)
@@ -90,7 +90,7 @@ def _sample(image, grid, mode, padding_mode, align_corners):
             points.append(low + tap)
             weight = weight * jnp.where(tap == 0, low + 1 - x, x - low)
     if mode == _BICUBIC:
-        points = settle(points)
+        points = inside(points)
     return (_read(image, points) * weight[:, None]).sum(2)
 
 

@@ -55,7 +55,7 @@ def _patch_manual_seed(original: Any) -> Any:
 
     @functools.wraps(original)
     def manual_seed(seed: int) -> Any:
-        seed = numbers.settled(seed)
+        seed = numbers.pinned_value(seed)
         generator = original(seed)
         if in_whole_function():
             action = functools.partial(torch.default_generator.manual_seed, seed)
@@ -189,7 +189,7 @@ def _on_host(original: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not in_whole_function():
             return original(self, *args, **kwargs)
-        args, kwargs = pytree.tree_map(numbers.settled, (args, kwargs))
+        args, kwargs = pytree.tree_map(numbers.pinned_value, (args, kwargs))
         action = functools.partial(original, self, *args, **kwargs)
         save = functools.partial(_save_schedule, self)
         return ACTIVE.tracer.optimizers.on_host(action, save)
