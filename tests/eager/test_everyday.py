@@ -16,7 +16,7 @@ from torch import nn
 import torch_jax
 from tests.support.models import Tied
 from tests.support.values import randn
-from torch_jax.patches import modules
+from torch_jax.patches import constructors
 
 DTYPES = [
     torch.bool,
@@ -247,7 +247,7 @@ def test_operators_return_before_they_have_run():
 
 def test_data_loaders_with_workers_and_pinned_memory():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
-    modules._warn_pin_memory.cache_clear()  # it warns once in a process
+    constructors._warn_pin_memory.cache_clear()  # it warns once in a process
     with pytest.warns(UserWarning, match="pin_memory does nothing"):
         torch.zeros(1).pin_memory()
     loader = torch.utils.data.DataLoader(

@@ -58,6 +58,7 @@ def _patch_compiled_control_flow(original: Any) -> Any:
 def _patch_checkpoint(original: Any) -> Any:
     """In a compiled function, what is computed again is kept apart from the first time."""
 
+    @functools.wraps(original)
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
         if ACTIVE.tracer is not None:
             from torch_jax.capture.training.checkpoint import again

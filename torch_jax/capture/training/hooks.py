@@ -119,7 +119,7 @@ def _patch_zero_grad(original: Any) -> Any:
 
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if in_whole_function() and set_to_none:
+        if ACTIVE.tracer is not None and set_to_none:
             for parameter in parameters_of(self):
                 ACTIVE.tracer.optimizers.reset_gradient(parameter)
         else:
@@ -141,12 +141,12 @@ def _patch_min(_original: Any) -> Any:
 
 
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if in_whole_function():
+    if ACTIVE.tracer is not None:  # a graph has no optimizers, and says so when it is asked
         ACTIVE.tracer.optimizers.before_step(optimizer)
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-    if in_whole_function():
+    if ACTIVE.tracer is not None:
         ACTIVE.tracer.optimizers.after_step(optimizer)
 
 
@@ -187,7 +187,7 @@ def _schedulers() -> Iterator[Any]:
 def _on_host(original: Any) -> Any:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not in_whole_function():
+        if ACTIVE.tracer is None:
             return original(self, *args, **kwargs)
         args, kwargs = pytree.tree_map(numbers.pinned_value, (args, kwargs))
         action = functools.partial(original, self, *args, **kwargs)
