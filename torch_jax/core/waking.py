@@ -1,20 +1,27 @@
 """Whether the device has been used, and what the first use sets going.
 
-``import torch`` only names the device. Every first use of it – a factory, the boxed fallback, an
-answer of ``torch.jax`` – comes to :func:`wake`, which hands over to :mod:`torch_jax.startup.start`
-by name: the one call in the house that goes up.
+``import torch`` only names the device, and leaves here what is to be done when it is first used
+(:func:`on_wake`). Every first use – a factory, the boxed fallback, an answer of ``torch.jax`` –
+comes to :func:`wake`, which does it. So nobody has to know the top floor to wake it.
 """
 
 from __future__ import annotations
 
-import importlib
 import threading
+from collections.abc import Callable
 
 from torch_jax.core import forks
 
 DOORS = ("empty.memory_format", "empty_strided")  # the factories that wake the device
 LOCK = threading.RLock()  # held while the device is named, and while it wakes
 _awake = False
+_start: Callable[[], None] | None = None
+
+
+def on_wake(start: Callable[[], None]) -> None:
+    """Have ``start`` called, once, when the device is first used."""
+    global _start
+    _start = start
 
 
 def is_awake() -> bool:
@@ -32,7 +39,9 @@ def wake() -> None:
         if _awake:
             return
         forks.note_use()
-        importlib.import_module("torch_jax.startup.start").start()
+        if _start is None:
+            raise RuntimeError("device 'jax' is not registered: import torch_jax")
+        _start()
         _awake = True
 
 

@@ -53,6 +53,7 @@ def register() -> None:
         from torch_jax.device import device_module
         from torch_jax.patches import install
 
+        waking.on_wake(_start)
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
         doors = torch.library.Library("aten", "IMPL")
         for name in waking.DOORS:
@@ -63,6 +64,12 @@ def register() -> None:
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
         install.at_import()
+
+
+def _start() -> None:
+    from torch_jax.startup import start
+
+    start.start()
 
 
 def _door(name: str) -> Any:

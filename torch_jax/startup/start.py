@@ -1,4 +1,4 @@
-"""What the first use of the device starts, in order; ``core.waking.wake`` calls it."""
+"""What the first use of the device starts, in order; ``core.waking.wake`` has it called."""
 
 from __future__ import annotations
 
