@@ -230,9 +230,9 @@ assert "torch_jax.dispatch.autocast" not in sys.modules
 with torch.autocast("jax", dtype=torch.bfloat16):
     w = torch.ones(3, 3, device="jax", requires_grad=True)
     assert (w @ w).dtype == torch.bfloat16
-    from torch_jax import amp
-    assert amp._casts.found
-assert not amp._casts.found
+    from torch_jax.dispatch import autocast
+    assert autocast._casts.found
+assert not autocast._casts.found
 """
     output("-c", program)
 
