@@ -68,6 +68,16 @@ def due(entry: Any, week: str = WEEK) -> list[torch.dtype]:
     return [dtype for dtype in supported if dtype in ALWAYS or dtype in chosen]
 
 
+def in_turn(turn: int, week: str = WEEK) -> list[Any]:
+    """One half of the entries in a week, the other in the next; all where ``week`` is empty.
+
+    ``turn`` is 0 or 1: what has the other turn is asked of the other half.
+    """
+    if not week:
+        return entries()
+    return [e for e in entries() if (zlib.crc32(e.full_name.encode()) + int(week) + turn) % 2]
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """``"float32"``."""
     return str(dtype).removeprefix("torch.")

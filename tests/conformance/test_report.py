@@ -19,6 +19,15 @@ def test_a_week_asks_for_three_dtypes_and_seven_weeks_for_all():
         assert samples.due(entry, "") == supported
 
 
+def test_each_entry_is_interpreted_in_one_week_and_compiled_in_the_other():
+    for week in ("2968", "2969"):
+        halves = [{e.full_name for e in samples.in_turn(turn, week)} for turn in (0, 1)]
+        assert halves[0].isdisjoint(halves[1])
+        assert halves[0] | halves[1] == {e.full_name for e in samples.entries()}
+    assert samples.in_turn(0, "2968") == samples.in_turn(1, "2969")
+    assert samples.in_turn(0, "") == samples.in_turn(1, "") == samples.entries()
+
+
 def test_different_entries_begin_with_different_dtypes():
     asked = [dtype for entry in samples.entries() for dtype in samples.due(entry, "2968")]
     assert all(asked.count(dtype) > 40 for dtype in samples.DTYPES)
