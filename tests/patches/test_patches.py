@@ -96,7 +96,6 @@ def events_are_recorded() -> bool:
 
 
 @need("torch.Tensor.pin_memory")
-@pytest.mark.filterwarnings("ignore:pin_memory")
 def pinning_changes_nothing() -> bool:
     tensor = torch.zeros(2)
     return tensor.pin_memory() is tensor
@@ -314,7 +313,6 @@ def checkpoints_are_kept_apart() -> bool:
 
 
 @need("torch.nn.attention.flex_attention._validate_device")
-@pytest.mark.filterwarnings("ignore")
 def flex_attention_takes_the_device() -> bool:
     return flex_attention(*(ones(1, 1, 4, 8) for _ in range(3))).shape == (1, 1, 4, 8)
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch_jax.core import forks, locks
+from torch_jax.core import forks, locks, waking
 
 _OURS = str(Path(__file__).parent.parent)
 _PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
@@ -25,16 +25,16 @@ _for_ever = threading.Lock()
 _has_ended = False
 
 
-def install(waking: Any) -> None:
+def install() -> None:
     """Hear of the end of the process; called before the device wakes up, and after.
 
-    A daemon thread may be what imports JAX when the process ends, and holds the lock ``waking``.
+    A daemon thread may be what imports JAX when the process ends, and holds ``waking.LOCK``.
     What JAX does at the end it registers then, and that comes before what was there earlier.
     """
-    atexit.register(_stop_daemons, waking)
+    atexit.register(_stop_daemons)
 
 
-def _stop_daemons(waking: Any) -> None:
+def _stop_daemons() -> None:
     """Let other threads finish the operator that they are in, and start no other."""
     global _has_ended
     if _has_ended:
@@ -44,9 +44,9 @@ def _stop_daemons(waking: Any) -> None:
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
         return
-    if not waking.acquire(timeout=_PATIENCE_WITH_IMPORTS):
+    if not waking.LOCK.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
-    waking.release()
+    waking.LOCK.release()
     from torch_jax.core.x64 import before_each
     from torch_jax.dispatch import ladder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torch_jax.core import waking
 from torch_jax.startup import process_exit
 
 
@@ -14,7 +13,7 @@ def start() -> None:
     # JAX registers what it does at the end of the process while it is imported. Python runs such
     # functions in reverse order: ours goes in before JAX, lest a daemon thread be importing it
     # when the process ends, and after JAX, to come before JAX's.
-    process_exit.install(waking.LOCK)
+    process_exit.install()
     _import_jax()
     from torch_jax.compiler import disk_cache
     from torch_jax.dispatch import registration
@@ -23,7 +22,7 @@ def start() -> None:
     registration.install()
     install.at_first_use()
     disk_cache.install()
-    process_exit.install(waking.LOCK)
+    process_exit.install()
 
 
 def _import_jax() -> None:

@@ -137,8 +137,7 @@ class DictEntry(Element):
         present = [place for place in places if place.value is not MISSING]
         absent = [place for place in places if place.value is MISSING]
         if present:
-            owners, keys, values = _columns(present)
-            yield lambda: all(map(is_, map(dict.get, owners, keys), values))
+            yield _same_by_key(dict.get, present)
         if absent:
             others, names, _ = _columns(absent)
             yield lambda: not any(map(dict.__contains__, others, names))
@@ -179,11 +178,11 @@ class Attribute(Place):
         """One pass for each name where the attribute is there for sure, one for all others."""
         complete = [place for place in places if isinstance(place.owner, cls._COMPLETE)]
         for name in dict.fromkeys(place.key for place in complete):
-            yield _same_attribute(name, [place for place in complete if place.key == name])
+            named = [place for place in complete if place.key == name]
+            yield _same_by_owner(attrgetter(name), named)
         slots = [place for place in places if not isinstance(place.owner, cls._COMPLETE)]
         if slots:
-            owners, keys, values = _columns(slots)
-            yield lambda: all(map(is_, map(Attribute.read, owners, keys), values))
+            yield _same_by_key(Attribute.read, slots)
 
 
 class ClassAttribute(Place):
@@ -206,8 +205,7 @@ class ClassAttribute(Place):
     @classmethod
     def checks(cls, places: list[Any]) -> Iterator[Check]:
         """The same objects."""
-        owners, keys, values = _columns(places)
-        yield lambda: all(map(is_, map(ClassAttribute.read, owners, keys), values))
+        yield _same_by_key(ClassAttribute.read, places)
 
 
 class ClassOf(Place):
@@ -227,8 +225,7 @@ class ClassOf(Place):
     @classmethod
     def checks(cls, places: list[Any]) -> Iterator[Check]:
         """The same classes."""
-        owners, _, values = _columns(places)
-        yield lambda: all(map(is_, map(type, owners), values))
+        yield _same_by_owner(type, places)
 
 
 class Cell(Place):
@@ -256,8 +253,7 @@ class Cell(Place):
     @classmethod
     def checks(cls, places: list[Any]) -> Iterator[Check]:
         """The same objects."""
-        cells, _, values = _columns(places)
-        yield lambda: all(map(is_, map(_cell_contents, cells), values))
+        yield _same_by_owner(_cell_contents, places)
 
 
 class Contents(Place):
@@ -433,10 +429,16 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
     delattr(owner, name) if value is MISSING else setattr(owner, name, value)
 
 
-def _same_attribute(name: str, places: list[Place]) -> Check:
-    getter = attrgetter(name)
+def _same_by_owner(read: Callable[[Any], Any], places: list[Place]) -> Check:
+    """That ``read(owner)`` still gives the very value of each place."""
     owners, _, values = _columns(places)
-    return lambda: all(map(is_, map(getter, owners), values))
+    return lambda: all(map(is_, map(read, owners), values))
+
+
+def _same_by_key(read: Callable[[Any, Any], Any], places: list[Place]) -> Check:
+    """That ``read(owner, key)`` still gives the very value of each place."""
+    owners, keys, values = _columns(places)
+    return lambda: all(map(is_, map(read, owners, keys), values))
 
 
 def _columns(places: list[Place]) -> tuple[list, list, list]:
