@@ -130,7 +130,11 @@ def leaf_key(leaf: Any) -> Any:
             return _named(HostTensorKey, key)
         memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
         key = memory.shape, leaf.dtype, memory.dtype, leaf.requires_grad, leaf.is_conj()
-        if leaf.shape == memory.shape and leaf.is_contiguous():
+        if (
+            leaf.shape == memory.shape
+            and leaf.is_contiguous()
+            and not (leaf.storage_offset() or leaf.is_neg())
+        ):
             return _named(TensorKey, key)
         place = leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.is_neg()
         return _named(ViewKey, key + place)

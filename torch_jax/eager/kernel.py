@@ -231,7 +231,11 @@ class Kernel:
                 memories.append(memory)
                 storages.append(storage)
                 key += value.shape, value.dtype
-                if not (value.shape == memory.shape and value.is_contiguous()):
+                if not (
+                    value.shape == memory.shape
+                    and value.is_contiguous()
+                    and not value.storage_offset()
+                ):
                     key += value.stride(), value.storage_offset()
             else:
                 key.append(type(value))
@@ -358,7 +362,7 @@ def _unary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool
             except AttributeError:  # not a tensor, or one on the CPU
                 return call(a)
             shape = a.shape
-            if shape == memory.shape and a.is_contiguous():
+            if shape == memory.shape and a.is_contiguous() and not a.storage_offset():
                 return launch((_default_dtype(), shape, a.dtype), (memory,), args, kwargs)
         return call(*args, **kwargs)
 
@@ -382,7 +386,7 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
         except AttributeError:  # not a tensor, or one on the CPU
             return call(a, b)
         shape = a.shape
-        if shape != memory.shape or not a.is_contiguous():
+        if shape != memory.shape or not a.is_contiguous() or a.storage_offset():
             return call(a, b)
         key: tuple
         if other is None:
@@ -391,7 +395,7 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
         if sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
             return call(a, b)
         other_shape = b.shape
-        if other_shape == other.shape and b.is_contiguous():
+        if other_shape == other.shape and b.is_contiguous() and not b.storage_offset():
             key = (_default_dtype(), shape, a.dtype, other_shape, b.dtype)
         else:
             key = (

@@ -165,6 +165,7 @@ class Executable:
             if (
                 shape != memory.shape
                 or not value.is_contiguous()
+                or value.storage_offset()
                 or value.is_conj()
                 or value.is_neg()
             ):
@@ -310,7 +311,8 @@ def _input(value: Any) -> Any:
         return _Given(Form.of(meta), True)
     memory = storage.memory_of(value)
     form = Form.of(value)
-    plain = form.size == memory.shape and value.is_contiguous() and not (form.conj or form.neg)
+    plain = form.size == memory.shape and value.is_contiguous() and not form.offset
+    plain = plain and not (form.conj or form.neg)
     return _Given(form, plain and 0 not in form.size)
 
 

@@ -96,10 +96,16 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
-    """Whether the tensor's value is its memory as it stands: same shape, contiguous, same dtype."""
+    """Whether the tensor's elements are its memory as it stands: shape, order and dtype.
+
+    Keys of calls may then leave the geometry out, and ask three things, not four: a memory of
+    another dtype is told apart by XLA's executables. The offset is one of the three, since
+    ``torch.ones(1, dtype=torch.complex64).imag`` has the shape of its memory and is contiguous.
+    """
     return (
         tensor.shape == memory.shape
         and tensor.is_contiguous()
+        and not tensor.storage_offset()
         and dtypes.TO_JAX.get(tensor.dtype) == memory.dtype
     )
 
