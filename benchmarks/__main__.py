@@ -9,7 +9,17 @@ import sys
 import jax
 import torch
 
-NAMES = ("ops", "gpt", "jit", "jit_start", "jit_overhead", "jit_memory", "jit_layers", "compile")
+NAMES = (
+    "ops",
+    "loops",
+    "gpt",
+    "jit",
+    "jit_start",
+    "jit_overhead",
+    "jit_memory",
+    "jit_layers",
+    "compile",
+)
 
 
 def main(names: list[str]) -> None:

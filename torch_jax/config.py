@@ -93,6 +93,11 @@ SETTINGS: dict[str, Setting] = {
         (),
         "How many executables of torch_jax.jit are kept in the process, over all functions.",
     ),
+    "progress": Setting(
+        True,
+        (),
+        "Say on a terminal that XLA has been compiling for some seconds.",
+    ),
     "cache": Setting(
         True,
         (),
@@ -111,10 +116,19 @@ SETTINGS: dict[str, Setting] = {
         "How much is kept on disk, in MiB; the least recently used goes first.",
     ),
     "cache_size": Setting(
-        16384,
+        4096,
         (),
-        "How many compiled eager operators are kept (an entry is one operator with one set of "
-        "shapes, dtypes and static arguments); the oldest are dropped first.",
+        "How many compiled eager operators are kept, over all operators (an entry is one operator "
+        "with one set of shapes, dtypes and static arguments); those go first that have not been "
+        "called for the longest time. Each takes up to 1.4 MB and three memory maps, of which "
+        "Linux gives a process 65,530.",
+    ),
+    "tiers": Setting(
+        True,
+        (),
+        "Compile single operators with little optimisation at first, and with all of it when they "
+        "have worked enough to be worth it. JAX on the CPU only; whole programs of jit, "
+        "torch.compile and exports are always fully optimised.",
     ),
 }
 

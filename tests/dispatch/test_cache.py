@@ -8,6 +8,7 @@ import torch
 from tests.support.steps import batch, mlp, step_of
 from torch_jax import config
 from torch_jax.dispatch.ladder import KERNELS_BY_OP
+from torch_jax.eager import kernel
 
 
 def _entries() -> int:
@@ -49,17 +50,21 @@ def test_a_changed_setting_is_never_stale():
         config.set("check_indices", before)
 
 
-def test_old_entries_are_dropped():
-    torch.jax.init()
-    kernel = KERNELS_BY_OP[torch.ops.aten.neg.default]
-    kernel.cache.clear()
-    kernel.hot.clear()
+def test_one_bound_over_all_entries(monkeypatch):
+    """What is in constant use stays; of the rest, what was not called for the longest time goes."""
+    x = torch.ones(2, device="jax")
     before = config.get("cache_size")
-    config.set("cache_size", 3)
+    config.set("cache_size", 12)
+    compiled = []
+    monkeypatch.setattr(kernel, "compile_listeners", [compiled.append])
     try:
-        for n in range(1, 8):
-            assert torch.neg(torch.ones(n, device="jax")).sum().item() == -n
-        assert len(kernel.cache) == 3 and len(kernel.hot) == 3
+        for n in range(1, 60):
+            y = torch.full((n,), 2.0, device="jax")
+            assert (torch.neg(y) * 3).sum().item() == -6 * n
+            assert torch.tanh(x).shape == (2,)
+            assert _entries() <= 12
+        assert compiled.count(torch.ops.aten.tanh.default) == 1
+        assert compiled.count(torch.ops.aten.neg.default) == 59
         assert torch.neg(torch.ones(1, device="jax")).item() == -1
     finally:
         config.set("cache_size", before)

@@ -295,7 +295,7 @@ def test_out_of_memory_is_said_and_tensors_stay_intact():
     x = torch.ones(3, device="jax")
     with pytest.raises(torch.OutOfMemoryError, match="out of memory in aten"):
         torch.zeros(1 << 45, device="jax").sum().item()
-    with pytest.raises(torch.OutOfMemoryError, match="out of memory while"):
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         x.expand(1 << 45, 3).contiguous().sum().item()
     assert x.tolist() == [1.0, 1.0, 1.0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,49 @@ def dynamo_stance(stance: str) -> Any:
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance(stance)
+
+
+def spare_imports() -> None:
+    """Let PyTorch's meta functions run without importing Dynamo, which takes most of a second.
+
+    Many are wrapped so that Dynamo does not trace them, and their first call imports it to ask
+    how. Until somebody else has imported it, there is nothing that could trace them.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    tables = getattr(torch._decomp, "global_decomposition_table", {})
+    seen: set[int] = set()
+    for table in tables.values():
+        for function in table.values():
+            while inspect.isfunction(function) and id(function) not in seen:
+                seen.add(id(function))
+                inside = _decorated(function)
+                if function.__code__ is _DISABLED and inside is not None:
+                    _defer(function, inside)
+                function = inside
+
+
+def _decorated(function: Any) -> Any:
+    """The function that a decorator of PyTorch's calls, which it names ``fn``."""
+    names = function.__code__.co_freevars
+    return function.__closure__[names.index("fn")].cell_contents if "fn" in names else None
+
+
+# the code of what torch._compile._disable_dynamo makes of a function
+_DISABLED = getattr(torch._disable_dynamo(lambda: None), "__code__", None)
+
+
+def _defer(disabled: Any, function: Any) -> None:
+    """Have the wrapper ``disabled`` call its function as it is, until Dynamo is there."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        function.__dynamo_disable = None  # the wrapper asks Dynamo now
+        return disabled(*args, **kwargs)
+
+    if getattr(function, "__dynamo_disable", None) is None:
+        function.__dynamo_disable = call
 
 
 def guard_graph(module: str, function: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import sys
 import time
@@ -16,6 +15,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from torch_jax import config
+from torch_jax.compiler import options
+from torch_jax.core import progress
 from torch_jax.core.x64 import x64
 
 
@@ -96,23 +97,13 @@ def _compile(lowered: Any) -> tuple[Any, bool]:
     key = hashlib.sha256(lowered.as_text().encode()).digest()
     found = _executables.pop(key, None)
     reused = found is not None
-    _executables[key] = found if reused else lowered.compile(compiler_options())
+    if not reused:
+        with progress.program("a function under torch_jax.jit"):
+            found = lowered.compile(options.whole())
+    _executables[key] = found
     while len(_executables) > config.get("jit_executables"):
         _executables.popitem(last=False)
     return _executables[key], reused
-
-
-@functools.cache
-def compiler_options() -> Any:
-    """XLA's scheduler for concurrency costs a training step 5 to 15 % on CPUs with few cores."""
-    if jax.default_backend() != "cpu":
-        return None
-    options: dict[str, Any] = {"xla_cpu_enable_concurrency_optimized_scheduler": False}
-    try:
-        jax.jit(lambda: 0).lower().compile(options)
-    except Exception:  # this release of XLA has no such option
-        return None
-    return options
 
 
 def clear_executables() -> None:

@@ -99,7 +99,8 @@ def _first(rungs: list[tuple[str, Callable[[Any], Call | None]]], op: Any) -> Se
 
 def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
     """The kernel that runs ``lowering`` for the overload ``op``, a variant of ``functional``."""
-    kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes), functional)
+    given = lowering.static, lowering.writes, lowering.integers
+    kernel = Kernel(op, lowering, signature(op, *given), functional)
     KERNELS_BY_OP[op] = kernel
     return kernel
 

@@ -69,6 +69,8 @@ def _own_operators() -> Any:
     library.impl("write_", ladder.served(torch.ops.torch_jax.write_.default).call, "PrivateUse1")
     for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
         library.impl("write_", torch.library.fallthrough_kernel, key)
+    library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
+    library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
     library.define(call_jax.SCHEMA)
     torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)
     call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.LOWERING)

@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from torch_jax._private import pytorch
@@ -19,10 +21,11 @@ from torch_jax.core import errors, policies
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
-from torch_jax.ops import promotion
 
 _META = pytorch.META_KEYS
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
+
+_SMALL = 1 << 16  # bytes: zeros that are copied from the host, where XLA would compile a program
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
@@ -87,9 +90,12 @@ def empty_strided(
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     policies.note_doubles((dtype,), "a new tensor on device 'jax'")
+    twin = dtypes.to_jax(dtype)
     try:
         with x64():
-            return jnp.zeros(shape, dtypes.to_jax(dtype))
+            if math.prod(shape) * twin.itemsize <= _SMALL and transfer.is_host_made():
+                return jax.device_put(np.zeros(shape, twin))
+            return jnp.zeros(shape, twin)
     except RuntimeError as error:
         raise errors.translate(error, f"while making {dtype}{list(shape)}") from error
 
@@ -162,18 +168,20 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
     stride = self.stride() if stride is None else stride
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
-        return wrap(_astype(transfer.value_of(self), dtype), dtype)
-    array = _astype(transfer.value_of(self.permute(order)), dtype)
-    return storage.wrap_strided(array, self.shape, stride)
+        return wrap(_value(self, dtype), dtype)
+    return storage.wrap_strided(_value(self.permute(order), dtype), self.shape, stride)
 
 
-def _astype(array, dtype: torch.dtype):
-    twin = dtypes.to_jax(dtype)
-    if array.dtype == twin:
-        return array
+def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
+    """The value of a tensor in a dtype, as an array: its own where nothing has to be done."""
+    memory = storage.memory_of(tensor)
+    lazy = tensor.is_conj() or tensor.is_neg()
+    if dtype == tensor.dtype and (lazy or storage.is_whole(tensor, memory)):
+        return transfer.value_of(tensor)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
-    with x64():
-        return promotion.convert(array, twin)
+    if lazy:
+        tensor = wrap(transfer.value_of(tensor), tensor.dtype)
+    return storage.memory_of(torch.ops.torch_jax.copy(tensor, dtype))
 
 
 @kernel("clone")
@@ -194,11 +202,10 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         return self
     if not is_jax(source):
         source = transfer.to_device(source)
-    target = self.untyped_storage()
-    value = transfer.value_of(source)
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
         if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
-            target.array = value
+            target: Any = self.untyped_storage()
+            target.array = _value(source, self.dtype)
             return self
     if self.is_conj():
         source = source.conj()

@@ -6,7 +6,9 @@ through the views, and gives the new memories and the new arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,19 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax.compiler import tiers
+from torch_jax.compiler.tiers import Tiered, Untraced
 from torch_jax.core import policies
+from torch_jax.core.active import ACTIVE
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
     DTYPE,
     GENERATOR,
+    INTEGERS,
     NUMBER,
     NUMBERS,
     TENSOR,
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, geometry, storage
+from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.registry import InOrder, Lowering
@@ -38,15 +44,21 @@ class Value(NamedTuple):
     value: Any
 
 
-class Entry(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class Entry:
     """A compiled call."""
 
-    run: Callable[..., Any]
+    run: Tiered | Untraced
     outputs: list[Any]  # Output, Value, None (no tensor) or a list of them; filled by the trace
     slots: tuple[int, ...]  # the memories that are written, in the order of the arrays returned
     concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
     simple: bool  # one new tensor comes out, and nothing else happens
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
+    uses: int = 0  # calls by the slow path since entries were last dropped
+    fresh: bool = True  # compiled since then
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 def wrap_output(spec: Any, arrays: list[Any]) -> Any:
@@ -69,6 +81,8 @@ class _View(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     dtype: np.dtype
+    starts: int | None = None  # the slot of where it begins, if that is an input
+    window: geometry.Lens = ()  # the lens, where it is known before the trace
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,14 +94,16 @@ class _View(NamedTuple):
         """As an array's, for predicates over arguments."""
         return len(self.size)
 
-    def lens(self, memory: Any) -> geometry.Lens:
+    def lens(self, memories: list[Any]) -> geometry.Lens:
+        if self.window:
+            return windows.at(self.window, None if self.starts is None else memories[self.starts])
+        memory = memories[self.slot]
         return geometry.view(
             memory.shape, memory.dtype, self.size, self.stride, self.offset, self.dtype
         )
 
     def read(self, memories: list[Any]) -> jax.Array:
-        memory = memories[self.slot]
-        return geometry.read(jnp.asarray(memory), self.lens(memory))
+        return geometry.read(jnp.asarray(memories[self.slot]), self.lens(memories))
 
     def refuse_repetition(self) -> None:
         """Raise where elements share memory, so that a write would be ambiguous."""
@@ -99,9 +115,8 @@ class _View(NamedTuple):
             )
 
     def write(self, memories: list[Any], value: jax.Array) -> None:
-        memory = memories[self.slot]
         value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
-        memories[self.slot] = geometry.write(memory, self.lens(memory), value)
+        memories[self.slot] = geometry.write(memories[self.slot], self.lens(memories), value)
 
 
 class _Number(NamedTuple):
@@ -119,9 +134,14 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
             return _Number(_slot(slots, next(count)))
         if value is None:
             return None
+        if kind == INTEGERS and ACTIVE.tracer is None:
+            return _Number(_slot(slots, next(count)))
         if kind in (TENSOR, NUMBER):
             slot = _slot(slots, next(count))
-            return _view(slot, value) if isinstance(value, torch.Tensor) else _Number(slot)
+            if not isinstance(value, torch.Tensor):
+                return _Number(slot)
+            view, moves = _view(slot, value)
+            return view._replace(starts=_slot(slots, next(count))) if moves else view
         if kind in (TENSORS, NUMBERS):
             inner = TENSOR if kind == TENSORS else NUMBER
             return [place(inner, item) for item in value]
@@ -142,11 +162,18 @@ def _slot(slots: tuple[int, ...] | None, index: int) -> int:
     return index if slots is None else slots[index] if index < len(slots) else index
 
 
-def _view(slot: int, tensor: torch.Tensor) -> _View:
-    stride, offset = tensor.stride(), int(tensor.storage_offset())
+def _view(slot: int, tensor: torch.Tensor) -> tuple[_View, bool]:
+    """Where a tensor is read, and whether the place where it begins is an input of its own."""
+    size, stride, dtype = tuple(tensor.shape), tensor.stride(), dtypes.to_jax(tensor.dtype)
     if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
-        stride, offset = geometry.row_major(tensor.shape), 0
-    return _View(slot, tuple(tensor.shape), stride, offset, dtypes.to_jax(tensor.dtype))
+        return _View(slot, size, geometry.row_major(size), 0, dtype), False
+    view = _View(slot, size, stride, int(tensor.storage_offset()), dtype)
+    memory = storage.memory_of(tensor)
+    whole = size == memory.shape and tensor.is_contiguous() and not view.offset
+    if whole or ACTIVE.tracer is not None:
+        return view, False
+    place = windows.place(memory.shape, memory.dtype, size, stride, view.offset, dtype)
+    return view._replace(window=place.lens), place.starts is not None
 
 
 def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred) -> Entry:
@@ -168,10 +195,13 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
+    elements = _elements(args, kwargs, inferred)
+    values_of = _reader(placed, elements, lowering.numpy) if concrete else _in_trace
 
     def run(*given):
         memories = list(given)
-        call = {name: _fill(value, memories) for name, value in placed.items()}
+        values = values_of(memories)
+        call = {name: _fill(value, values) for name, value in placed.items()}
         call |= contiguous | strides
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
@@ -197,22 +227,81 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 
-    function = run if concrete else jax.jit(run)
+    function = Untraced(run) if concrete else Tiered(run, elements)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
+
+
+def _elements(*values: Any) -> int:
+    """How many elements the tensors have that are read, written and made."""
+    count = 0
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            count += value.numel()
+        elif isinstance(value, Output):
+            count += math.prod(value.size)
+        elif isinstance(value, list | tuple):
+            count += _elements(*value)
+        elif isinstance(value, dict):
+            count += _elements(*value.values())
+    return count
 
 
 def _views(placed: Any) -> list[_View]:
     return [placed] if isinstance(placed, _View) else [v for v in placed if v is not None]
 
 
-def _fill(placed: Any, memories: list[Any]) -> Any:
+class _Values(NamedTuple):
+    """What arguments are filled with: the memories, and how a view's value comes of them."""
+
+    memories: list[Any]
+    read: Callable[[_View], Any]
+
+
+def _in_trace(memories: list[Any]) -> _Values:
+    return _Values(memories, lambda view: view.read(memories))
+
+
+def _reader(placed: dict[str, Any], elements: int, numpy: bool) -> Callable[[list[Any]], _Values]:
+    """For a function that runs outside ``jax.jit``: views are read by one compiled program.
+
+    With ``numpy`` they arrive as NumPy's arrays where JAX computes on the CPU; then nothing is
+    compiled whose shape hangs on values.
+    """
+    views = [v for v in _leaves(placed.values()) if isinstance(v, _View)]
+    convert = np.asarray if numpy and policies.on_cpu() else jnp.asarray
+
+    def read(*memories):
+        return [view.read(list(memories)) for view in views]
+
+    program = Tiered(read, elements)
+
+    def values_of(memories: list[Any]) -> _Values:
+        whole = all(not view.lens(memories) for view in views)
+        arrays = [memories[view.slot] for view in views] if whole else None
+        if arrays is None:
+            arrays = tiers.here(program)(*memories)
+        values = {view: convert(a) for view, a in zip(views, arrays, strict=True)}
+        return _Values(memories, values.__getitem__)
+
+    return values_of
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _fill(placed: Any, values: _Values) -> Any:
     """An argument's value, out of the memories."""
     if isinstance(placed, _View):
-        return placed.read(memories)
+        return values.read(placed)
     if isinstance(placed, _Number):
-        return memories[placed.slot]
+        return values.memories[placed.slot]
     if isinstance(placed, list):
-        return [_fill(item, memories) for item in placed]
+        return [_fill(item, values) for item in placed]
     return placed
 
 
@@ -270,7 +359,7 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     if not hasattr(result, "dtype"):
         return Value(result)
     if spec is None:
-        arrays.append(result)
+        arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))
     if tuple(result.shape) != spec.size:
@@ -278,8 +367,15 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     result = promotion.convert(result, dtypes.to_jax(spec.dtype))
     if spec.stride is not None and result.size:
         result = result.transpose(geometry.memory_order(spec.size, spec.stride))
-    arrays.append(result)
+    arrays.append(_on_device(result))
     return spec
+
+
+def _on_device(result: Any) -> jax.Array:
+    """A result that was computed by NumPy as a device array; others as they are."""
+    return (
+        result if isinstance(result, jax.Array) else jax.device_put(np.asarray(result, order="C"))
+    )
 
 
 def _in_order(result: InOrder, spec: Output | None) -> Output:

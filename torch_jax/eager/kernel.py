@@ -1,14 +1,18 @@
 """The eager executor: one cached ``jax.jit`` call per operator.
 
 A call collects the memories behind its tensors and a key of all that is static – shapes, dtypes,
-geometry, static arguments – and looks up the compiled entry. The entry reads each view out of its
+geometry, static arguments – and looks up the compiled entry. Numbers are inputs, and so is where a
+view begins in its memory: all rows of a matrix are one key. The entry reads each view out of its
 memory, runs the lowering, and gives new arrays: one for each new tensor, and one for each storage
 it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments (so that
 errors are PyTorch's) and tells shapes, strides and dtypes of the outputs.
+
+Within a trace of ``jit`` or of a graph, offsets and integers are constants of the program.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,22 +23,24 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.core import errors, log, numbers, policies, tracers
+from torch_jax.compiler import tiers
+from torch_jax.core import errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import variants
+from torch_jax.eager import bound, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
     DROP,
     GENERATOR,
+    INTEGERS,
     NUMBER,
     NUMBERS,
     TENSOR,
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators
+from torch_jax.memory import dtypes, generators, windows
 from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.ops.registry import Lowering
 
@@ -56,7 +62,7 @@ class Kernel:
         self.op, self.lowering, self.signature = op, lowering, sig
         self.by_name = sig.by_name
         self.cache: dict[tuple, Entry] = {}
-        self.hot: dict[tuple, tuple[Callable[..., Any], tuple[int, ...], torch.dtype]] = {}
+        self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype]] = {}
         self.call = self._make_call()
 
     def _make_call(self) -> Callable[..., Any]:
@@ -97,7 +103,7 @@ class Kernel:
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
-            if found is None:
+            if found is None or ACTIVE.tracer is not None:
                 try:
                     return self._first(signature, memories, args, kwargs)
                 except tracers.TracedElsewhere as error:
@@ -109,6 +115,8 @@ class Kernel:
             try:
                 array = run(*memories)
             except Exception as error:
+                if not jax_core.is_outside_traces():  # a trace of the user's, not one of ours
+                    return self._first(signature, memories, args, kwargs)
                 if tracers.is_traced_elsewhere(memories):
                     return self._again(error, args, kwargs)
                 raise self._told(error, args, kwargs) from error
@@ -125,20 +133,24 @@ class Kernel:
         entry = self.cache.get(signature)
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-        arrays = self._run(entry, signature, memories, args, kwargs)
+            with progress.operator():
+                arrays = self._run(entry, signature, memories, args, kwargs)
+        else:
+            arrays = self._run(entry, signature, memories, args, kwargs)
         if not entry.simple:
             return self._finish(entry, arrays, args, kwargs, [], None)
         output = entry.outputs[0]
-        if isinstance(output, Output) and output.stride is None:
-            self.hot[signature] = entry.run, output.size, output.dtype
+        if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
+            self.hot[signature] = entry.run.call, output.size, output.dtype
         return wrap_output(output, [arrays])
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
+        entry.uses += 1
         try:
             with x64():
-                return entry.run(*memories)
+                return tiers.here(entry.run)(*memories)
         except Exception as error:
-            self.cache.pop(signature, None)
+            self._forget(signature)
             if tracers.is_traced_elsewhere(memories):
                 raise tracers.TracedElsewhere from error
             raise self._told(error, args, kwargs) from error
@@ -230,13 +242,16 @@ class Kernel:
                 memory, storage = self._memory(value)
                 memories.append(memory)
                 storages.append(storage)
-                key += value.shape, value.dtype
-                if not (
-                    value.shape == memory.shape
-                    and value.is_contiguous()
-                    and not value.storage_offset()
+                shape = value.shape
+                key += shape, value.dtype
+                if storage is None or (
+                    shape == memory.shape and value.is_contiguous() and not value.storage_offset()
                 ):
-                    key += value.stride(), value.storage_offset()
+                    return
+                starts = _place(value, memory, key)
+                if starts is not None:
+                    memories.append(starts)
+                    storages.append(None)
             else:
                 key.append(type(value))
                 memories.append(_number(value))
@@ -248,6 +263,10 @@ class Kernel:
                 self._collect(inner, item, key, memories, storages)
         elif kind == GENERATOR:
             memories.append(generators.draw(value))
+            storages.append(None)
+        elif kind == INTEGERS and ACTIVE.tracer is None:
+            key.append(type(value))
+            memories.append(np.asarray(value, np.int64) if type(value) is list else _number(value))
             storages.append(None)
         else:
             if isinstance(value, torch.SymFloat):  # jit traces the number: a guard pins its value
@@ -282,12 +301,14 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
-        if len(self.cache) >= config.get("cache_size"):
-            oldest = next(iter(self.cache))
-            self.cache.pop(oldest)
-            self.hot.pop(oldest, None)
+        entry.run.promoted = functools.partial(_drop, self.hot, key)
         self.cache[key] = entry
+        bound.added(self, config.get("cache_size"))
         return entry
+
+    def _forget(self, key: tuple) -> None:
+        self.cache.pop(key, None)
+        self.hot.pop(key, None)
 
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:
@@ -349,6 +370,10 @@ class Kernel:
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
 
+def _drop(hot: dict[tuple, Any], key: tuple) -> None:
+    hot.pop(key, None)
+
+
 def _unary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool) -> Callable:
     """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
@@ -397,14 +422,30 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
         other_shape = b.shape
         if other_shape == other.shape and b.is_contiguous() and not b.storage_offset():
             key = (_default_dtype(), shape, a.dtype, other_shape, b.dtype)
-        else:
-            key = (
-                _default_dtype(), shape, a.dtype,
-                other_shape, b.dtype, b.stride(), b.storage_offset(),
-            )  # fmt: skip
-        return launch(key, (memory, other), args, kwargs)
+            return launch(key, (memory, other), args, kwargs)
+        parts = [_default_dtype(), shape, a.dtype, other_shape, b.dtype]
+        starts = _place(b, other, parts)
+        memories = (memory, other) if starts is None else (memory, other, starts)
+        return launch(tuple(parts), memories, args, kwargs)
 
     return binary
+
+
+def _place(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
+    """Add how a view lies in its memory to the key; returns where it begins, if that is an input.
+
+    In a program that is being traced, the offset is one of its constants.
+    """
+    offset: Any = tensor.storage_offset()
+    shape, stride = tensor.shape, tensor.stride()
+    if ACTIVE.tracer is not None:
+        key += stride, offset
+        return None
+    place = windows.place(
+        memory.shape, memory.dtype, shape, stride, offset, dtypes.TO_JAX[tensor.dtype]
+    )
+    key.append(place.number)
+    return None if place.starts is None else place.given()
 
 
 def _sees_conj(op: Any) -> bool:

@@ -6,11 +6,13 @@ computes nothing. It happens once per compiled entry, not per call.
 
 from __future__ import annotations
 
+import functools
 import traceback
 from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax._private import dynamo
 from torch_jax.memory import geometry
 
 
@@ -24,6 +26,7 @@ class Output(NamedTuple):
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     """Outputs by PyTorch's meta function, which also raises PyTorch's errors; None without one."""
+    _spare_imports()
     given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
     if any(a.name == "device" for a in op._schema.arguments):
         given["device"] = torch.device("meta")
@@ -40,6 +43,9 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
+
+
+_spare_imports = functools.cache(dynamo.spare_imports)
 
 
 def _from_python(error: Exception) -> bool:

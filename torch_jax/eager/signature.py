@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-TENSOR, TENSORS, NUMBER, NUMBERS, STATIC, DTYPE, DROP, GENERATOR = range(8)
+TENSOR, TENSORS, NUMBER, NUMBERS, STATIC, DTYPE, DROP, GENERATOR, INTEGERS = range(9)
 
 _KINDS = {
     "Tensor": TENSOR,
@@ -33,8 +33,10 @@ class Signature(NamedTuple):
     returns: tuple[str | None, ...]
 
 
-def kind_of(argument: Any, static: frozenset[str]) -> int:
+def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str] = frozenset()) -> int:
     """How an argument of a schema reaches a lowering."""
+    if argument.name in integers:
+        return INTEGERS
     if argument.name in ("pin_memory", "non_blocking"):
         return DROP
     text = str(argument.real_type)
@@ -44,7 +46,12 @@ def kind_of(argument: Any, static: frozenset[str]) -> int:
     return STATIC if kind in (NUMBER, NUMBERS) and argument.name in static else kind
 
 
-def signature(op: Any, static: frozenset[str], extra_writes: tuple[str, ...] = ()) -> Signature:
+def signature(
+    op: Any,
+    static: frozenset[str],
+    extra_writes: tuple[str, ...] = (),
+    integers: frozenset[str] = frozenset(),
+) -> Signature:
     """Read the schema of the overload ``op``.
 
     ``returns`` names, for each return, the argument it aliases, or None for a new tensor.
@@ -60,7 +67,7 @@ def signature(op: Any, static: frozenset[str], extra_writes: tuple[str, ...] = (
         written.get(next(iter(r.alias_info.before_set), "")) if r.alias_info else None
         for r in schema.returns
     )
-    kinds = {a.name: kind_of(a, static) for a in arguments}
+    kinds = {a.name: kind_of(a, static, integers) for a in arguments}
     return Signature(
         names=tuple(a.name for a in arguments),
         positional=tuple(kinds[a.name] for a in arguments if not a.kwarg_only),

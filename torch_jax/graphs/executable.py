@@ -23,8 +23,9 @@ from torch import fx
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
+from torch_jax.compiler import options as xla_options
 from torch_jax.compiler import program
-from torch_jax.core import errors, policies, tracers
+from torch_jax.core import errors, policies, progress, tracers
 from torch_jax.core.log import LOGGER
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
@@ -99,7 +100,7 @@ class Executable:
         options: dict[str, Any] | None = None,
     ):
         self.graph, self.name = graph, name
-        self.options = (program.compiler_options() or {}) | (options or {})
+        self.options = xla_options.whole() | (options or {})
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
         self._donated = [
@@ -180,7 +181,7 @@ class Executable:
         start = time.perf_counter()
         compiled = self._make(given)
         words = generators.words(*generators.default_generator.where())
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), progress.program(self.name):
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             arrays = self._launch(compiled, words, memories)
         generators.default_generator.advance(compiled.steps)

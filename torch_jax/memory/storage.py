@@ -18,7 +18,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry
+from torch_jax.memory import dtypes, geometry, windows
 
 
 def is_jax_storage(storage: Any) -> bool:
@@ -110,9 +110,9 @@ def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
     )
 
 
-def lens_of(tensor: torch.Tensor, memory: jax.Array) -> geometry.Lens:
-    """The lens through which ``tensor`` sees ``memory``."""
-    return geometry.view(
+def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
+    """Where ``tensor`` lies in ``memory``."""
+    return windows.place(
         memory.shape,
         memory.dtype,
         tuple(tensor.shape),

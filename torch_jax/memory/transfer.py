@@ -14,10 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax._private import jax_core
+from torch_jax.compiler import options
 from torch_jax.core import errors, forks, policies, tracers
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry
-from torch_jax.memory.storage import is_jax, is_whole, lens_of, memory_of, wrap, wrap_strided
+from torch_jax.memory import dtypes, geometry, windows
+from torch_jax.memory.storage import is_jax, is_whole, memory_of, place_of, wrap, wrap_strided
+
+_SMALL = 1 << 16  # elements of a view whose reading is compiled quickly, not well
 
 
 def array_of(tensor: torch.Tensor) -> jax.Array:
@@ -31,11 +36,24 @@ def array_of(tensor: torch.Tensor) -> jax.Array:
         return jax.device_put(np.array(dtypes.numpy_of(tensor.contiguous())))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _read(memory: jax.Array, lens: geometry.Lens, conj: bool, neg: bool) -> jax.Array:
-    value = geometry.read(memory, lens)
+def is_host_made() -> bool:
+    """Whether small new arrays may be made on the host: not within a trace, where they would be
+    constants of the program."""
+    return ACTIVE.tracer is None and jax_core.is_outside_traces()
+
+
+def _read(memory: jax.Array, starts: Any, lens: geometry.Lens, conj: bool, neg: bool) -> jax.Array:
+    value = geometry.read(memory, windows.at(lens, starts))
     value = jnp.conj(value) if conj else value
     return -value if neg else value
+
+
+_plain_read = jax.jit(_read, static_argnums=(2, 3, 4))
+
+
+@functools.cache
+def _fast_read() -> Any:
+    return jax.jit(_read, static_argnums=(2, 3, 4), compiler_options=options.fast())
 
 
 def value_of(tensor: torch.Tensor) -> jax.Array:
@@ -48,9 +66,12 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
     conj, neg = tensor.is_conj(), tensor.is_neg()
     if not conj and not neg and is_whole(tensor, memory):
         return memory
+    place = place_of(tensor, memory)
+    small = tensor.numel() <= _SMALL and is_host_made()
     try:
         with x64():
-            return _read(memory, lens_of(tensor, memory), conj, neg)
+            read = _fast_read() if small else _plain_read
+            return read(memory, place.starts, place.lens, conj, neg)
     except RuntimeError as error:
         raise errors.translate(error, f"while copying {errors.describe(tensor)}") from error
 

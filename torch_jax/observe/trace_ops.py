@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, log, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
 from torch_jax.eager import kernel
@@ -117,6 +117,7 @@ class CallTree:
         # PyTorch imports modules at the first call under a mode: not part of that call's time
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
+        self._loops = set(log.loops())  # lines that are known to go on compiling
         kernel.compile_listeners.append(self._heard_of)
         ACTIVE.call_trees = (*ACTIVE.call_trees, self)
         for mode in self._modes:
@@ -129,6 +130,9 @@ class CallTree:
         ACTIVE.call_trees = tuple(trace for trace in ACTIVE.call_trees if trace is not self)
         kernel.compile_listeners.remove(self._heard_of)
         self._flush()
+        for text in log.loops():
+            if text not in self._loops:
+                self._print(text)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class CallTree:
         for call in pending:
             self._print(call)
 
-    def _print(self, call: Call) -> None:
+    def _print(self, call: Call | str) -> None:
         if self._file is not None:
             file = sys.stdout if self._file is _STDOUT else self._file
             file.write(f"{call}\n")

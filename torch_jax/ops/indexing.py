@@ -26,16 +26,14 @@ def is_mask(index) -> bool:
 def compress(x, mask):
     """The elements of a concrete ``x`` (its leading axis) where a concrete vector ``mask`` holds.
 
-    NumPy does it where memory is the host's: there JAX would compile again for each count.
+    Arrays of NumPy, which come where memory is the host's, are not compiled for each new count.
     """
-    if jax.default_backend() == "cpu":
-        return jnp.asarray(np.asarray(x)[np.asarray(mask)])
-    return jnp.asarray(x)[np.flatnonzero(np.asarray(mask))]
+    return x[np.flatnonzero(np.asarray(mask))]
 
 
-def positions_of(mask) -> list[jax.Array]:
+def positions_of(mask) -> tuple[np.ndarray, ...]:
     """One int64 vector per dimension of a concrete mask: where it holds, in row-major order."""
-    return [jnp.asarray(i, jnp.int64) for i in np.nonzero(np.asarray(mask))]
+    return np.nonzero(np.asarray(mask))
 
 
 def _expand_masks(self, indices) -> tuple:
@@ -75,7 +73,7 @@ def bounds(index, size: int, dim: int, wrap: bool = False):
 
     With ``wrap``, negative numbers count from the end.
     """
-    ok = jnp.all((index >= (-size if wrap else 0)) & (index < size))
+    ok = ((index >= (-size if wrap else 0)) & (index < size)).all()
     return ok, f"index is out of bounds for dimension {dim} with size {size}"
 
 
@@ -132,12 +130,15 @@ def write(x, at: tuple, values, method: str = "set"):
     "_unsafe_index.Tensor",
     host=("indices",),
     concrete=_has_mask,
+    numpy=True,
     meta=_knows_masks,
     meta_error=IndexError,
     check=check_indices,
 )
 def index(self, indices):
     """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
+    if isinstance(self, np.ndarray):
+        return self[_expand_masks(self, indices)]
     return self.at[_expand_masks(self, indices)].get(mode="fill")
 
 
@@ -195,6 +196,7 @@ def _check_put(self, indices, values):
     "_unsafe_index_put",
     host=("indices",),
     concrete=_needs_positions,
+    numpy=True,
     meta=_knows_masks,
     check=_check_put,
 )
@@ -206,7 +208,19 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
     if _one_mask(indices):
         mask, values = _masked_values(self, indices, values)
         return jnp.where(mask, jnp.add(self, values) if accumulate else values, self)
-    return write(self, _expand_masks(self, indices), values, "add" if accumulate else "set")
+    at = _expand_masks(self, indices)
+    if isinstance(self, np.ndarray):
+        return _write_on_host(self, at, values, accumulate)
+    return write(self, at, values, "add" if accumulate else "set")
+
+
+def _write_on_host(x: np.ndarray, at: tuple, values: np.ndarray, accumulate: bool) -> np.ndarray:
+    result = x.copy()
+    if accumulate:
+        np.add.at(result, at, values)
+    else:
+        result[at] = values
+    return result
 
 
 # ---- one dimension
@@ -274,11 +288,12 @@ def put(self, index, source, accumulate=False):
 # ---- masks
 
 
-@op("masked_select", concrete=True, meta=False)
+@op("masked_select", concrete=True, meta=False, numpy=True)
 def masked_select(self, mask):
     """The elements where the mask holds, as a vector; both are broadcast."""
+    numpy = np if isinstance(self, np.ndarray) else jnp
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
-    return compress(*(jnp.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
+    return compress(*(numpy.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
 
 
 def _check_source(mask, source, self):
@@ -310,10 +325,10 @@ def masked_scatter_backward(grad_output, mask, sizes):
     return flat.reshape(sizes)
 
 
-@op("nonzero", concrete=True, meta=False)
+@op("nonzero", concrete=True, meta=False, numpy=True)
 def nonzero(self):
-    """``jnp.argwhere``, a column for each dimension laid out in one piece."""
-    return column_major(jnp.asarray(np.argwhere(np.asarray(self)), jnp.int64))
+    """``np.argwhere``, a column for each dimension laid out in one piece."""
+    return column_major(np.argwhere(np.asarray(self)))
 
 
 @op("nonzero_static", meta=False)  # whose strides are not those of the CPU

@@ -6,8 +6,9 @@ names of the ATen schema. How its arguments arrive:
 - ``Tensor`` as an array, ``Tensor[]`` as a list of arrays, an absent optional as ``None``;
 - ``Scalar`` and ``float`` as a traced number (weakly typed, so that another learning rate does not
   compile again) – name it in ``static`` to get the Python number;
-- ``int``, ``int[]``, ``bool``, ``str`` as Python values (lists as tuples); ``ScalarType`` as a
-  NumPy dtype; ``layout``, ``device``, ``pin_memory``, ``memory_format`` are not passed at all;
+- ``int``, ``int[]``, ``bool``, ``str`` as Python values (lists as tuples; see ``integers=``);
+  ``ScalarType`` as a NumPy dtype; ``layout``, ``device``, ``pin_memory``, ``memory_format`` are
+  not passed at all;
 - ``Generator`` as ``key``, a JAX PRNG key (see ``random=``).
 
 What it returns is cast to the dtypes PyTorch's own meta function gives, and its shapes must be
@@ -28,6 +29,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from torch_jax.ops import promotion
 
@@ -60,6 +62,11 @@ class Lowering(NamedTuple):
       channels_last: names of tensor arguments of which one in channels_last strides makes the
         outputs so too (PyTorch's meta functions do not say so for convolutions).
       uniform: writes one value everywhere, so that elements it writes may share memory.
+      integers: names of ``int`` and ``int[]`` arguments that arrive as traced integers and vectors
+        in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
+        trace). The shapes of the results must not hang on them, nor what the meta function checks.
+      numpy: where the function runs outside ``jit`` and JAX computes on the CPU, it is given
+        NumPy's arrays and may return such, so that no shape that hangs on values is compiled.
     """
 
     name: str
@@ -76,6 +83,8 @@ class Lowering(NamedTuple):
     channels_last: tuple[str, ...] = ()
     meta_error: type[Exception] = RuntimeError
     uniform: bool = False
+    integers: frozenset[str] = frozenset()
+    numpy: bool = False
 
 
 TABLE: dict[str, Lowering] = {}
@@ -89,11 +98,11 @@ class InOrder(NamedTuple):
       order: its dimensions from the one with the largest stride to that with the smallest.
     """
 
-    value: jax.Array
+    value: jax.Array | np.ndarray
     order: tuple[int, ...]
 
 
-def column_major(x: jax.Array) -> InOrder:
+def column_major(x: jax.Array | np.ndarray) -> InOrder:
     """A stack of matrices laid out as LAPACK does."""
     last = x.ndim - 1
     return InOrder(x, (*range(last - 1), last, last - 1))
@@ -105,13 +114,15 @@ def lowering(
     *,
     static: tuple[str, ...] = (),
     host: tuple[str, ...] = (),
+    integers: tuple[str, ...] = (),
     refuses: str = "",
     **options: Any,
 ) -> Lowering:
     """A lowering of ``aten.<name>``, which is not in the table; for the options see :func:`op`."""
     if refuses:
         function = _refusing(function, name.partition(".")[0], refuses)
-    return Lowering(name, function, frozenset(static), host=frozenset(host), **options)
+    sets: dict[str, Any] = {"host": frozenset(host), "integers": frozenset(integers)}
+    return Lowering(name, function, frozenset(static), **sets, **options)
 
 
 def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -46,16 +46,14 @@ def flip(self, dims):
     return jnp.flip(self, dims) if self.ndim else self
 
 
-@op("roll")
+@op("roll", integers=("shifts",))
 def roll(self, shifts, dims=()):
     """Without dims the flattened tensor is rolled."""
     if self.size == 0:
         return self
-    return (
-        jnp.roll(self, shifts, dims)
-        if dims
-        else jnp.roll(self.reshape(-1), shifts).reshape(self.shape)
-    )
+    if dims:
+        return jnp.roll(self, shifts, dims)
+    return jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
 
 
 @op("repeat")
@@ -64,28 +62,39 @@ def repeat(self, repeats):
     return jnp.tile(self, repeats)
 
 
-@op("repeat_interleave.Tensor", concrete=lambda output_size=None: output_size is None, meta=False)
+@op(
+    "repeat_interleave.Tensor",
+    concrete=lambda output_size=None: output_size is None,
+    meta=False,
+    numpy=True,
+)
 def repeat_interleave(repeats, *, output_size=None):
     """The index of each element, ``repeats`` times; the meta function wants ``output_size``."""
     if output_size is None:
         counts = np.asarray(repeats)
         if counts.size and counts.min() < 0:
             raise RuntimeError("repeats can not be negative")
-        return jnp.asarray(np.repeat(np.arange(counts.size, dtype=counts.dtype), counts))
+        return np.repeat(np.arange(counts.size, dtype=counts.dtype), counts)
     index = lax.iota(repeats.dtype, repeats.size)
     return jnp.repeat(index, repeats, total_repeat_length=output_size)
 
 
-@op("tril")
+@op("tril", integers=("diagonal",))
 def tril(self, diagonal=0):
-    """``jnp.tril`` of a batch of matrices."""
-    return jnp.tril(self, diagonal)
+    """What lies on and below a diagonal, of a batch of matrices."""
+    return jnp.where(_below_diagonal(self, diagonal + 1), self, jnp.zeros((), self.dtype))
 
 
-@op("triu")
+@op("triu", integers=("diagonal",))
 def triu(self, diagonal=0):
-    """``jnp.triu`` of a batch of matrices."""
-    return jnp.triu(self, diagonal)
+    """What lies on and above a diagonal, of a batch of matrices."""
+    return jnp.where(_below_diagonal(self, diagonal), jnp.zeros((), self.dtype), self)
+
+
+def _below_diagonal(x, diagonal):
+    """For the last two dims of ``x``, whether an element lies strictly below a diagonal."""
+    row, column = (lax.broadcasted_iota(jnp.int64, x.shape[-2:], axis) for axis in (0, 1))
+    return column - row < diagonal
 
 
 @op("channel_shuffle")
@@ -147,15 +156,27 @@ def _spread(src, shape, dim: int, start: int, step: int):
     config = [(0, 0, 0)] * len(shape)
     if count == 0:
         return jnp.zeros(shape, src.dtype)
+    if not isinstance(start, int):  # a traced integer: a window of zeros takes the whole
+        reach = 1 + (count - 1) * step
+        zeros = jnp.zeros(shape, src.dtype)
+        part = _spread(src, (*shape[:dim], reach, *shape[dim + 1 :]), dim, 0, step)
+        return lax.dynamic_update_slice_in_dim(zeros, part, start, dim)
     config[dim] = (start, shape[dim] - start - (count - 1) * step - 1, step - 1)
     return lax.pad(src, jnp.zeros((), src.dtype), config)
 
 
-@op("slice_backward")
+@op("slice_backward", integers=("start", "end"))
 def slice_backward(grad_output, input_sizes, dim, start, end, step):
     """The gradient in a slice of zeros."""
-    dim, start, step, _ = _slice(input_sizes, dim, start, end, step)
-    return _spread(grad_output, input_sizes, dim, start, step)
+    dim %= len(input_sizes)
+    return _spread(grad_output, input_sizes, dim, _clipped(start, input_sizes[dim]), step)
+
+
+def _clipped(start, size: int):
+    """Where a slice starts, traced or not; negative numbers count from the end."""
+    if isinstance(start, int):
+        return slice(start, None).indices(size)[0]
+    return jnp.clip(jnp.where(start < 0, start + size, start), 0, size)
 
 
 @op("slice_scatter")
@@ -173,12 +194,12 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     return jnp.where(inside, _spread(src, self.shape, dim, start, step), self)
 
 
-@op("select_backward")
+@op("select_backward", integers=("index",))
 def select_backward(grad_output, input_sizes, dim, index):
     """The gradient in one position of zeros."""
     dim %= len(input_sizes)
     grad = jnp.expand_dims(grad_output, dim)
-    return _spread(grad, input_sizes, dim, index % input_sizes[dim], 1)
+    return _spread(grad, input_sizes, dim, _clipped(index, input_sizes[dim]), 1)
 
 
 @op("select_scatter")

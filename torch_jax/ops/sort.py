@@ -299,12 +299,12 @@ def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
     return _histogram(_points(self), bins, weight, density)
 
 
-@op("bincount", concrete=True, meta=False)
+@op("bincount", concrete=True, meta=False, numpy=True)
 def bincount(self, weights=None, minlength=0):
     """How often each number occurs; sums of weights are float64 unless they are float32."""
     if self.ndim != 1 or category(self.dtype) != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    least, most = (int(f(self)) if self.size else -1 for f in (jnp.min, jnp.max))
+    least, most = (int(f()) if self.size else -1 for f in (self.min, self.max))
     if self.size and least < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:

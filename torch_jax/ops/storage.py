@@ -1,6 +1,13 @@
-"""Writing into storages: the one op that copies need."""
+"""Reading views and writing into storages: what copies need."""
 
+from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import op
+
+
+@op("torch_jax::copy", meta=False)
+def copy(self, dtype):
+    """A copy in a dtype; the executor reads it out of its memory."""
+    return convert(self, dtype)
 
 
 @op("torch_jax::write_", meta=False)

@@ -15,7 +15,7 @@ from torch_jax.ops.sort import sorted_with_positions
 
 
 def _empty():
-    return jnp.zeros(0, jnp.int64)
+    return np.zeros(0, np.int64)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -29,14 +29,26 @@ def _runs(flat, sort: bool):
     return flat, begins, run if order is None else jnp.zeros_like(run).at[order].set(run)
 
 
-def _counts(begins) -> jax.Array:
+def _runs_on_host(flat: np.ndarray, sort: bool):
+    """:func:`_runs` by NumPy, which compiles nothing for each new length."""
+    order = np.argsort(flat, kind="stable") if sort else np.arange(flat.size)
+    flat = flat[order]
+    begins = np.ones(flat.size, bool)
+    begins[1:] = flat[1:] != flat[:-1]
+    inverse = np.empty(flat.size, np.int64)
+    inverse[order] = np.cumsum(begins) - 1
+    return flat, begins, inverse
+
+
+def _counts(begins) -> np.ndarray:
     """The lengths of runs."""
     starts = np.append(np.flatnonzero(np.asarray(begins)), begins.size)
-    return jnp.asarray(np.diff(starts), jnp.int64)
+    return np.diff(starts)
 
 
 def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
-    flat, begins, run = _runs(self.reshape(-1), sort)
+    runs = _runs_on_host if isinstance(self, np.ndarray) else _runs
+    flat, begins, run = runs(self.reshape(-1), sort)
     return (
         compress(flat, begins),
         run.reshape(self.shape) if want_inverse else _empty(),
@@ -44,13 +56,13 @@ def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
     )
 
 
-@op("_unique2", concrete=True, meta=False)
+@op("_unique2", concrete=True, meta=False, numpy=True)
 def _unique2(self, sorted=True, return_inverse=False, return_counts=False):
     """Always sorted. Every NaN is an element of its own."""
     return _unique(self, True, return_inverse, return_counts)
 
 
-@op("_unique", concrete=True, meta=False)
+@op("_unique", concrete=True, meta=False, numpy=True)
 def _unique_pair(self, sorted=True, return_inverse=False):
     """:func:`_unique2` without counts."""
     return _unique(self, True, return_inverse, False)[:2]
@@ -68,27 +80,26 @@ def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bo
     begins[1:] = (ranked[1:] != ranked[:-1]).any(1)
     inverse = np.empty(len(rows), np.int64)
     inverse[order] = np.cumsum(begins) - 1
-    values = jnp.moveaxis(jnp.asarray(x[order][begins]), 0, dim)
     return (
-        values,
-        jnp.asarray(inverse) if want_inverse else _empty(),
+        np.moveaxis(x[order][begins], 0, dim),
+        inverse if want_inverse else _empty(),
         _counts(begins) if want_counts else _empty(),
     )
 
 
-@op("unique_dim", concrete=True, meta=False)
+@op("unique_dim", concrete=True, meta=False, numpy=True)
 def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
     """Distinct slices, in lexicographic order."""
     return _unique_rows(self, dim, True, return_inverse, return_counts)
 
 
-@op("unique_dim_consecutive", concrete=True, meta=False)
+@op("unique_dim_consecutive", concrete=True, meta=False, numpy=True)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
     """The first of each run of equal slices."""
     return _unique_rows(self, dim, False, return_inverse, return_counts)
 
 
-@op("unique_consecutive", concrete=True, meta=False)
+@op("unique_consecutive", concrete=True, meta=False, numpy=True)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     """The first of each run of equal elements, or of equal slices."""
     if dim is None:

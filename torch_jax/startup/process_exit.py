@@ -40,6 +40,8 @@ def _stop_daemons() -> None:
     if _has_ended:
         return
     _has_ended = True
+    if "torch_jax.compiler.tiers" in sys.modules and not forks.is_lost():
+        sys.modules["torch_jax.compiler.tiers"].WORKER.stop()
     here = threading.current_thread()
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator

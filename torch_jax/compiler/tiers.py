@@ -1,0 +1,152 @@
+"""Single operators are compiled quickly at first, and well once that pays.
+
+Of the first call of a small operator nearly all is LLVM's work on code that will run for
+microseconds. So an operator is compiled in a fast tier (:func:`options.fast`), and again with full
+optimisation when it has done a certain amount of work: elements times calls. The second
+compilation runs on a thread of its own, from half of that amount on; the new code is taken exactly
+when the amount is reached, so that the results of a program do not hang on the speed of a thread.
+(The tiers agree to the last bit except where LLVM contracts a product and a sum into one rounding,
+or XLA's emitters spell a function differently; ``docs/numerics.md`` has a list.)
+
+Whole programs, of ``jit``, ``torch.compile`` and exports, are optimised at once. Platforms that
+have no fast tier compile operators well at once, as all do where the setting ``tiers`` is off.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from torch_jax import config
+from torch_jax._private import jax_core
+from torch_jax.compiler import options
+from torch_jax.core import forks
+
+_x64 = jax_core.x64_state()
+
+# Elements times calls after which an operator is worth 30 to 100 ms of LLVM's time on another
+# core. One of few elements does a call's work with none: a call counts for so many at least.
+_WORTH = 1 << 22
+_LEAST = 1 << 10
+
+
+class Tiered:
+    """A function of arrays, compiled quickly, then well.
+
+    Attributes:
+      plain: what may be called within a trace, where XLA's options belong to the outermost program.
+      call: what is called outside of one. It is another function after the promotion, of which
+        ``promoted`` is told.
+    """
+
+    __slots__ = ("_arguments", "_full", "_left", "_ready", "call", "function", "plain", "promoted")
+
+    def __init__(self, function: Callable[..., Any], elements: int, **arguments: Any):
+        """``elements``: how many the function reads and writes; ``arguments`` are jax.jit's."""
+        self.function, self._arguments = function, arguments
+        self.plain = jax.jit(function, **arguments)
+        self.promoted: Callable[[], None] | None = None
+        self._ready: threading.Event | None = None
+        fast, full = options.fast(), options.operator()
+        if fast == full or elements >= _WORTH or not config.get("tiers"):
+            self.call = self._jit(full)
+        else:
+            self._full: Any = None
+            self._left = _WORTH // max(elements, _LEAST)
+            self.call = self._counting(self._jit(fast))
+
+    def _jit(self, given: dict[str, Any]) -> Any:
+        return jax.jit(self.function, compiler_options=given, **self._arguments)
+
+    def _counting(self, fast: Callable[..., Any]) -> Callable[..., Any]:
+        """The fast tier, which counts its calls."""
+        half = self._left // 2
+
+        def call(*args: Any) -> Any:
+            self._left = left = self._left - 1
+            return fast(*args) if left > half else self._late(fast, args)
+
+        return call
+
+    def _late(self, fast: Callable[..., Any], args: tuple) -> Any:
+        """A call of the second half: the full tier is being compiled, and taken at the end."""
+        if self._ready is None:
+            self._full = self._jit(options.operator())
+            self._ready = WORKER.submit(self._full, args)
+        if self._left > 0:
+            return fast(*args)
+        self._ready.wait()
+        self.call = self._full
+        if self.promoted is not None:
+            self.promoted()
+        return self._full(*args)
+
+
+class _Worker:
+    """A thread that compiles by calling: the arguments are arrays, the result is not looked at."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._ends = False
+
+    def submit(self, function: Callable[..., Any], args: tuple) -> threading.Event:
+        """Have ``function`` called with ``args``; the event is set when it has been."""
+        done = threading.Event()
+        with self._lock:
+            if self._ends:
+                done.set()
+                return done
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="torch_jax compiles", daemon=True
+                )
+                self._thread.start()
+        self._jobs.put((function, args, done))
+        return done
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, args, done = job
+            try:
+                if not self._ends:
+                    _x64.swap_local(True)  # this thread has no other work
+                    function(*args)
+            except Exception:  # an array was donated meanwhile: the first call compiles then
+                pass
+            finally:
+                del job, function, args
+                done.set()
+
+    def stop(self) -> None:
+        """Finish what is being compiled, and nothing after it, when the process ends."""
+        self._ends = True
+        self._jobs.put(None)
+        if self._thread is not None and not forks.is_lost():
+            self._thread.join()
+
+    def forget(self) -> None:
+        """In a forked child, which has no such thread."""
+        self.__init__()  # type: ignore[misc]
+
+
+WORKER = _Worker()
+forks.listeners.append(WORKER.forget)
+
+
+class Untraced:
+    """A function that runs outside ``jax.jit``, in the form of :class:`Tiered`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.call = self.plain = function
+        self.promoted: Callable[[], None] | None = None
+
+
+def here(tiered: Tiered | Untraced) -> Callable[..., Any]:
+    """What to call of a function: within a trace the plain one."""
+    return tiered.call if jax_core.is_outside_traces() else tiered.plain

@@ -1,0 +1,81 @@
+"""A word to whoever waits at a terminal: that XLA compiles, and since when (setting ``progress``).
+
+Operators are compiled one after the other while a program runs for the first time: after two
+seconds of that in a row a line says so, and again whenever the time has doubled. A whole program
+is compiled in one piece, and a timer says so meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from torch_jax import config
+
+_FIRST = 2.0  # seconds
+_PAUSE = 1.0  # seconds without compiling after which a new row begins
+
+
+class Row:
+    """Operators compiled one after the other."""
+
+    def __init__(self) -> None:
+        self.operators, self.seconds, self.ended, self.due = 0, 0.0, 0.0, _FIRST
+
+    def add(self, start: float, end: float) -> str | None:
+        """An operator was compiled from ``start`` to ``end``; returns what is to be said of it.
+
+        >>> row = Row()
+        >>> row.add(0.0, 1.5), row.add(1.6, 2.8)
+        (None, 'compiling: 2 operators so far, 3 s')
+        """
+        if start - self.ended > _PAUSE:
+            self.operators, self.seconds, self.due = 0, 0.0, _FIRST
+        self.operators += 1
+        self.seconds += end - start
+        self.ended = end
+        if self.seconds < self.due:
+            return None
+        self.due = 2 * self.seconds
+        return f"compiling: {self.operators} operators so far, {self.seconds:.0f} s"
+
+
+_row = Row()
+
+
+@contextlib.contextmanager
+def operator() -> Iterator[None]:
+    """Around the compilation of one operator."""
+    start = time.perf_counter()
+    yield
+    text = _row.add(start, time.perf_counter())
+    if text is not None:
+        _say(text)
+
+
+@contextlib.contextmanager
+def program(name: str) -> Iterator[None]:
+    """Around the compilation of a whole program."""
+    if not _is_wanted():
+        yield
+        return
+    timer = threading.Timer(_FIRST, _say, [f"compiling {name}, for more than {_FIRST:.0f} s"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _is_wanted() -> bool:
+    return bool(config.get("progress")) and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _say(text: str) -> None:
+    if _is_wanted():
+        kept = "; kept on disk for next time" if config.get("cache") else ""
+        print(f"torch_jax: {text}{kept}", file=sys.stderr, flush=True)

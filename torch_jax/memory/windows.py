@@ -1,0 +1,135 @@
+"""Views that differ only in where they begin share one lens: the start is given at run time.
+
+``x[0]``, ``x[1]``, … are views of the same sizes and strides. A lens with their starts in it would
+make each of them another program, so a loop over rows would compile at every step. Here the starts
+are taken out: :func:`place` tells the lens that all such views share, by a number that stands for
+it in keys, and the starts of the one view, which a program takes as an input.
+
+>>> first, last = (place((4, 3), np.dtype("float32"), (3,), (1,), offset, np.dtype("float32"))
+...                for offset in (0, 9))
+>>> first.number == last.number, first.starts.tolist(), last.starts.tolist()
+(True, [0, 0], [3, 0])
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_jax.core.x64 import x64
+from torch_jax.memory import geometry
+from torch_jax.memory.geometry import Lens, Shape, Slice
+
+# Starts that have been given so often become a device array: NumPy's are copied at each call, which
+# takes half of what making an array does.
+_OFTEN = 16
+_MOST_PLACES = 1 << 16
+
+
+class Window(NamedTuple):
+    """A slice of which only the extent is known; ``starts`` are bound by :func:`at`.
+
+    PyTorch has checked that the view lies within its memory, so JAX's clamping never acts.
+    """
+
+    extent: Shape
+    steps: Shape
+    starts: tuple[Any, ...] = ()
+
+    def read(self, x):
+        part = lax.dynamic_slice(x, self.starts, self.extent)
+        return self._inner().read(part) if self._has_steps() else part
+
+    def write(self, x, part):
+        if self._has_steps():
+            part = self._inner().write(lax.dynamic_slice(x, self.starts, self.extent), part)
+        return lax.dynamic_update_slice(x, part, self.starts)
+
+    def _has_steps(self) -> bool:
+        return any(step != 1 for step in self.steps)
+
+    def _inner(self) -> Slice:
+        return Slice((0,) * len(self.extent), self.extent, self.steps)
+
+
+class Place:
+    """How a view lies in its memory.
+
+    Attributes:
+      number: the same for views that differ only in where they begin, and for no others.
+      lens: theirs; :func:`at` makes it the lens of one view. Ready for use without starts.
+      starts: where this view begins, along each axis of the memory as the lens cuts it; None where
+        the lens has no window.
+    """
+
+    __slots__ = ("_uses", "lens", "number", "starts")
+
+    def __init__(self, number: int, lens: Lens, starts: Any):
+        self.number, self.lens, self.starts = number, lens, starts
+        self._uses = 0
+
+    def given(self) -> Any:
+        """The starts, as a program takes them."""
+        if self._uses < _OFTEN:
+            self._uses += 1
+            if self._uses == _OFTEN:
+                with x64(), jax.ensure_compile_time_eval():  # other calls use them: never a tracer
+                    self.starts = jnp.asarray(self.starts)
+        return self.starts
+
+
+_places: dict[tuple, Place] = {}
+_numbers: dict[tuple[Shape, Lens], int] = {}
+_count = itertools.count()
+
+
+def place(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype) -> Place:
+    """Where a view lies in a memory of ``shape`` and ``dtype``; see :func:`geometry.view`."""
+    key = shape, dtype, size, stride, offset, as_dtype
+    found = _places.get(key)
+    if found is None:
+        if len(_places) >= _MOST_PLACES:  # a loop over ever new offsets must not grow this
+            _places.clear()
+        lens, starts = moving(geometry.view(*key))
+        number = _numbers.get((shape, lens))
+        if number is None:
+            if len(_numbers) >= _MOST_PLACES:  # numbers are never given twice
+                _numbers.clear()
+            number = _numbers[shape, lens] = next(_count)
+        found = _places[key] = Place(number, lens, starts)
+    return found
+
+
+def moving(lens: Lens) -> tuple[Lens, Any]:
+    """A lens with its starts taken out, and the starts; these are None where it has none.
+
+    Only the first slice of a lens starts at the view's offset: others cut what it has left. A lens
+    that pads stays as it is, since how far to pad hangs on where it starts.
+    """
+    if any(isinstance(step, geometry.Pad) for step in lens):
+        return lens, None
+    for at_, step in enumerate(lens):
+        if isinstance(step, Slice):
+            extent = tuple(
+                limit - start for start, limit in zip(step.starts, step.limits, strict=True)
+            )
+            starts = np.array(step.starts, np.uint32 if max(step.limits) < 2**32 else np.uint64)
+            return (*lens[:at_], Window(extent, step.steps), *lens[at_ + 1 :]), starts
+    return lens, None
+
+
+def at(lens: Lens, starts: Any) -> Lens:
+    """The lens of the view that begins at ``starts``, an integer vector, traced or not."""
+    if starts is None:
+        return lens
+    return tuple(
+        step._replace(starts=tuple(starts[i] for i in range(len(step.extent))))
+        if isinstance(step, Window)
+        else step
+        for step in lens
+    )
