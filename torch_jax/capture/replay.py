@@ -26,6 +26,7 @@ from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.memory.storage import is_jax
+from torch_jax.memory.transfer import on_host
 
 # An array may be donated – the program then writes into its memory – if nobody can look at it any
 # more. ``sys.getrefcount`` of an array that only its storage holds: the storage, our list, and the
@@ -311,9 +312,7 @@ class Replay:
     def _raise_failed_checks(self, outputs: list[Any]) -> None:
         """Raise what an operator would have raised, had it been able to look."""
         if self.checks and policies.checks_indices():
-            for ok, (message, kind) in zip(
-                np.asarray(outputs[self._flags]), self.checks, strict=True
-            ):
+            for ok, (message, kind) in zip(on_host(outputs[self._flags]), self.checks, strict=True):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
 

@@ -34,7 +34,7 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators
+from torch_jax.memory import dtypes, generators, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
 from torch_jax.ops.registry import Lowering
 
@@ -332,7 +332,7 @@ class Kernel:
             if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
                 if ACTIVE.tracer is not None:
                     ACTIVE.tracer.checks.append((ok, message, kind))
-            elif not bool(ok):
+            elif not transfer.on_host(ok):
                 raise kind(message)
         arrays = list(arrays)
         fresh = [wrap_output(spec, arrays) for spec in outputs]

@@ -400,7 +400,7 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
             torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
     flags = arrays[len(arrays) - len(compiled.checks) :]
     for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
-        if policies.checks_indices() and not bool(ok):
+        if policies.checks_indices() and not transfer.on_host(ok):
             raise kind(f"{message} (in a compiled graph)")
     storages: dict[int, Any] = {}
     return [

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
 
@@ -29,13 +30,13 @@ def compress(x, mask):
     NumPy does it where memory is the host's: there JAX would compile again for each count.
     """
     if jax.default_backend() == "cpu":
-        return jnp.asarray(np.asarray(x)[np.asarray(mask)])
-    return jnp.asarray(x)[np.flatnonzero(np.asarray(mask))]
+        return jnp.asarray(on_host(x)[on_host(mask)])
+    return jnp.asarray(x)[np.flatnonzero(on_host(mask))]
 
 
 def positions_of(mask) -> list[jax.Array]:
     """One int64 vector per dimension of a concrete mask: where it holds, in row-major order."""
-    return [jnp.asarray(i, jnp.int64) for i in np.nonzero(np.asarray(mask))]
+    return [jnp.asarray(i, jnp.int64) for i in np.nonzero(on_host(mask))]
 
 
 def _expand_masks(self, indices) -> tuple:
@@ -313,7 +314,7 @@ def masked_scatter_backward(grad_output, mask, sizes):
 @op("nonzero", concrete=True, meta=False)
 def nonzero(self):
     """``jnp.argwhere``, a column for each dimension laid out in one piece."""
-    return column_major(jnp.asarray(np.argwhere(np.asarray(self)), jnp.int64))
+    return column_major(jnp.asarray(np.argwhere(on_host(self)), jnp.int64))
 
 
 @op("nonzero_static", meta=False)  # whose strides are not those of the CPU

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops.indexing import compress
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import sorted_with_positions
 
@@ -31,7 +32,7 @@ def _runs(flat, sort: bool):
 
 def _counts(begins) -> jax.Array:
     """The lengths of runs."""
-    starts = np.append(np.flatnonzero(np.asarray(begins)), begins.size)
+    starts = np.append(np.flatnonzero(on_host(begins)), begins.size)
     return jnp.asarray(np.diff(starts), jnp.int64)
 
 
@@ -58,7 +59,7 @@ def _unique_pair(self, sorted=True, return_inverse=False):
 
 def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bool):
     """Distinct slices along ``dim``, on the host: their order is that of whole rows."""
-    x = np.moveaxis(np.asarray(self), dim, 0)
+    x = np.moveaxis(on_host(self), dim, 0)
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
     order = np.arange(len(rows))
     if sort and rows.shape[1]:
