@@ -35,7 +35,7 @@ def outside_of_traces() -> Any:
 
 
 def x64_state() -> Any:
-    """JAX's thread-local 64-bit flag: an object with ``swap_local(value)`` and ``set_local``."""
+    """JAX's thread-local 64-bit flag: an object with ``get_local()`` and ``set_local(value)``."""
     config = importlib.import_module("jax._src.config")
     return config.enable_x64
 
@@ -128,3 +128,11 @@ def leave_jax_behind(held: Any) -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):  # glibc: end before the destructors of C++, with the exit status
         libc.on_exit(libc._exit, None)
+
+
+def native(compiled: Any) -> Callable[..., Any]:
+    """What calls a compiled program without Python in between, once it has been called so.
+
+    A signal that Python sees between the program and us would lose the results.
+    """
+    return getattr(compiled, "_call", None) or compiled

@@ -31,7 +31,13 @@ from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.ladder import KERNELS_BY_OP
 from torch_jax.memory import generators
-from torch_jax.memory.storage import is_jax_storage, tensors_in
+from torch_jax.memory.storage import (
+    give_back,
+    is_jax_storage,
+    memory_in,
+    put_back,
+    tensors_in,
+)
 
 _LIFT_FRESH = torch.ops.aten.lift_fresh.default
 
@@ -100,13 +106,14 @@ class Capture(Tracer):
 
     def lift(self, storage: Any) -> None:
         """Make what a storage holds an input, unless it is one already or comes of the trace."""
-        array = storage.array
+        array = memory_in(storage)
         if is_traced(array) or self._is_constant(storage):
             return
-        storage.array = self.new_input(
-            "storage", storage, array.shape, array.dtype, array=array, line=tracers.user_line()
-        )
-        self._storages[id(storage)] = self.inputs[-1]
+        form = array.shape, array.dtype
+        tracer = self.new_input("storage", storage, *form, array=array, line=tracers.user_line())
+        entry = self._storages[id(storage)] = self.inputs[-1]
+        while not put_back((storage,), (entry.array,), (tracer,)):  # another thread wrote meanwhile
+            entry.array = memory_in(storage)
 
     def _is_constant(self, storage: Any) -> bool:
         known = self._constants.get(id(storage))
@@ -242,10 +249,10 @@ class Capture(Tracer):
 
         Only the first time: afterwards other threads may write into these storages.
         """
-        storages = [] if self.is_over else [i for i in self.inputs if i.kind == "storage"]
+        lifted = [] if self.is_over else [i for i in self.inputs if i.kind == "storage"]
+        lifted = [entry for entry in lifted if is_traced(entry.source.array)]
+        give_back([entry.source for entry in lifted], [entry.array for entry in lifted])
         self.is_over = True
-        for entry in storages:
-            entry.source.array = entry.array
         for restore in reversed(self.restore):
             restore()
         self.restore.clear()

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
+from torch_jax._private import jax_core
 from torch_jax.capture.capture import Input
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.host.tape import Changed, Tape
@@ -22,15 +23,14 @@ from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.templates import Call
 from torch_jax.compiler.program import Program, copy_shared
 from torch_jax.core import errors, policies
+from torch_jax.core.lent import lent
 from torch_jax.core.numbers import is_or_holds_number
-from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.tracers import NotTraceableError, TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory import lending
+from torch_jax.memory.storage import give_back, is_jax, memory_in
+from torch_jax.memory.transfer import on_host
 
-# An array may be donated – the program then writes into its memory – if nobody can look at it any
-# more. ``sys.getrefcount`` of an array that only its storage holds: the storage, our list, and the
-# argument of ``getrefcount`` itself.
-_HELD_BY_STORAGE_ONLY = 3
 _NO_NUMBERS = np.zeros(0)
 
 
@@ -169,6 +169,8 @@ class Replay:
             self._sources = _sources(backward, record)
         self.program = Program(closed, layout.numbers, layout.order, written if donate else set())
         self._donated = [at - 1 for at in self.program.donated]
+        avals = [entry.aval for entry in record.written]
+        self._placeholders = [lent(aval.shape, aval.dtype) for aval in avals]
         self._flags = len(layout.written) + len(record.new_storages)
         self._binding = Binding(layout, self.guards, self.tape)
         slots = {leaf.slot for t in templates for leaf in t.all_leaves() if hasattr(leaf, "slot")}
@@ -189,9 +191,8 @@ class Replay:
         words = [draws.first_words() for draws in self._draws]
         outputs, saved = self._launch(record.leaves, self.tape.env, words)
         call = self._call(record.leaves, self.tape.env, outputs)
-        for index, memory in enumerate(record.new_storages):
-            memory.array = call.outputs[index]
-            call.new_storages[index] = memory
+        give_back(record.new_storages, call.outputs)
+        call.new_storages.update(enumerate(record.new_storages))
         call.tensors.update(record.originals)
         for place, template in self.effects:
             if is_or_holds_number(place.now()):  # a number of this trace: a plain one replaces it
@@ -208,17 +209,17 @@ class Replay:
         env = self.tape.env
         if self.tape.steps or self.fills:
             env = self.tape.play({slot: leaves[i] for slot, i in self.fills.items()})
-        self.gradients.clear()
         words = begin_draws(self._draws)
         try:
+            self.gradients.clear()
             outputs, saved = self._launch(leaves, env, words)
+            call = self._call(leaves, env, outputs)
+            for place, template in self.effects:
+                place.put(template.build(call))
+            self.gradients.fill(call)
         except BaseException:
             self.gradients.drop()
             raise
-        call = self._call(leaves, env, outputs)
-        for place, template in self.effects:
-            place.put(template.build(call))
-        self.gradients.fill(call)
         result = self._result(call, saved)
         self._raise_failed_checks(outputs)
         return result
@@ -270,24 +271,18 @@ class Replay:
         """
         layout, binding = self._layout, self._binding
         storages = binding.storages + [leaves[i].untyped_storage() for i in layout.leaf_of]
-        arrays = [memory.array for memory in storages]
-        copy_shared(arrays, self._donated, self.donates)
-        arrays += [env[slot] for slot in layout.host_slots]
-        arrays += words
         numbers = _NO_NUMBERS
         if layout.number_slots:
             numbers = np.array([env[slot] for slot in layout.number_slots], np.float64)
-        with x64():  # the program was compiled for 64-bit types; JAX checks that at the call
+        others = [env[slot] for slot in layout.host_slots] + words
+        while True:
             try:
-                outputs = self.program.call(numbers, *arrays)
-            except (TypeError, ValueError) as error:
-                raise Changed(
-                    f"the memory behind a tensor has another form now: {error}"
-                ) from error
-            except RuntimeError as error:
-                raise errors.translate(error, "in a function under torch_jax.jit") from error
-        for at, array in zip(layout.written, outputs, strict=False):
-            storages[at].array = array
+                arrays = [memory.array for memory in storages]
+                outputs = self._run(numbers, arrays, others, storages)
+                break
+            except TracedElsewhere:  # another thread has lent a memory, or written one just now
+                for memory in storages:
+                    memory_in(memory)
         # a backward pass that saved one of these tensors then raises, as after an in-place operator
         increment_version(binding.counted)
         if binding.counted_leaves:
@@ -296,6 +291,33 @@ class Replay:
             return outputs, []
         kept = [arrays[at] if at >= 0 else numbers[~at] for at in self._kept]
         return outputs, kept + outputs[len(outputs) - self.backward.cut.residuals :]
+
+    def _run(self, numbers: Any, arrays: list[Any], others: list[Any], storages: list) -> list[Any]:
+        """Run the executable over the memories of ``storages``, which were read into ``arrays``."""
+        written = self._layout.written
+
+        def arguments() -> tuple:
+            copy_shared(arrays, self._donated, self.donates)
+            arrays.extend(others)
+            return numbers, *arrays
+
+        try:
+            with x64():  # the program was compiled for 64-bit types; JAX checks that at the call
+                return lending.run(
+                    jax_core.native(self.program.call),
+                    arguments,
+                    arrays,
+                    [storages[at] for at in written],
+                    written,
+                    self._placeholders,
+                    range(len(written)),
+                )
+        except (TypeError, ValueError) as error:
+            if is_traced_elsewhere(arrays):
+                raise TracedElsewhere from error
+            raise Changed(f"the memory behind a tensor has another form now: {error}") from error
+        except RuntimeError as error:
+            raise errors.translate(error, "in a function under torch_jax.jit") from error
 
     def _call(self, leaves: list[Any], env: list[Any], outputs: list[Any]) -> Call:
         layout, storages = self._layout, self._binding.storages
@@ -311,9 +333,7 @@ class Replay:
     def _raise_failed_checks(self, outputs: list[Any]) -> None:
         """Raise what an operator would have raised, had it been able to look."""
         if self.checks and policies.checks_indices():
-            for ok, (message, kind) in zip(
-                np.asarray(outputs[self._flags]), self.checks, strict=True
-            ):
+            for ok, (message, kind) in zip(on_host(outputs[self._flags]), self.checks, strict=True):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
 

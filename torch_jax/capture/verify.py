@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.core import errors
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax, memory_in, replace
 
 
 class VerificationError(AssertionError):
@@ -49,7 +49,7 @@ class _Snapshot:
         given = [t for t in leaves if isinstance(t, torch.Tensor)]
         self.tensors = [t for t in (*replay.guards.tensors, *given) if is_jax(t)]
         self.storages: list[Any] = [t.untyped_storage() for t in self.tensors]
-        self.arrays = [memory.array for memory in self.storages]
+        self.arrays = [memory_in(memory) for memory in self.storages]
         self.host = [(t, t.detach().clone()) for t in replay.host_tensors()]
         self.gradients = [(t, t.grad) for t in replay.gradients.tensors]
         self.places = [(place, place.now()) for place, _ in replay.effects]
@@ -59,7 +59,7 @@ class _Snapshot:
     def put_back(self) -> None:
         """Undo the compiled call."""
         for memory, array in zip(self.storages, self.arrays, strict=True):
-            memory.array = array
+            replace(memory, array)
         with torch.no_grad():
             for tensor, copy in self.host:
                 tensor.copy_(copy)

@@ -58,9 +58,9 @@ class Program:
         return torch_jax_program
 
 
-# What sys.getrefcount counts for an array that only its storage holds, in ``copy_shared``: the
-# storage, the list of arrays, and the argument of getrefcount itself.
-_ALONE = 3
+# What sys.getrefcount counts in ``copy_shared`` for an array that nobody else holds: the list of
+# arrays, and the argument of getrefcount itself.
+_ALONE = 2
 
 
 def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -> None:
@@ -68,13 +68,13 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
 
     An executable uses the memory of an array that is donated to it for its results, and the array
     is gone then. That is right where only the storage that will be given the result has held the
-    array. It is wrong where another storage shares the array, as a clone does until one of the two
-    is written, or where the user has taken the array out of its storage. Reference counts tell.
-    The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at
-    each call.
+    array, and does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another
+    storage shares the array, as a clone does until one of the two is written, or where the user has
+    taken the array out of its storage. Reference counts tell. The caller must hold the arrays in
+    ``arrays`` alone: one more variable would cost a copy at each call.
 
     Args:
-      arrays: the inputs, each as its storage holds it.
+      arrays: the inputs, taken out of their storages.
       donated: the places of those that the executable takes.
       takes: False copies all of these, for a call that must leave its inputs as they are.
     """

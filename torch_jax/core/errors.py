@@ -74,7 +74,8 @@ def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> 
 def translate(error: Exception, where: str) -> Exception:
     """JAX's error as PyTorch's type for it; ``where`` ends the message."""
     text = str(error)
-    if "RESOURCE_EXHAUSTED" in text:
+    # what is computed from an array that found no room fails as INTERNAL, with the text of both
+    if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}")
     if isinstance(error, np.linalg.LinAlgError):
         return torch.linalg.LinAlgError(text)

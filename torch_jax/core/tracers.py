@@ -18,6 +18,7 @@ import torch
 from torch_jax._private import jax_core
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE, TRACING
+from torch_jax.core.lent import Lent
 
 
 class DataDependentError(RuntimeError):
@@ -35,7 +36,10 @@ class DataDependentError(RuntimeError):
 
 
 class TracedElsewhere(Exception):
-    """A tensor's memory is a tracer of :func:`torch_jax.jit` on another thread, for a moment."""
+    """A tensor's memory is in the hands of another thread, for a moment: a trace's or a program's.
+
+    Or it is another by now, where it was to be written.
+    """
 
 
 class NotTraceableError(RuntimeError):
@@ -81,9 +85,12 @@ def is_traced(value: Any) -> bool:
 
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
-    """Whether another thread traces with one of these arrays; nothing here does."""
+    """Whether another thread traces with one of these arrays, or has lent it to a program.
+
+    Tracers are not another thread's where this one traces.
+    """
     here = ACTIVE.tracer is not None or not jax_core.is_outside_traces()
-    return not here and any(map(is_traced, values))
+    return any(type(v) is Lent or (not here and is_traced(v)) for v in values)
 
 
 def wait_for_traces() -> None:

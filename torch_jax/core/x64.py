@@ -22,7 +22,12 @@ class x64:
     """
 
     def __enter__(self) -> None:
-        self._old: Any = _state.swap_local(True)
+        self._old: Any = _state.get_local()
+        try:
+            _state.set_local(True)
+        except BaseException:  # a signal's: the block is not entered, nor will it be left
+            _state.set_local(self._old)
+            raise
 
     def __exit__(self, *_exception: object) -> None:
         _state.set_local(self._old)

@@ -20,11 +20,26 @@ _EVENT: Any = torch.Event
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until every operation given to the device has run; errors surface here."""
+    """Wait until every operation given to the device has run; errors surface here.
+
+    Raises:
+      torch.OutOfMemoryError: a tensor that is still there found no room.
+      RuntimeError: the computation of one failed. All others have been waited for.
+    """
     jax = _jax()
-    for array in jax.live_arrays():
-        if not array.is_deleted():
-            array.block_until_ready()
+    failures = list(filter(None, map(_failure, jax.live_arrays())))
+    if failures:
+        raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive
+
+
+def _failure(array: Any) -> Exception | None:
+    """Wait for an array; the error of its computation, None where it succeeded."""
+    try:
+        array.block_until_ready()
+    except RuntimeError as error:
+        if not array.is_deleted():  # by now: a program on another thread may have taken it
+            return errors.translate(error, "while waiting for the device")
+    return None
 
 
 def _jax() -> Any:

@@ -204,8 +204,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         source = transfer.to_device(source)
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
         if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
-            target: Any = self.untyped_storage()
-            target.array = _value(source, self.dtype)
+            storage.replace(self.untyped_storage(), _value(source, self.dtype))
             return self
     if self.is_conj():
         source = source.conj()
@@ -298,11 +297,11 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
 def _type_bytes(source: Any, dtype: torch.dtype) -> None:
     """Give raw bytes (a loaded file) the dtype of the first tensor that looks at them."""
     twin = dtypes.to_jax(dtype)
-    array = source.array
+    array = storage.memory_in(source)
     if array.dtype == jnp.uint8 and array.ndim == 1 and array.size and twin.itemsize > 1:
         if array.size % twin.itemsize == 0:
             with x64():
-                source.array = geometry.bitcast(array, twin)
+                storage.put_back((source,), (array,), (geometry.bitcast(array, twin),))
 
 
 @kernel("set_.source_Storage")

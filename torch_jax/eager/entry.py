@@ -35,6 +35,7 @@ from torch_jax.eager.signature import (
 from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import InOrder, Lowering
 
 
@@ -268,7 +269,7 @@ def _reader(placed: dict[str, Any], elements: int, numpy: bool) -> Callable[[lis
     compiled whose shape hangs on values.
     """
     views = [v for v in _leaves(placed.values()) if isinstance(v, _View)]
-    convert = np.asarray if numpy and policies.on_cpu() else jnp.asarray
+    convert = on_host if numpy and policies.on_cpu() else jnp.asarray
 
     def read(*memories):
         return [view.read(list(memories)) for view in views]

@@ -40,13 +40,13 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, windows
-from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of
+from torch_jax.memory import dtypes, generators, transfer, windows
+from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of, put_back, tensors_in
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
 _x64 = jax_core.x64_state()
-_swap, _restore = _x64.swap_local, _x64.set_local
+_get_x64, _set_x64 = _x64.get_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 
 # Called with the operator at every cache miss, before XLA compiles.
@@ -111,8 +111,9 @@ class Kernel:
             run, size, dtype = found
             # JAX reads the 64-bit flag when it traces and when it calls. It is switched by hand: a
             # context manager would cost more than the rest of this function.
-            old = _swap(True)
+            old = _get_x64()
             try:
+                _set_x64(True)
                 array = run(*memories)
             except Exception as error:
                 if not jax_core.is_outside_traces():  # a trace of the user's, not one of ours
@@ -121,7 +122,7 @@ class Kernel:
                     return self._again(error, args, kwargs)
                 raise self._told(error, args, kwargs) from error
             finally:
-                _restore(old)
+                _set_x64(old)
             tensor = _create(size, dtype)
             tensor.untyped_storage().array = array
             return tensor
@@ -138,7 +139,7 @@ class Kernel:
         else:
             arrays = self._run(entry, signature, memories, args, kwargs)
         if not entry.simple:
-            return self._finish(entry, arrays, args, kwargs, [], None)
+            return self._finish(entry, arrays, args, kwargs, [], None, memories)
         output = entry.outputs[0]
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
             self.hot[signature] = entry.run.call, output.size, output.dtype
@@ -157,11 +158,15 @@ class Kernel:
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have traced, unless that changes nothing."""
-        tracers.wait_for_traces()
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-        if any(tracers.is_traced(memory_of(t)) for t in tensors if is_jax(t)):
-            raise self._told(error, args, kwargs) from error  # a tracer that has outlived its trace
+        self._wait(error, args, kwargs)
         return self.call(*args, **kwargs)
+
+    def _wait(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Wait until no other thread has the tensors' memories, for a trace or a program."""
+        tracers.wait_for_traces()
+        memories = [memory_of(t) for t in tensors_in((args, kwargs)) if is_jax(t)]
+        if tracers.is_traced_elsewhere(memories):  # a tracer that has outlived its trace
+            raise self._told(error, args, kwargs) from error
 
     def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
         """JAX's error as the one a PyTorch user understands."""
@@ -196,11 +201,13 @@ class Kernel:
             entry = cache.get(signature)
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
-            try:
-                arrays = self._run(entry, signature, memories, args, kwargs)
-                return self._finish(entry, arrays, args, kwargs, storages, slots)
-            except tracers.TracedElsewhere as error:
-                return self._again(error, args, kwargs)
+            while True:
+                try:
+                    arrays = self._run(entry, signature, memories, args, kwargs)
+                    return self._finish(entry, arrays, args, kwargs, storages, slots, memories)
+                except tracers.TracedElsewhere as error:  # or another thread has written meanwhile
+                    self._wait(error, args, kwargs)
+                    _read_again(memories, storages, slots)  # key words stay: no draw is lost
 
         return call
 
@@ -342,7 +349,7 @@ class Kernel:
                 ):
                     raise errors.same_device(self.op, tensor)
 
-    def _finish(self, entry, arrays, args, kwargs, storages, slots) -> Any:
+    def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:
         """Check the flag, put written memories back, wrap new arrays, and order the returns."""
         outputs = entry.outputs
         if entry.concrete:
@@ -353,17 +360,15 @@ class Kernel:
             if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
                 if ACTIVE.tracer is not None:
                     ACTIVE.tracer.checks.append((ok, message, kind))
-            elif not bool(ok):
+            elif not transfer.on_host(ok):
                 raise kind(message)
         arrays = list(arrays)
         fresh = [wrap_output(spec, arrays) for spec in outputs]
         if entry.slots:
             owner = dict(zip(slots, storages, strict=True))
             written = [owner[slot] for slot in entry.slots]
-            if tracers.is_traced_elsewhere([storage.array for storage in written]):
-                raise tracers.TracedElsewhere  # another thread began to after memories were read
-            for storage, array in zip(written, arrays, strict=True):
-                storage.array = array
+            if not put_back(written, [memories[slot] for slot in entry.slots], arrays):
+                raise tracers.TracedElsewhere  # another thread has written or traced meanwhile
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
@@ -500,6 +505,13 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
             yield from _dtypes(value)
         elif isinstance(value, torch.Tensor | Output):
             yield value.dtype
+
+
+def _read_again(memories: list, storages: list, slots: tuple[int, ...]) -> None:
+    """Read the memories of storages anew into a list that :func:`_shared` made."""
+    for storage, slot in zip(storages, slots, strict=True):
+        if storage is not None:
+            memories[slot] = storage.array
 
 
 def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:

@@ -12,8 +12,8 @@ import functools
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -22,20 +22,20 @@ import torch
 from torch import fx
 
 from torch_jax import config
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import pytorch
 from torch_jax.compiler import options as xla_options
 from torch_jax.compiler import program
 from torch_jax.core import errors, policies, progress, tracers
+from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
+from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.graphs.graph_run import GraphRun, running
-from torch_jax.memory import generators, geometry, storage, transfer
+from torch_jax.memory import generators, geometry, lending, storage, transfer
 from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax, is_jax_storage
 
-_x64 = jax_core.x64_state()
-_swap, _restore = _x64.swap_local, _x64.set_local
 _NO_WORDS = np.zeros(4, np.uint32)
 
 
@@ -66,11 +66,22 @@ class _Scalar(NamedTuple):
 
 
 class _Compiled:
-    """The executable of one form, and what becomes of its results; filled by its trace."""
+    """The executable of one form, and what becomes of its results; filled by its trace.
 
-    def __init__(self, run: Callable[..., Any]):
+    Attributes:
+      lent: the inputs whose memories it takes or writes; those that it writes come last.
+      places: where the memories of these are among all.
+      afterwards: what their storages hold then, as :func:`torch_jax.memory.lending.run` has it.
+    """
+
+    def __init__(self, run: Any):
         self.run = run
+        self.start, self.is_ready = time.perf_counter(), False
         self.results: list[Any] = []
+        self.fresh = 0  # how many arrays come out before those that are written
+        self.lent: list[int] = []
+        self.places: list[int] = []
+        self.afterwards: list[int] = []
         self.written: list[int] = []
         self.scalars: list[list[int]] = []  # written scalars of the CPU, by dtype
         self.steps = 0
@@ -103,11 +114,13 @@ class Executable:
         self.options = xla_options.whole() | (options or {})
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
-        self._donated = [
-            sum(tensors[:at])  # its place among the memories: numbers have none
+        self._taken = [
+            at
             for at in sorted({*donated, *_written(graph, placeholders)})
             if donates and _is_device(placeholders[at])
         ]
+        # their places among the memories: numbers have none
+        self._donated = [sum(tensors[:at]) for at in self._taken]
         self._dynamic = not all(map(_is_static, placeholders))
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
@@ -122,26 +135,19 @@ class Executable:
         """Run it."""
         given = [*args, *self._held]
         args.clear()
-        try:
-            return self._run(given)
-        except tracers.TracedElsewhere:
-            tracers.wait_for_traces()
-            if any(map(tracers.is_traced, map(_memory, given))):
-                raise  # a tracer that has outlived its trace
-            return self._run(given)
-
-    def _run(self, given: list[Any]) -> list[Any]:
-        key, memories = self._form(given)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            arrays, compiled = self._first(key, given, memories)
-        else:
-            self._compiled.move_to_end(key)
-            words = _NO_WORDS
-            if compiled.steps:
-                words = generators.words(*generators.default_generator.advance(compiled.steps))
-            arrays = self._launch(compiled, words, memories)
-        return _finish(compiled, given, arrays)
+        words = _NO_WORDS
+        while True:
+            try:
+                key, memories = self._form(given)
+                compiled = self._compiled.get(key) or self._first(key, given, memories)
+                self._compiled.move_to_end(key)
+                if compiled.steps and words is _NO_WORDS:  # once, however often it is tried
+                    words = generators.words(*generators.default_generator.advance(compiled.steps))
+                launch = self._launch if compiled.is_ready else self._first_launch
+                arrays = launch(compiled, words, given, memories)
+                return _finish(compiled, given, arrays)
+            except tracers.TracedElsewhere:
+                _wait(given)
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
         """What a call is compiled for, and the memories behind its tensors."""
@@ -176,22 +182,44 @@ class Executable:
         memories += [transfer.array_of(torch.stack(group)) for group in scalars.values()]
         return tuple(key), memories
 
-    def _first(self, key: tuple, given: list[Any], memories: list[Any]) -> tuple[list, _Compiled]:
-        """A call of a new form: it is traced and compiled."""
-        start = time.perf_counter()
+    def _first(self, key: tuple, given: list[Any], memories: list[Any]) -> _Compiled:
+        """A call of a new form: it is traced, so that it is known what it writes."""
         compiled = self._make(given)
-        words = generators.words(*generators.default_generator.where())
-        with warnings.catch_warnings(), progress.program(self.name):
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            arrays = self._launch(compiled, words, memories)
-        generators.default_generator.advance(compiled.steps)
-        what = "specialised" if self._compiled or self._dynamic else "compiled"
-        inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
-        seconds = time.perf_counter() - start
-        LOGGER.info("%s %s for %s in %.2f s", what, self.name, inputs, seconds)
+        try:
+            with x64():
+                compiled.run.trace(_NO_WORDS, *memories)
+        except Exception as error:
+            self._raise(error, memories)
+        self._arrange(compiled, given)
         self._compiled[key] = compiled
         self._forget()
-        return arrays, compiled
+        return compiled
+
+    def _first_launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
+        """A call of a new form, for which XLA compiles."""
+        with warnings.catch_warnings(), progress.program(self.name):
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            arrays = self._launch(compiled, words, given, memories)
+        compiled.is_ready = True
+        what = "specialised" if len(self._compiled) > 1 or self._dynamic else "compiled"
+        inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
+        seconds = time.perf_counter() - compiled.start
+        LOGGER.info("%s %s for %s in %.2f s", what, self.name, inputs, seconds)
+        return arrays
+
+    def _arrange(self, compiled: _Compiled, given: list[Any]) -> None:
+        """Sort out which memories a call lends, and what their storages hold then."""
+        has_memory = [_has_memory(value) for value in given]
+        written = [at for at in compiled.written if is_jax(given[at])]
+        compiled.lent = [at for at in self._taken if at not in written] + written
+        compiled.places = [sum(has_memory[:at]) for at in compiled.lent]
+        outputs = compiled.fresh + len(compiled.written)
+        outputs += len(compiled.scalars) + len(compiled.checks)
+        put = {at: compiled.fresh + n for n, at in enumerate(compiled.written)}
+        compiled.afterwards = [
+            put.get(at, outputs + place)
+            for at, place in zip(compiled.lent, compiled.places, strict=True)
+        ]
 
     def _forget(self) -> None:
         """Drop what has not been called for longest, where that is too much to keep."""
@@ -208,19 +236,28 @@ class Executable:
                 stacklevel=2,
             )
 
-    def _launch(self, compiled: _Compiled, words: Any, memories: list[Any]) -> list[Any]:
-        program.copy_shared(memories, self._donated)
-        old = _swap(True)
+    def _launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
+        def arguments() -> tuple:
+            program.copy_shared(memories, self._donated)
+            return words, *memories
+
+        places = compiled.places
+        storages = [given[at].untyped_storage() for at in compiled.lent]
+        forms = [lent(memories[at].shape, memories[at].dtype) for at in places]
+        run, afterwards = compiled.run, compiled.afterwards
         try:
-            return compiled.run(words, *memories)
+            with x64():
+                return lending.run(run, arguments, memories, storages, places, forms, afterwards)
         except Exception as error:
-            if tracers.is_traced_elsewhere(memories):
-                raise tracers.TracedElsewhere from error
-            if isinstance(error, jax.errors.JaxRuntimeError):
-                raise errors.translate(error, f"in {self.name}") from error
-            raise
-        finally:
-            _restore(old)
+            self._raise(error, memories)
+
+    def _raise(self, error: Exception, memories: list[Any]) -> NoReturn:
+        """Raise JAX's error as a user of PyTorch understands it."""
+        if tracers.is_traced_elsewhere(memories):
+            raise tracers.TracedElsewhere from error
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            raise errors.translate(error, f"in {self.name}") from error
+        raise error
 
     def _make(self, given: list[Any]) -> _Compiled:
         inputs = [_input(value) for value in given]
@@ -235,6 +272,7 @@ class Executable:
                 results = runner.Runner(self.graph, held).run(*tensors[:count])
             arrays: list[Any] = []
             compiled.results = _specs(results, self._on_host(), tensors, before, arrays)
+            compiled.fresh = len(arrays)
             after = [_memory(tensor) for tensor in tensors]
             written = [i for i, a in enumerate(after) if a is not before[i]]
             compiled.written = [i for i in written if type(inputs[i]) is _Given]
@@ -387,21 +425,30 @@ def _specs(
     return [spec(value, host) for value, host in zip(results, on_host, strict=True)]
 
 
-def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[Any]:
-    """Put written memories back, raise what a check found, and make the results.
+def _wait(given: list[Any]) -> None:
+    """Wait until no other thread has the inputs' memories, for a trace or a program."""
+    tracers.wait_for_traces()
+    tensors = [t for t in given if isinstance(t, torch.Tensor) and _memory(t) is not None]
+    if tracers.is_traced_elsewhere(map(storage.memory_of, tensors)):
+        raise RuntimeError("a tensor of a trace has outlived it, and has no value")
 
-    The old memories may be gone, so that they are put back first: unchanged, where it raises.
+
+def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[Any]:
+    """Write to tensors on the CPU, raise what a check found, and make the results.
+
+    Storages of the device have been given what was written: unchanged memories, where it raises.
     """
     written, scalars = compiled.written, compiled.scalars
-    start = len(arrays) - len(compiled.checks) - len(scalars) - len(written)
+    start = compiled.fresh
     for at, array in zip(written, arrays[start:], strict=False):
-        _put_back(given[at], array)
+        if not is_jax(given[at]):
+            given[at].copy_(transfer.host_copy(array))
     for group, array in zip(scalars, arrays[start + len(written) :], strict=False):
         with torch.no_grad():
             torch._foreach_copy_([given[i] for i in group], list(transfer.host_copy(array)))
     flags = arrays[len(arrays) - len(compiled.checks) :]
     for ok, (message, kind) in zip(flags, compiled.checks, strict=True):
-        if policies.checks_indices() and not bool(ok):
+        if policies.checks_indices() and not transfer.on_host(ok):
             raise kind(f"{message} (in a compiled graph)")
     storages: dict[int, Any] = {}
     return [
@@ -423,14 +470,6 @@ def _other(spec: Any, given: list[Any], arrays: list[Any]) -> Any:
         return _host_copy(arrays[spec.output], spec.form)
     size, stride, dtype = spec.form.size, spec.form.stride, spec.form.dtype
     return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-
-
-def _put_back(tensor: torch.Tensor, array: Any) -> None:
-    memory: Any = tensor.untyped_storage()
-    if is_jax_storage(memory):
-        memory.array = array
-    else:
-        tensor.copy_(transfer.host_copy(array))
 
 
 def _host_copy(array: Any, form: Form) -> torch.Tensor:

@@ -7,7 +7,11 @@ objects come and go (``detach``, ``.data``, saved-for-backward, parameters).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +20,8 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import tracers
+from torch_jax.core import forks, tracers
+from torch_jax.core.lent import Lent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, windows
 
@@ -65,10 +70,65 @@ def is_jax(tensor: torch.Tensor) -> bool:
 
 def memory_of(tensor: torch.Tensor) -> jax.Array:
     """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
-    storage: Any = tensor.untyped_storage()
-    if tracers.is_traced_elsewhere((storage.array,)):
+    return memory_in(tensor.untyped_storage())
+
+
+def memory_in(storage: Any) -> jax.Array:
+    """The memory of a storage; waited for where another thread has it, for a trace or a program."""
+    array = storage.array
+    if tracers.is_traced_elsewhere((array,)):
         tracers.wait_for_traces()
-    return storage.array
+        array = storage.array
+    while type(array) is Lent:
+        forks.refuse()  # in a child, the thread that would give it back has not come along
+        time.sleep(1e-5)
+        array = storage.array
+    return array
+
+
+# Held while memories are compared and replaced, for less than a microsecond. A finalizer that
+# writes to a tensor may run there, on the same thread.
+PUTTING = threading.RLock()
+
+_ARRAY = itertools.repeat("array")
+_exhaust = collections.deque(maxlen=0).extend  # type: ignore[var-annotated]
+
+
+def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Give storages new memories, if each still holds the one that its new one was computed from.
+
+    This is the only way by which a write reaches a storage that other threads may know. Where
+    another thread has written meanwhile nothing happens, and the caller computes again.
+
+    Args:
+      storages: what is written.
+      before: the memories that were read.
+      after: the new memories.
+
+    Returns:
+      Whether they hold the new memories now.
+    """
+    putting = map(setattr, storages, _ARRAY, after)
+    with PUTTING:
+        for storage, array in zip(storages, before, strict=True):
+            if storage.array is not array:
+                return False
+        _exhaust(putting)  # one call of C: a signal comes before it or after it
+    return True
+
+
+def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
+    """Give storages arrays where they hold tracers of this thread's: nobody else puts any there.
+
+    >>> give_back([], [])
+    """
+    _exhaust(map(setattr, storages, _ARRAY, arrays))
+
+
+def replace(storage: Any, array: jax.Array) -> None:
+    """Give a storage a new memory, whatever it holds."""
+    while not put_back((storage,), (memory_in(storage),), (array,)):
+        pass
 
 
 def memory_if_any(tensor: torch.Tensor) -> Any:
@@ -131,9 +191,11 @@ def span(size, stride, offset: int) -> int:
 
 def resize(storage: Any, nbytes: int) -> None:
     """Make the storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
-    old = storage.array
+    old = memory_in(storage)
     with x64():
         dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
         flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
         missing = nbytes // dtype.itemsize - flat.size
-        storage.array = jnp.pad(flat, (0, missing))
+        new = jnp.pad(flat, (0, missing))
+    if not put_back((storage,), (old,), (new,)):
+        resize(storage, nbytes)

@@ -82,12 +82,16 @@ def as_array(tensor: torch.Tensor) -> jax.Array:
 
 
 def on_host(array: jax.Array) -> np.ndarray:
-    """The array's value as NumPy sees it, read-only; an error of the computation surfaces here."""
+    """The array's value as NumPy sees it, read-only; an error of the computation surfaces here.
+
+    It is waited for first: XLA ends the process where NumPy asks for the memory of an array whose
+    computation has failed.
+    """
     if tracers.is_traced(array):
         raise tracers.needs_value_on_host(array)
     forks.refuse()
     try:
-        return np.asarray(array)
+        return np.asarray(array.block_until_ready())
     except RuntimeError as error:
         raise errors.translate(error, "while waiting for a value") from error
 

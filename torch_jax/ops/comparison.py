@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import category, promote
 from torch_jax.ops.registry import op
 
@@ -62,7 +63,7 @@ def isneginf(self):
 @op("equal", concrete=True, meta=False, numpy=True)
 def equal(self, other):
     """A Python bool; tensors of different shapes are not equal."""
-    return self.shape == other.shape and bool((self == other).all())
+    return self.shape == other.shape and bool(on_host((self == other).all()))
 
 
 @op("_is_all_true")

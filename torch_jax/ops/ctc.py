@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 
 
@@ -118,7 +119,7 @@ def _backward(
 
 
 def _lengths(*lengths):
-    return [np.asarray(n, np.int64).reshape(-1) for n in lengths]
+    return [on_host(n).astype(np.int64).reshape(-1) for n in lengths]
 
 
 @op("_ctc_loss", concrete=True)

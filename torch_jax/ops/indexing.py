@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
 
@@ -28,12 +29,12 @@ def compress(x, mask):
 
     Arrays of NumPy, which come where memory is the host's, are not compiled for each new count.
     """
-    return x[np.flatnonzero(np.asarray(mask))]
+    return x[np.flatnonzero(on_host(mask))]
 
 
 def positions_of(mask) -> tuple[np.ndarray, ...]:
     """One int64 vector per dimension of a concrete mask: where it holds, in row-major order."""
-    return np.nonzero(np.asarray(mask))
+    return np.nonzero(on_host(mask))
 
 
 def _expand_masks(self, indices) -> tuple:
@@ -328,7 +329,7 @@ def masked_scatter_backward(grad_output, mask, sizes):
 @op("nonzero", concrete=True, meta=False, numpy=True)
 def nonzero(self):
     """``np.argwhere``, a column for each dimension laid out in one piece."""
-    return column_major(np.argwhere(np.asarray(self)))
+    return column_major(np.argwhere(on_host(self)))
 
 
 @op("nonzero_static", meta=False)  # whose strides are not those of the CPU

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import linalg as lax_linalg
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import column_major, op
 
@@ -62,7 +63,7 @@ def check_errors(info, api_name, *, is_matrix):
     """Raise for a failed factorization. A trace knows no values and raises nothing."""
     if isinstance(info, jax.core.Tracer):
         return ()
-    flat = np.asarray(info).reshape(-1)
+    flat = on_host(info).reshape(-1)
     if not flat.any():
         return ()
     first = int(np.flatnonzero(flat)[0])
@@ -284,11 +285,11 @@ def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
     dtype = np.result_type(x.dtype, np.complex64)
     shapes = [jax.ShapeDtypeStruct(x.shape[:-1], dtype), jax.ShapeDtypeStruct(x.shape, dtype)]
 
-    def on_host(x):
+    def by_numpy(x):
         results = np.linalg.eig(x) if vectors else [np.linalg.eigvals(x)]
         return [np.asarray(r, dtype) for r in results]
 
-    return jax.pure_callback(on_host, shapes[: 1 + vectors], x, vmap_method="broadcast_all")
+    return jax.pure_callback(by_numpy, shapes[: 1 + vectors], x, vmap_method="broadcast_all")
 
 
 @op("linalg_eig")

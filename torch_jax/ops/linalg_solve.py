@@ -8,6 +8,7 @@ from jax.lax import linalg as lax_linalg
 
 from torch_jax.ops.linalg import adjoint as adjoint_of
 from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import column_major, op
 
 
@@ -153,7 +154,7 @@ def linalg_lstsq(self, b, rcond=None, *, driver=None):
     rank = jnp.sum(used, axis=-1)
     none = nothing(s)
     residuals = none
-    full_rank = driver == "gels" or (_reads_rank(driver) and bool(jnp.all(rank == n)))
+    full_rank = driver == "gels" or (_reads_rank(driver) and bool(on_host(jnp.all(rank == n))))
     if m > n and full_rank:
         residuals = jnp.sum(jnp.square(jnp.abs(a @ x - rhs)), axis=-2)
     return (

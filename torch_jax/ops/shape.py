@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import op
 
@@ -71,7 +72,7 @@ def repeat(self, repeats):
 def repeat_interleave(repeats, *, output_size=None):
     """The index of each element, ``repeats`` times; the meta function wants ``output_size``."""
     if output_size is None:
-        counts = np.asarray(repeats)
+        counts = on_host(repeats)
         if counts.size and counts.min() < 0:
             raise RuntimeError("repeats can not be negative")
         return np.repeat(np.arange(counts.size, dtype=counts.dtype), counts)

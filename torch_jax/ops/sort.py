@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import category, promote
 from torch_jax.ops.registry import op
 
@@ -304,7 +305,7 @@ def bincount(self, weights=None, minlength=0):
     """How often each number occurs; sums of weights are float64 unless they are float32."""
     if self.ndim != 1 or category(self.dtype) != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    least, most = (int(f()) if self.size else -1 for f in (self.min, self.max))
+    least, most = (int(on_host(f())) if self.size else -1 for f in (self.min, self.max))
     if self.size and least < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:
@@ -317,6 +318,6 @@ def bincount(self, weights=None, minlength=0):
         weights = weights.astype(jnp.float64)
     count = max(most + 1, minlength)
     if jax.default_backend() == "cpu":  # no compilation for each new length
-        sums = np.bincount(np.asarray(self), np.asarray(weights), count).astype(weights.dtype)
+        sums = np.bincount(on_host(self), on_host(weights), count).astype(weights.dtype)
         return jnp.asarray(sums)
     return _tally(self.astype(jnp.int64), count, weights)

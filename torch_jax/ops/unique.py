@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops.indexing import compress
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import sorted_with_positions
 
@@ -42,7 +43,7 @@ def _runs_on_host(flat: np.ndarray, sort: bool):
 
 def _counts(begins) -> np.ndarray:
     """The lengths of runs."""
-    starts = np.append(np.flatnonzero(np.asarray(begins)), begins.size)
+    starts = np.append(np.flatnonzero(on_host(begins)), begins.size)
     return np.diff(starts)
 
 
@@ -70,7 +71,7 @@ def _unique_pair(self, sorted=True, return_inverse=False):
 
 def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bool):
     """Distinct slices along ``dim``, on the host: their order is that of whole rows."""
-    x = np.moveaxis(np.asarray(self), dim, 0)
+    x = np.moveaxis(on_host(self), dim, 0)
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
     order = np.arange(len(rows))
     if sort and rows.shape[1]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 
 
@@ -20,7 +21,7 @@ def nms(dets, scores, iou_threshold):
     if not len(order):
         return order
     kept = _kept(dets[order], iou_threshold)
-    return order[np.flatnonzero(np.asarray(kept))]
+    return order[np.flatnonzero(on_host(kept))]
 
 
 @jax.jit

@@ -56,7 +56,7 @@ class _JaxStorage:
 
     def cpu(self) -> torch.UntypedStorage:
         """The bytes in host memory."""
-        return transfer.host_copy(self.array).untyped_storage()
+        return transfer.host_copy(storage.memory_in(self)).untyped_storage()
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
         """Take over the bytes of ``source``, a storage of the same size on any device."""
@@ -65,7 +65,8 @@ class _JaxStorage:
                 f"size does not match, self was {self.nbytes()} bytes but source was "
                 f"{source.nbytes()} bytes"
             )
-        self.array = source.array if storage.is_jax_storage(source) else _bytes_of(source)
+        ours = storage.is_jax_storage(source)
+        storage.replace(self, storage.memory_in(source) if ours else _bytes_of(source))
         return self
 
     def tolist(self) -> list[int]:

@@ -1,0 +1,43 @@
+"""What a storage holds while its memory is lent to a program that may write its results there."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+
+class Lent(NamedTuple):
+    """A placeholder for an array that a program has taken: its form, and no elements.
+
+    Other threads that meet one wait, as they do where they meet a tracer.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        """How many elements the array has."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the array has."""
+        return self.size * self.dtype.itemsize
+
+
+@functools.lru_cache(4096)
+def lent(shape: tuple[int, ...], dtype: Any) -> Lent:
+    """The placeholder for an array of this form.
+
+    >>> import numpy as np
+    >>> lent((2, 3), np.dtype("float32")).nbytes
+    24
+    """
+    return Lent(shape, dtype)

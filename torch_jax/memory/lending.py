@@ -1,0 +1,80 @@
+"""Memories lent to a program that writes its results over them.
+
+An executable uses the memory of an array that is donated to it, and the array is gone then. So the
+arrays are taken out of their storages first: whoever has one by then is seen by its reference count
+(:func:`torch_jax.compiler.program.copy_shared`), and whoever comes later meets a placeholder, and
+waits. What the program gives is put where the arrays were.
+
+Between the launch and that no signal may raise, or the storages would be left with arrays that are
+gone. Python looks for signals between calls of functions, never inside of a function written in C:
+so all that must not be torn apart is one call of such, over iterators that were made before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat, starmap
+from operator import add, attrgetter, getitem, is_not
+from typing import Any
+
+from torch_jax.core.lent import Lent
+from torch_jax.core.tracers import TracedElsewhere
+from torch_jax.memory.storage import PUTTING
+
+_ARRAY = repeat("array")
+_array = attrgetter("array")
+_exhaust = deque(maxlen=0).extend  # type: ignore[var-annotated]
+_programs_at_work: set[object] = set()
+
+
+def run(
+    program: Callable[..., list],
+    arguments: Callable[[], tuple],
+    inputs: list[Any],
+    storages: list[Any],
+    places: Sequence[int],
+    placeholders: Sequence[Lent],
+    results: Sequence[int],
+) -> list[Any]:
+    """Run a program over the memories of storages, and put there what it gives.
+
+    Args:
+      program: the executable; it returns a list.
+      arguments: what it is called with; asked when the memories have been taken.
+      inputs: arrays that were read from storages. The list is their only holder meanwhile.
+      storages: those whose memories are lent.
+      places: where the memory of each is among ``inputs``.
+      placeholders: what each holds meanwhile.
+      results: what each holds afterwards: a place in the list of the outputs and the inputs.
+
+    Returns:
+      The outputs.
+
+    Raises:
+      TracedElsewhere: another thread has written one of the storages since it was read, or has its
+        memory; nothing was done.
+    """
+    outcome: list[list[Any]] = []
+    outputs_and_inputs = map(add, outcome, repeat(inputs))
+    after = map(getitem, chain.from_iterable(map(repeat, outputs_and_inputs)), results)
+    before = map(inputs.__getitem__, places)  # where the program fails
+    giving_back = map(setattr, storages, _ARRAY, chain(after, before))
+    taking = map(setattr, storages, _ARRAY, placeholders)
+    taken: list[Any] = []
+    finishing = chain.from_iterable(taken)
+    me = object()
+    try:
+        with PUTTING:
+            if _programs_at_work and Lent in map(type, inputs):
+                raise TracedElsewhere
+            if any(map(is_not, map(_array, storages), map(inputs.__getitem__, places))):
+                raise TracedElsewhere
+            _programs_at_work.add(me)
+            taken += (giving_back,)
+            _exhaust(taking)
+        outcome.extend(starmap(program, (arguments(),)))
+    finally:
+        _exhaust(finishing)
+        _programs_at_work.discard(me)
+    return outcome[0]
