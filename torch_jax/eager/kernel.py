@@ -22,7 +22,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, numbers, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import variants
+from torch_jax.eager import checks, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -83,6 +83,7 @@ class Kernel:
                 draw(args, kwargs, memories, [])
             return launch(tuple(key), memories, args, kwargs)
 
+        call = checks.checked(self.op, self.lowering.meta is True, call)
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
@@ -190,7 +191,7 @@ class Kernel:
             except tracers.TracedElsewhere as error:
                 return self._again(error, args, kwargs)
 
-        return call
+        return checks.checked(self.op, self.lowering.meta is True, call)
 
     def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Write to resolved copies of conjugated views, then from these to the views."""

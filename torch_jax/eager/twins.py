@@ -1,0 +1,73 @@
+"""Asking the CPU: what its kernel says of a call, tried on small tensors of the same dtypes.
+
+PyTorch's meta functions check shapes and dtypes. Much of what else is refused – numbers that do not
+fit a dtype, slopes and widths that must be positive, memory that overlaps – only the CPU's kernels
+know. They are run on *twins* of the arguments, which cost some microseconds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+
+Make = Callable[[torch.Tensor], torch.Tensor]
+
+# Arguments of factories that say how many elements there are to be.
+_COUNTS = frozenset({"size", "steps", "window_length"})
+_NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
+
+# Random operators draw from this one: the user's generators stay where they are.
+_generator = torch.Generator("cpu")
+
+
+def names_of(op: Any) -> list[str]:
+    """The names of an overload's arguments, in order."""
+    return [argument.name for argument in op._schema.arguments]
+
+
+def small(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of this dtype with at most two elements a dimension; ones, or index 0."""
+    size = [min(n, 2) for n in tensor.shape]
+    make = torch.ones if tensor.dtype.is_floating_point or tensor.dtype.is_complex else torch.zeros
+    return make(size, dtype=tensor.dtype, device="cpu")
+
+
+def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
+    """Arguments by name as the CPU's kernel takes them; tensors made anew by ``make``."""
+    made: dict[int, torch.Tensor] = {}  # one tensor twice among the arguments has one twin
+
+    def twin(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in made:
+                made[id(value)] = make(value)
+            return made[id(value)]
+        if isinstance(value, list | tuple):
+            return [twin(item) for item in value]
+        return value
+
+    named = {name: twin(value) for name, value in given.items() if name not in _NOT_FOR_CPU}
+    if "generator" in names_of(op):
+        named["generator"] = _generator
+    if not made:
+        named |= {name: _few(named[name]) for name in _COUNTS & named.keys()}
+    return named
+
+
+def _few(count: Any) -> Any:
+    return [min(n, 2) for n in count] if isinstance(count, list | tuple) else min(count, 2)
+
+
+def refusal(op: Any, named: dict[str, Any]) -> Exception | None:
+    """What the CPU's kernel raises for these arguments, None where it computes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the twins' sizes are not the user's
+            pytorch.call_on_cpu(op, named)
+    except Exception as error:
+        return error
+    return None
