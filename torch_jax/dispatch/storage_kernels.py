@@ -17,6 +17,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import errors, policies
 from torch_jax.core.x64 import x64
+from torch_jax.eager import overlap
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 from torch_jax.ops import promotion
@@ -195,6 +196,8 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     if not is_jax(source):
         source = transfer.to_device(source)
     target = self.untyped_storage()
+    if source.untyped_storage() is target:
+        overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})
     value = transfer.value_of(source)
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
         if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:

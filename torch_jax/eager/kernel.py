@@ -22,7 +22,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, numbers, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import checks, variants
+from torch_jax.eager import checks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -180,6 +180,8 @@ class Kernel:
             if draw is not None:
                 draw(args, kwargs, memories, storages)
             memories, slots = _shared(memories, storages)
+            if len(memories) < len(slots):
+                overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
             entry = cache.get(signature)

@@ -51,6 +51,10 @@ def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
         return value
 
     named = {name: twin(value) for name, value in given.items() if name not in _NOT_FOR_CPU}
+    for argument in op._schema.arguments:  # x + 1 is add.Tensor, which takes a tensor here
+        value = named.get(argument.name)
+        if str(argument.real_type) == "Tensor" and isinstance(value, bool | int | float | complex):
+            named[argument.name] = torch.tensor(value, device="cpu")
     if "generator" in names_of(op):
         named["generator"] = _generator
     if not made:
