@@ -19,11 +19,10 @@ from torch_jax.eager import meta, twins
 Call = Callable[..., Any]
 
 # Operators of which PyTorch makes a tensor of the number and looks at nothing but its type, which
-# is part of an entry's key; what meta functions ask of an exponent they ask at each compile, since
-# exponents are static. They are the most frequent ones. A test asks their CPU kernels.
+# is part of an entry's key. They are the most frequent ones. A test asks their CPU kernels.
 EXEMPT = frozenset(
     """
-    eq ne lt le gt ge mul div floor_divide remainder fmod pow copysign xlogy special_xlog1py
+    eq ne lt le gt ge mul div floor_divide remainder fmod copysign xlogy special_xlog1py
     special_zeta bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
     __lshift__ __rshift__ isin searchsorted bucketize
     """.split()
@@ -47,6 +46,8 @@ def checked(op: Any, infers: bool, call: Call) -> Call:
         return call
     if packet.startswith("special_"):
         return call  # polynomials: their CPU kernels take as many steps as their number says
+    if not twins.can_be_small(op):
+        return call
     if torch.Tag.nondeterministic_seeded in op.tags and "generator" not in twins.names_of(op):
         return call  # its CPU kernel would draw from the user's generator
     first = next(i for i, a in enumerate(arguments) if _takes_number(a) or a.kwarg_only)

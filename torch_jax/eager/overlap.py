@@ -35,7 +35,8 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if known not in _verdicts:
         if len(_verdicts) >= _REMEMBERED:
             _verdicts.clear()
-        make = _Small() if "part" not in kinds else _Same(tensors)
+        small = "part" not in kinds and twins.can_be_small(op)
+        make = _Small() if small else _Same(tensors)
         _verdicts[known] = _verdict(op, given, make)
     message = _verdicts[known]
     if message is not None:

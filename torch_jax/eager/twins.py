@@ -17,8 +17,10 @@ from torch_jax._private import pytorch
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
-# Arguments of factories that say how many elements there are to be.
-_COUNTS = frozenset({"size", "steps", "window_length"})
+# Integers that say how many elements there are to be, which twins have less of; and those that do
+# not depend on the sizes of tensors. CPU kernels trust all others (the ``C`` of a norm) blindly.
+_COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
+_UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
 # Random operators draw from this one: the user's generators stay where they are.
@@ -57,13 +59,19 @@ def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
             named[argument.name] = torch.tensor(value, device="cpu")
     if "generator" in names_of(op):
         named["generator"] = _generator
-    if not made:
-        named |= {name: _few(named[name]) for name in _COUNTS & named.keys()}
-    return named
+    return named | {name: _few(named[name]) for name in _COUNTS & named.keys()}
+
+
+def can_be_small(op: Any) -> bool:
+    """Whether an operator takes smaller tensors than it is given: no argument tells their sizes."""
+    integers = {a.name for a in op._schema.arguments if "int" in str(a.real_type)}
+    return integers <= _COUNTS | _UNSIZED
 
 
 def _few(count: Any) -> Any:
-    return [min(n, 2) for n in count] if isinstance(count, list | tuple) else min(count, 2)
+    if isinstance(count, list | tuple):
+        return [_few(n) for n in count]
+    return min(max(count, 0), 2) if type(count) is int else count
 
 
 def refusal(op: Any, named: dict[str, Any]) -> Exception | None:
