@@ -22,7 +22,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, numbers, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import checks, overlap, variants
+from torch_jax.eager import checks, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -271,6 +271,7 @@ class Kernel:
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
         log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
+        masks.refuse(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
