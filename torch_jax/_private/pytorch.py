@@ -63,6 +63,7 @@ is_carried = _lookup("_C._is_key_in_tls")
 _exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
 AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 
 
@@ -143,6 +144,18 @@ COMPOSITE_KEYS = [
     )
     if hasattr(torch._C.DispatchKey, name)
 ]
+
+
+def call_on_cpu(op: Any, named: dict[str, Any]) -> Any:
+    """Run the CPU's kernel of an overload on CPU tensors, below autograd and all modes."""
+    positional = []
+    rest = dict(named)
+    for argument in op._schema.arguments:  # a name may be a keyword of Python: ``from``, ``self``
+        if argument.kwarg_only or argument.name not in rest:
+            break
+        positional.append(rest.pop(argument.name))
+    return op.redispatch(CPU_KEYS, *positional, **rest)
+
 
 current_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 dispatch_modes = _lookup("_C._len_torch_dispatch_stack")

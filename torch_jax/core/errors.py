@@ -52,14 +52,6 @@ def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
     )
 
 
-def shared_memory(who: str) -> RuntimeError:
-    """PyTorch's error for a write to memory that others see."""
-    return RuntimeError(
-        f"unsupported operation: {who} to a single memory location. "
-        "Please clone() the tensor before performing the operation."
-    )
-
-
 def check_ordinal(device: torch.device) -> None:
     """Raise for ``jax:1`` and beyond: there is one logical device."""
     if device.type == "jax" and device.index not in (None, 0):

@@ -297,6 +297,19 @@ def fixed(value: Any) -> Any:
     return float(value if number is None else number)
 
 
+def guarded(passes: Callable[..., bool], values: list[Any]) -> bool | None:
+    """Whether traced numbers pass a check, which later calls make again with theirs.
+
+    None where only the device knows a number: it cannot be checked.
+    """
+    known: list[Any] = [
+        v if isinstance(v, Number) else getattr(v.node, "number", None) for v in values
+    ]
+    if any(number is None or number.array is not None for number in known):
+        return None
+    return _fixed(known[0], passes, *known[1:])
+
+
 def pinned_value(value: Any) -> Any:
     """A value that Python keeps: a number of a trace is fixed, and guarded."""
     return _fixed(value, _the_value) if isinstance(value, NUMBERS) else value

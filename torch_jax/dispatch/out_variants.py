@@ -8,16 +8,16 @@ CPU kernels know is listed here.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_jax.core import errors
 from torch_jax.dispatch.storage_kernels import copy_, resize_
+from torch_jax.eager import overlap
 from torch_jax.eager.meta import infer
 from torch_jax.eager.variants import is_mutated, is_out_argument, table_name
-from torch_jax.memory import geometry
 from torch_jax.memory.storage import is_jax
 
 # Operators whose CPU kernels, not meta functions, ask for outputs of the result's very dtype.
@@ -57,13 +57,6 @@ ANY_DTYPE = frozenset({"bernoulli"})
 # Operators that do not touch an output where the result is empty: batch norm in evaluation.
 UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm"})
 
-# Operators that refuse an output over the memory of an input.
-NO_OVERLAP = frozenset(
-    """
-    cat gather index index_select kthvalue masked_select median nanmedian nonzero take
-    """.split()
-)
-
 
 def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     """The kernel of an ``out=`` overload, out of the functional one."""
@@ -75,12 +68,9 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     written = [i for i, a in enumerate(op._schema.arguments) if is_mutated(a) and not a.kwarg_only]
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        overlap.refuse(op, args, kwargs)
         outs = {name: kwargs.pop(name) for name in names}
         first = outs[names[0]]
-        alone = _packet(op) in NO_OVERLAP
-        inputs = [*args, *kwargs.values()] if alone else []
-        if alone:
-            _refuse_repetition(outs.values())
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
             if kwargs.get(choice) is None:
                 kwargs[choice] = getattr(first, choice)
@@ -92,41 +82,10 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         if other_dtype and _packet(op) not in ANY_DTYPE:
             _refuse_dtypes(op, args, {k: v for k, v in kwargs.items() if k not in choices}, outs)
         for out, new in pairs:
-            _write(op, out, new, inputs)
+            _write(op, out, new)
         return first if len(outs) == 1 else tuple(outs.values())
 
     return call
-
-
-def _refuse_repetition(outs: Iterable[torch.Tensor]) -> None:
-    """Raise where elements of an output share memory among themselves."""
-    for out in outs:
-        strides = zip(out.shape, out.stride(), strict=True)
-        if out.numel() and any(n > 1 and step == 0 for n, step in strides):
-            raise errors.shared_memory("more than one element of the written-to tensor refers")
-
-
-def _refuse_overlap(out: torch.Tensor, inputs: list[Any]) -> None:
-    """Raise where an output shares memory with an input."""
-    for value in inputs:
-        for tensor in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(tensor, torch.Tensor) and _overlap(out, tensor):
-                raise errors.shared_memory(
-                    "some elements of the input tensor and the written-to tensor refer"
-                )
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two dense tensors share elements; PyTorch does not ask of others either."""
-    if not (is_jax(a) and is_jax(b) and a.numel() and b.numel()):
-        return False
-    if a.untyped_storage()._cdata != b.untyped_storage()._cdata:
-        return False
-    if any(geometry.memory_order(t.shape, t.stride()) is None for t in (a, b)):
-        return False
-    spans = [(t.storage_offset() * t.itemsize, t.nbytes) for t in (a, b)]
-    (first, length), (second, _) = sorted(spans)
-    return second < first + length
 
 
 def _refuse_dtypes(op: Any, args: tuple, kwargs: dict, outs: dict[str, torch.Tensor]) -> None:
@@ -147,8 +106,8 @@ def _packet(op: Any) -> str:
     return op._schema.name.removeprefix("aten::")
 
 
-def _write(op: Any, out: torch.Tensor, result: torch.Tensor, inputs: list[Any]) -> None:
-    """Write a result into an output, which must share no memory with ``inputs``."""
+def _write(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
+    """Write a result into an output."""
     if not is_jax(out):
         raise errors.same_device(op, out)
     if not result.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
@@ -160,7 +119,6 @@ def _write(op: Any, out: torch.Tensor, result: torch.Tensor, inputs: list[Any]) 
             errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
     silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
     _resize(out, tuple(result.shape), silently)
-    _refuse_overlap(out, inputs)
     copy_(out, result)
 
 

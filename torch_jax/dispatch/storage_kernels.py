@@ -19,6 +19,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import errors, policies
 from torch_jax.core.x64 import x64
+from torch_jax.eager import overlap
 from torch_jax.memory import dtypes, geometry, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
@@ -202,6 +203,8 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         return self
     if not is_jax(source):
         source = transfer.to_device(source)
+    if source.untyped_storage() is self.untyped_storage():
+        overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
         if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
             storage.replace(self.untyped_storage(), _value(source, self.dtype))

@@ -27,7 +27,7 @@ from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, variants
+from torch_jax.eager import bound, checks, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -89,6 +89,7 @@ class Kernel:
                 draw(args, kwargs, memories, [])
             return launch(tuple(key), memories, args, kwargs)
 
+        call = checks.checked(self.op, self.lowering.meta is True, call)
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
@@ -196,6 +197,8 @@ class Kernel:
             if draw is not None:
                 draw(args, kwargs, memories, storages)
             memories, slots = _shared(memories, storages)
+            if len(memories) < len(slots):
+                overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
             entry = cache.get(signature)
@@ -209,7 +212,7 @@ class Kernel:
                     self._wait(error, args, kwargs)
                     _read_again(memories, storages, slots)  # key words stay: no draw is lost
 
-        return call
+        return checks.checked(self.op, self.lowering.meta is True, call)
 
     def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Write to resolved copies of conjugated views, then from these to the views."""
@@ -294,6 +297,7 @@ class Kernel:
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
         log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
+        masks.refuse(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)

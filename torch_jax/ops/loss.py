@@ -64,7 +64,7 @@ def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
     g, a, b = _wide(grad_output, self, target)
     x = a - b
     inside = jnp.where(beta == 0, jnp.sign(x), x / beta)
-    slope = jnp.where(jnp.abs(x) < beta, inside, jnp.sign(x))
+    slope = jnp.where(jnp.abs(x) >= beta, jnp.sign(x), inside)
     return _spread(g, x.size, reduction) * slope
 
 
@@ -214,7 +214,8 @@ def _names_a_class(self, target):
 @op("multi_margin_loss", static=("p",), check=_names_a_class, meta=False)
 def multi_margin_loss(self, target, p=1, margin=1, weight=None, reduction=MEAN):
     x, index = _batched(self.astype(opmath(self.dtype))), target.reshape(-1, 1)
-    z = jnp.maximum(margin - jnp.take_along_axis(x, index, 1) + x, 0)
+    z = margin - jnp.take_along_axis(x, index, 1) + x
+    z = jnp.where(z > 0, z, 0)
     z = z if p == 1 else z * z
     if weight is not None:
         z = z * weight.astype(z.dtype)[index]

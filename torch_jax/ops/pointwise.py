@@ -88,8 +88,12 @@ def rsub(self, other, *args, alpha=1):
 
 @op("_add_relu.Tensor", "_add_relu.Scalar")
 def add_relu(self, other, *args, alpha=1):
-    """``relu(self + alpha * other)``."""
-    return jnp.maximum(add(self, other, *args, alpha=alpha), 0)
+    """``relu(self + alpha * other)``, of which NaN becomes 0, and infinity the largest number."""
+    alpha = args[0] if args else alpha
+    total = add(self, other, alpha=1 * alpha)  # a bool counts as 0 or 1
+    if category(total.dtype) == 2:
+        return jnp.where(total > 0, jnp.minimum(total, jnp.finfo(total.dtype).max), 0)
+    return jnp.maximum(total, 0)
 
 
 @op("mul.Tensor", "mul.Scalar")
@@ -131,8 +135,10 @@ def _floor_divide(a, b):
 
 def _check_divisor(self, other):
     """For ``check=``: no integer is divided by zero."""
-    if category(result_type(self, other)) == 1:
-        return jnp.all(jnp.asarray(other) != 0), "ZeroDivisionError", RuntimeError
+    dtype = result_type(self, other)
+    if category(dtype) == 1:  # a number that the dtype cannot hold wraps: 256 is 0 for uint8
+        divisor = jnp.asarray(other).astype(dtype)
+        return jnp.all(divisor != 0), "ZeroDivisionError", RuntimeError
     return None
 
 

@@ -55,7 +55,8 @@ def _polynomial(name: str, function: Of) -> None:
         return jnp.where(n < 0, 0, function(x, n))
 
     lowering.__doc__ = f"``{name}``; integers become floats."
-    op(f"special_{name}", f"special_{name}.x_scalar", f"special_{name}.n_scalar")(lowering)
+    names = (f"special_{name}", f"special_{name}.x_scalar", f"special_{name}.n_scalar")
+    op(*names, refuses="complex")(lowering)
 
 
 # --- Chebyshev ------------------------------------------------------------------------------------

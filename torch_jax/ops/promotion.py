@@ -23,6 +23,7 @@ _default: contextvars.ContextVar[np.dtype] = contextvars.ContextVar(
 )
 
 HALVES = (np.dtype(jnp.bfloat16), np.dtype(np.float16))
+_BY_64_BITS = (np.dtype(np.uint8), np.dtype(np.uint32))
 _COMPLEX_OF = {np.dtype(np.float64): np.dtype(np.complex128)}
 
 
@@ -134,9 +135,8 @@ def opmath(dtype: Any) -> np.dtype:
 
 
 def convert(x: jax.Array, dtype: Any) -> jax.Array:
-    """``x`` cast to ``dtype`` as ``Tensor.to`` casts: floats to small integers wrap around.
+    """``x`` cast to ``dtype`` as ``Tensor.to`` casts on the CPU.
 
-    XLA saturates there; PyTorch on CPU converts through a wide integer and keeps the low bits.
     What float8_e4m3fn, which has no infinity, cannot hold saturates, where XLA gives NaN.
     """
     dtype = np.dtype(dtype)
@@ -144,8 +144,29 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
         return x
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and category(dtype) < 3:
         x = x != 0 if dtype == jnp.bool_ else x.real
-    if category(dtype) == 1 and category(x.dtype) == 2 and dtype.itemsize < 8:
-        x = x.astype(jnp.int64)
+    if category(dtype) == 1 and category(x.dtype) == 2:
+        return _integer(x, dtype)
     if dtype == jnp.float8_e4m3fn:
         x = jnp.clip(x.astype(opmath(x.dtype)), -448, 448)
     return x.astype(dtype)
+
+
+def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Floats as integers, out of range and NaN as on x86, where XLA saturates.
+
+    The processor converts to 32 or 64 bits with a sign and gives the lowest number for all that
+    does not fit; shorter integers keep the low bits. PyTorch's vectorized kernels differ among
+    themselves for uint32: here it is as for a single element. Of uint64 the upper half of the range
+    is taken off before and put back after.
+    """
+    x = x.astype(opmath(x.dtype))
+    signed = np.dtype(np.int64 if dtype.itemsize == 8 or dtype in _BY_64_BITS else np.int32)
+    half = 2.0 ** (8 * signed.itemsize - 1)
+    upper = x >= half if dtype == np.uint64 else None
+    if upper is not None:
+        x = jnp.where(upper, x - half, x)
+    fits = (x > -half - 1) & (x < half)  # the lowest number itself comes out either way
+    whole = jnp.where(fits, x, -half).astype(signed)
+    if upper is not None:
+        whole = jnp.where(upper, whole ^ np.iinfo(signed).min, whole)
+    return whole.astype(dtype)

@@ -30,10 +30,10 @@ def _continuous(name: str, dtype) -> None:
 
 
 def _uniform(key, shape, dtype, low=0.0, high=1.0):
-    """In [low, high), also after rounding to ``dtype``."""
+    """In [low, high): drawn in ``opmath``, then rounded; what is rounded up to high becomes low."""
     refuse("uniform", dtype, "bool int complex")
     low, high = (jnp.asarray(x).astype(opmath(dtype)) for x in (low, high))
-    x = (_unit(key, shape, dtype) * (high - low) + low).astype(dtype)
+    x = (_unit(key, shape, opmath(dtype)) * (high - low) + low).astype(dtype)
     return jnp.where(x >= high.astype(dtype), low.astype(dtype), x)
 
 

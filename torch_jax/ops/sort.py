@@ -170,7 +170,7 @@ def search(sequence, x, right: bool):
     return low.reshape(x.shape)
 
 
-@op("searchsorted.Tensor", "searchsorted.Scalar")
+@op("searchsorted.Tensor", "searchsorted.Scalar", refuses="complex")
 def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
     """``side`` wins over ``right``; ``sorter`` puts the sequence into order."""
     if sorter is not None:
@@ -179,7 +179,7 @@ def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=No
     return search(sequence, x, side == "right" if side else right)
 
 
-@op("bucketize.Tensor", "bucketize.Scalar")
+@op("bucketize.Tensor", "bucketize.Scalar", refuses="complex")
 def bucketize(self, boundaries, *, out_int32=False, right=False):
     """:func:`searchsorted` with the arguments the other way round."""
     boundaries, x = promote(boundaries, self)

@@ -255,19 +255,21 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
 
 @op("logit", refuses="complex")
 def logit(self, eps=None):
-    """Clamped to ``[eps, 1 - eps]`` first where ``eps`` is given."""
+    """Clamped to ``[eps, 1 - eps]`` first where ``eps`` is given, the lower limit going first."""
     x = wide_float(self)
     if eps is not None:
-        x = jnp.clip(x, jnp.asarray(eps).astype(x.dtype), 1 - jnp.asarray(eps).astype(x.dtype))
+        low = jnp.asarray(eps).astype(x.dtype)
+        x = jnp.where(x < low, low, jnp.where(x > 1 - low, 1 - low, x))
     return jnp.log(x / (1 - x))
 
 
 @op("logit_backward", refuses="bool int complex")
 def logit_backward(grad_output, self, eps=None):
-    """Without ``eps``, NaN outside ``[0, 1]``; with it, 0 outside the limits."""
+    """Without ``eps``, or where it is negative, NaN outside ``[0, 1]``; else 0 beyond its limits."""
     x = wide_float(self)
     g = grad_output.astype(x.dtype)
-    low, outside = (0, np.nan) if eps is None else (jnp.asarray(eps).astype(x.dtype), 0)
+    given = jnp.asarray(-1 if eps is None else eps).astype(x.dtype)
+    low, outside = jnp.where(given < 0, 0, given), jnp.where(given < 0, np.nan, 0)
     return jnp.where((x < low) | (x > 1 - low), outside, g / (x * (1 - x)))
 
 

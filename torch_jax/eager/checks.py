@@ -1,0 +1,197 @@
+"""Numbers among arguments: each is checked once, as the CPU's kernels check it.
+
+Python numbers are inputs of a compiled entry, so that another learning rate compiles nothing. A
+compile therefore sees the first number only. Here every number that an operator has not been given
+yet, with tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`),
+whose error is raised. What passed is remembered, so that a number costs one look-up from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.core import errors, numbers
+from torch_jax.eager import meta, twins
+
+Call = Callable[..., Any]
+
+# Operators of which PyTorch makes a tensor of the number and looks at nothing but its type, which
+# is part of an entry's key. They are the most frequent ones. A test asks their CPU kernels.
+EXEMPT = frozenset(
+    """
+    eq ne lt le gt ge mul div floor_divide remainder fmod copysign xlogy special_xlog1py
+    special_zeta bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
+    __lshift__ __rshift__ isin searchsorted bucketize
+    """.split()
+)
+
+# Operators whose size hangs on their numbers, all of which are static: each compile checks them.
+_SIZED = frozenset({"arange", "range"})
+
+_ORDINARY = (1, 0.5, 0, 1.0, 2, True)
+_REMEMBERED = 4096
+
+
+def checked(op: Any, infers: bool, call: Call) -> Call:
+    """``call``, which takes the arguments of ``op``, with every new number checked before.
+
+    ``infers``: whether the operator's meta function may be asked where the CPU cannot.
+    """
+    arguments = op._schema.arguments
+    packet = op._schema.name.removeprefix("aten::").removesuffix("_")
+    if not any(map(_takes_number, arguments)) or packet in EXEMPT | _SIZED:
+        return call
+    if packet.startswith("special_"):
+        return call  # polynomials: their CPU kernels take as many steps as their number says
+    if not twins.can_be_small(op):
+        return call
+    if torch.Tag.nondeterministic_seeded in op.tags and "generator" not in twins.names_of(op):
+        return call  # its CPU kernel would draw from the user's generator
+    first = next(i for i, a in enumerate(arguments) if _takes_number(a) or a.kwarg_only)
+    passed: set[tuple] = set()
+
+    def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
+        given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+        error = _refused(op, infers, given)
+        if error is not None:
+            raise error
+        # with no elements to compute, a kernel checks nothing
+        if not any(isinstance(v, torch.Tensor) and not v.numel() for v in args):
+            if len(passed) >= _REMEMBERED:
+                passed.clear()
+            passed.add(known)
+
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) > first:
+            known = (*map(_kind, args), *kwargs, *map(_kind, kwargs.values()))
+            if known not in passed:
+                check(known, args, kwargs)
+        return call(*args, **kwargs)
+
+    return checking
+
+
+def _takes_number(argument: Any) -> bool:
+    return any(name in str(argument.real_type) for name in ("number", "float"))
+
+
+def _kind(value: Any) -> Any:
+    """What a check depends on: the dtype of a tensor, the type and value of anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], torch.Tensor):
+            return tuple({t.dtype: None for t in value})
+        return tuple(map(_kind, value))
+    if isinstance(value, torch.SymFloat):
+        return object()  # a number of a trace: looked at each time
+    if isinstance(value, torch.Generator):
+        return None
+    return type(value), value
+
+
+def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
+    """The error for the numbers of a call, None where they are as the CPU wants them."""
+    named = twins.twins(op, given, twins.small)
+    traced = [value for value in _flat(given.values()) if isinstance(value, torch.SymFloat)]
+    if traced:
+        asked = numbers.guarded(_predicate(op, infers, given, named), traced)
+        if asked is not False:
+            return None
+    error = _verdict(op, numbers.plain(named))
+    if error is _UNKNOWN:
+        error = _refused_by_meta(op, numbers.plain(given)) if infers else None
+    if error is not None:
+        error.add_note(f"in {errors.describe_call(op, (), given)}")
+    return error
+
+
+_UNKNOWN = RuntimeError("the CPU cannot say")
+
+
+def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
+    """What the CPU says to the numbers among twins of the arguments.
+
+    A refusal may be due to the twins, which are smaller and hold other values than the tensors. It
+    is due to the numbers if the CPU computes with ordinary ones.
+    """
+    error = twins.refusal(op, named)
+    if error is None:
+        return None
+    takers = [a.name for a in op._schema.arguments if _takes_number(a)]
+    for ordinary in _ORDINARY:
+        other = {k: _instead(v, ordinary) if k in takers else v for k, v in named.items()}
+        if twins.refusal(op, other) is None:
+            return error.with_traceback(None)
+    return _UNKNOWN
+
+
+def _instead(value: Any, number: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [number for _ in value]
+    return None if value is None else number
+
+
+def _refused_by_meta(op: Any, given: dict[str, Any]) -> Exception | None:
+    """The meta function's error, where the CPU has no kernel for the dtypes or for small sizes."""
+    try:
+        meta.infer(op, (), given)
+    except RuntimeError as error:
+        return error
+    return None
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+# One function for all calls alike, so that the tape of a trace has it once for each number.
+_predicates: dict[tuple, Callable[..., bool]] = {}
+
+
+def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, Any]) -> Any:
+    """Whether other values of the traced numbers of a call pass as well."""
+    known = (op, *(k for v in given.items() for k in (v[0], _alike(v[1]))))
+    found = _predicates.get(known)
+    if found is not None:
+        return found
+
+    def passes(*values: float) -> bool:
+        if values in passed:
+            return True
+        error = _verdict(op, _filled(named, iter(values)))
+        if error is None or error is _UNKNOWN:
+            if len(passed) >= _REMEMBERED:
+                passed.clear()
+            passed.add(values)
+            return True
+        return False
+
+    passed: set[tuple] = set()
+    if len(_predicates) >= _REMEMBERED:
+        _predicates.clear()
+    _predicates[known] = passes
+    return passes
+
+
+def _alike(value: Any) -> Any:
+    """As :func:`_kind`, with all numbers of traces alike."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_alike, value))
+    return torch.SymFloat if isinstance(value, torch.SymFloat) else _kind(value)
+
+
+def _filled(value: Any, traced: Iterator[float]) -> Any:
+    """Arguments with numbers in place of those of the trace, in order."""
+    if isinstance(value, dict):
+        return {k: _filled(v, traced) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(v, traced) for v in value]
+    return next(traced) if isinstance(value, torch.SymFloat) else value

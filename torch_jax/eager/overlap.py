@@ -1,0 +1,148 @@
+"""Writes to memory that the same call reads, or that one element shares with another.
+
+PyTorch refuses some of them, each operator by rules of its own: what is written may be a whole
+input, but no part of one; where a kernel gathers, not even that. The CPU's kernel is asked
+(:mod:`torch_jax.eager.twins`), once for each geometry. What it does not refuse is computed here as
+if all were read before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.eager import twins
+from torch_jax.memory import geometry
+from torch_jax.memory.storage import is_jax, span
+
+_WRITE = "torch_jax::write_"  # what ``copy_`` becomes
+_verdicts: dict[tuple, str | None] = {}
+_REMEMBERED = 1024
+
+
+def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise where the CPU refuses a call because of the memory that it writes."""
+    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    kinds = {_relation(a, b) for a, b in _pairs(op, given)}
+    if kinds <= {"apart"}:
+        return
+    tensors = [t for t in _tensors(given.values()) if is_jax(t)]
+    numbers: dict[int, int] = {}  # of the storages: addresses come and go
+    places = [(*_place(t), numbers.setdefault(_storage(t), len(numbers))) for t in tensors]
+    known = (op, *places)
+    if known not in _verdicts:
+        if len(_verdicts) >= _REMEMBERED:
+            _verdicts.clear()
+        small = "part" not in kinds and twins.can_be_small(op)
+        make = _Small() if small else _Same(tensors)
+        _verdicts[known] = _verdict(op, given, make)
+    message = _verdicts[known]
+    if message is not None:
+        raise RuntimeError(message)
+
+
+def _verdict(op: Any, given: dict[str, Any], make: twins.Make) -> str | None:
+    if op.name() == _WRITE:
+        op = torch.ops.aten.copy_.default
+        given = {"self": given["self"], "src": given["source"]}
+    error = twins.refusal(op, twins.twins(op, given, make))
+    return str(error) if error is not None and "single memory location" in str(error) else None
+
+
+def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What is written with what else there is; elements of lists with those at their position."""
+    written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
+    for name in written & given.keys():
+        for other, value in given.items():
+            pairs = _together(given[name], value)
+            yield from ((a, b) for a, b in pairs if other != name or _repeats(a))
+
+
+def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    if isinstance(written, torch.Tensor):
+        yield from ((written, tensor) for tensor in _tensors([other]) if is_jax(tensor))
+    elif isinstance(written, list | tuple):
+        others = other if isinstance(other, list | tuple) else [other] * len(written)
+        for one, two in zip(written, others, strict=False):
+            yield from _together(one, two)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether elements of a tensor share memory; PyTorch asks of expanded ones only."""
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    return bool(tensor.numel()) and any(n > 1 and step == 0 for n, step in strides)
+
+
+def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
+    """How two tensors share elements: ``apart``, ``whole`` (one is the other) or ``part``.
+
+    As PyTorch does, it is asked of dense tensors; what else may share some counts as apart.
+    """
+    if a is b:
+        return "part" if _repeats(a) else "whole"
+    if not (a.numel() and b.numel()):
+        return "apart"
+    if _storage(a) != _storage(b):
+        return "apart"
+    first, second = _bytes(a), _bytes(b)
+    if first[1] <= second[0] or second[1] <= first[0]:
+        return "apart"
+    if any(geometry.memory_order(t.shape, t.stride()) is None for t in (a, b)):
+        return "apart"
+    return "whole" if first == second and a.stride() == b.stride() else "part"
+
+
+def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the elements of a tensor begin and end in its storage."""
+    end = span(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+    return int(tensor.storage_offset()) * tensor.itemsize, end * tensor.itemsize
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    """Where the elements of a tensor are in its storage."""
+    return tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+class _Small:
+    """Makes small twins; views of the same elements have one."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple, torch.Tensor] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not is_jax(tensor):
+            return tensor
+        place = (*_place(tensor), _storage(tensor))
+        return self.made.setdefault(place, twins.small(tensor))
+
+
+class _Same:
+    """Makes twins of the same geometry over storages that are shared as the tensors' are."""
+
+    def __init__(self, tensors: list[torch.Tensor]):
+        sizes: dict[int, int] = {}
+        for tensor in tensors:
+            at = _storage(tensor)
+            sizes[at] = max(sizes.get(at, 0), _bytes(tensor)[1])
+        self.storages = {at: torch.zeros(n, dtype=torch.uint8) for at, n in sizes.items()}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not is_jax(tensor):
+            return tensor
+        storage = self.storages[_storage(tensor)].untyped_storage()
+        twin = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return twin.set_(storage, int(tensor.storage_offset()), tensor.shape, tensor.stride())

@@ -1,0 +1,85 @@
+"""Asking the CPU: what its kernel says of a call, tried on small tensors of the same dtypes.
+
+PyTorch's meta functions check shapes and dtypes. Much of what else is refused – numbers that do not
+fit a dtype, slopes and widths that must be positive, memory that overlaps – only the CPU's kernels
+know. They are run on *twins* of the arguments, which cost some microseconds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+
+Make = Callable[[torch.Tensor], torch.Tensor]
+
+# Integers that say how many elements there are to be, which twins have less of; and those that do
+# not depend on the sizes of tensors. CPU kernels trust all others (the ``C`` of a norm) blindly.
+_COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
+_UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
+_NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
+
+# Random operators draw from this one: the user's generators stay where they are.
+_generator = torch.Generator("cpu")
+
+
+def names_of(op: Any) -> list[str]:
+    """The names of an overload's arguments, in order."""
+    return [argument.name for argument in op._schema.arguments]
+
+
+def small(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of this dtype with at most two elements a dimension; ones, or index 0."""
+    size = [min(n, 2) for n in tensor.shape]
+    make = torch.ones if tensor.dtype.is_floating_point or tensor.dtype.is_complex else torch.zeros
+    return make(size, dtype=tensor.dtype, device="cpu")
+
+
+def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
+    """Arguments by name as the CPU's kernel takes them; tensors made anew by ``make``."""
+    made: dict[int, torch.Tensor] = {}  # one tensor twice among the arguments has one twin
+
+    def twin(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in made:
+                made[id(value)] = make(value)
+            return made[id(value)]
+        if isinstance(value, list | tuple):
+            return [twin(item) for item in value]
+        return value
+
+    named = {name: twin(value) for name, value in given.items() if name not in _NOT_FOR_CPU}
+    for argument in op._schema.arguments:  # x + 1 is add.Tensor, which takes a tensor here
+        value = named.get(argument.name)
+        if str(argument.real_type) == "Tensor" and isinstance(value, bool | int | float | complex):
+            named[argument.name] = torch.tensor(value, device="cpu")
+    if "generator" in names_of(op):
+        named["generator"] = _generator
+    return named | {name: _few(named[name]) for name in _COUNTS & named.keys()}
+
+
+def can_be_small(op: Any) -> bool:
+    """Whether an operator takes smaller tensors than it is given: no argument tells their sizes."""
+    integers = {a.name for a in op._schema.arguments if "int" in str(a.real_type)}
+    return integers <= _COUNTS | _UNSIZED
+
+
+def _few(count: Any) -> Any:
+    if isinstance(count, list | tuple):
+        return [_few(n) for n in count]
+    return min(max(count, 0), 2) if type(count) is int else count
+
+
+def refusal(op: Any, named: dict[str, Any]) -> Exception | None:
+    """What the CPU's kernel raises for these arguments, None where it computes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the twins' sizes are not the user's
+            pytorch.call_on_cpu(op, named)
+    except Exception as error:
+        return error
+    return None
