@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
@@ -110,12 +111,14 @@ def _dead() -> Sequence[int]:
     return getattr(metadata, "bw_donated_idxs", None) or ()
 
 
-def concerns(graph: Any, inputs: Sequence[Any]) -> bool:
-    """Whether a graph has tensors on device jax."""
-    held = (*graph.parameters(), *graph.buffers()) if isinstance(graph, torch.nn.Module) else ()
+def concerns(graph: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
+    held = (*graph.parameters(), *graph.buffers())
+    nodes = getattr(graph, "graph", fx.Graph()).nodes
+    made = [node.meta.get("example_value") for node in nodes]
     return any(
         isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
-        for value in (*inputs, *held)
+        for value in pytree.tree_leaves([*inputs, *held, *made])
     )
 
 

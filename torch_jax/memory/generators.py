@@ -261,8 +261,9 @@ class Generator(pytorch.CpuGenerator, metaclass=_GeneratorType):
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """A generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
-        device = torch.device(device)
-        if device.type == pytorch.DEVICE_TYPE:
-            errors.check_ordinal(device)
-            return JaxGenerator()
-        return pytorch.CpuGenerator(device)
+        if isinstance(device, str | torch.device):
+            device = torch.device(device)
+            if device.type == pytorch.DEVICE_TYPE:
+                errors.check_ordinal(device)
+                return JaxGenerator()
+        return pytorch.CpuGenerator(device=device)

@@ -35,7 +35,7 @@ def _patch_storage(original: Any) -> Any:
 
 
 def _names_jax(device: Any) -> bool:
-    return device is not None and torch.device(device).type == _JAX
+    return isinstance(device, str | torch.device) and torch.device(device).type == _JAX
 
 
 @patch("torch.Generator", AT_IMPORT)

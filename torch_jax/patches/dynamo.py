@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
@@ -74,3 +75,18 @@ def _patch_wrap(original: Any) -> Any:
         return original(self, value)
 
     return _wrap
+
+
+@patch("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")
+def _patch_default_backend(original: Any) -> Any:
+    """``torch.compile`` without a backend takes inductor, which does not know the device."""
+
+    @functools.wraps(original)
+    def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        from torch_jax.graphs import backend
+
+        if not backend.concerns(graph, inputs):
+            return original(self, graph, inputs, **kwargs)
+        return backend.in_place_of_inductor(graph, inputs)
+
+    return call
