@@ -204,7 +204,7 @@ def lists_are_copied_at_once() -> bool:
 @need("torch.UntypedStorage.copy_")
 def storages_are_copied_to_the_host() -> bool:
     host = torch.UntypedStorage(3)
-    host.copy_(storage())
+    host.copy_(storage(), non_blocking=True)
     return host.tolist() == [0, 1, 2]
 
 
@@ -238,13 +238,29 @@ def casts_of_weights_are_dropped() -> bool:
 @need("torch._TorchCompileInductorWrapper.__call__")
 def compile_needs_no_backend_named() -> bool:
     torch._dynamo.reset()
-    return torch.compile(lambda x: x * 2)(ones(2)).tolist() == [2, 2]
+    return torch.compile(lambda: torch.arange(3, device="jax") * 2)().tolist() == [0, 2, 4]
 
 
 @need("multiprocessing.reduction.ForkingPickler.register")
 def tensors_go_to_processes() -> bool:
     sent = multiprocessing.reduction.ForkingPickler.dumps(ones(2))
     return on_jax(pickle.loads(sent))
+
+
+@need("torch.distributed.distributed_c10d.BackendConfig.__init__")
+def a_process_group_needs_no_backend_named() -> bool:
+    config = torch.distributed.distributed_c10d.BackendConfig(torch.distributed.Backend.UNDEFINED)
+    return config.device_backend_map == {"cpu": "gloo"}
+
+
+@need("torch.distributed.distributed_c10d.Backend.default_device_backend_map")
+def the_device_has_a_backend() -> bool:
+    return torch.distributed.get_default_backend_for_device("jax") == "gloo"
+
+
+@need("torch.nn.parallel.data_parallel._get_available_device_type")
+def models_on_the_cpu_stay_there() -> bool:
+    return nn.DataParallel(nn.Linear(1, 1))(torch.ones(1, 1)).device.type == "cpu"
 
 
 # --- after an import ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors, waking
+from torch_jax.core import errors, forks, waking
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -21,17 +21,14 @@ _EVENT: Any = torch.Event
 
 def synchronize(device: Any = None) -> None:
     """Wait until every operation given to the device has run; errors surface here."""
-    jax = _jax()
-    for array in jax.live_arrays():
-        if not array.is_deleted():
-            array.block_until_ready()
-
-
-def _jax() -> Any:
+    if not (waking.is_awake() or forks.is_lost()):
+        return
     waking.wake()
     import jax
 
-    return jax
+    for array in jax.live_arrays():
+        if not array.is_deleted():
+            array.block_until_ready()
 
 
 class Stream(_STREAM):

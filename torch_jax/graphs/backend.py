@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import dynamo
 from torch_jax.core import waking
 from torch_jax.core.log import LOGGER
 
@@ -109,17 +108,6 @@ def _dead() -> Sequence[int]:
     context = torch._guards.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
     return getattr(metadata, "bw_donated_idxs", None) or ()
-
-
-def concerns(graph: fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
-    held = (*graph.parameters(), *graph.buffers())
-    nodes = getattr(graph, "graph", fx.Graph()).nodes
-    made = [node.meta.get("example_value") for node in nodes]
-    return any(
-        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
-        for value in pytree.tree_leaves([*inputs, *held, *made])
-    )
 
 
 def in_place_of_inductor(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

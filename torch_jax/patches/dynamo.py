@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.patching import patch
 from torch_jax.memory import generators
@@ -83,10 +87,20 @@ def _patch_default_backend(original: Any) -> Any:
 
     @functools.wraps(original)
     def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        if not _concerns(graph, inputs):
+            return original(self, graph, inputs, **kwargs)
         from torch_jax.graphs import backend
 
-        if not backend.concerns(graph, inputs):
-            return original(self, graph, inputs, **kwargs)
         return backend.in_place_of_inductor(graph, inputs)
 
     return call
+
+
+def _concerns(graph: Any, inputs: Any) -> bool:
+    """Whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
+    held = (*graph.parameters(), *graph.buffers())
+    made = [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(
+        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
+        for value in pytree.tree_leaves([*inputs, *held, *made])
+    )
