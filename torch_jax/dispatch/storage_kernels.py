@@ -155,11 +155,14 @@ def to_copy(
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
-    """A new tensor with the strides given, or (where dense) its own.
+    """A new tensor with the strides given, or its own as far as these are dense.
 
     Where nothing changes it shares the immutable array until either tensor is written.
     """
-    stride = self.stride() if stride is None else stride
+    if stride is None:
+        stride = self.stride()
+        if not self.is_contiguous():
+            stride = storage.dense_strides(self.shape, stride)
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
         return wrap(_astype(transfer.value_of(self), dtype), dtype)
@@ -184,9 +187,28 @@ def clone(self, memory_format=None) -> torch.Tensor:
     return _cast(self, self.dtype, _strides(self.shape, memory_format))
 
 
+@kernel("_lazy_clone")
+def lazy_clone(self) -> torch.Tensor:
+    """A copy when either is written, as every copy here; of the very strides where it can be."""
+    return _cast(self, self.dtype)
+
+
+@kernel("is_set_to")
+def is_set_to(self, tensor) -> bool:
+    """Whether two tensors see one storage alike."""
+    return (
+        self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        and self.storage_offset() == tensor.storage_offset()
+        and self.shape == tensor.shape
+        and self.stride() == tensor.stride()
+    )
+
+
 @kernel("copy_")
 def copy_(self, source, non_blocking=False) -> torch.Tensor:
     """Write ``source``, broadcast and cast, into ``self``; either may be on the CPU."""
+    if not isinstance(source, torch.Tensor):
+        source = torch.scalar_tensor(source, dtype=self.dtype, device=self.device)
     if not is_jax(self):
         return self.copy_(transfer.to_host(source))
     if self.numel() == 0:
