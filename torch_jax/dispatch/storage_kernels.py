@@ -58,7 +58,7 @@ def _strides(size, memory_format: Any) -> tuple[int, ...]:
 def empty(
     size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None
 ) -> torch.Tensor:
-    """A new tensor; its elements are zero."""
+    """A new tensor; its elements are zero, or as deterministic algorithms ask."""
     if any(n < 0 for n in size):
         raise RuntimeError(
             f"Trying to create tensor with negative dimension {min(size)}: {list(size)}"
@@ -70,11 +70,28 @@ def empty(
 def empty_strided(
     size, stride, dtype=None, layout=None, device=None, pin_memory=None
 ) -> torch.Tensor:
-    """A new tensor with these strides; its elements are zero."""
+    """A new tensor with these strides; its elements are as in :func:`empty`."""
     _refuse_layout(layout)
     if device is not None:
         errors.check_ordinal(device)
-    dtype = dtype or torch.get_default_dtype()
+    new = _new_zeros(size, stride, dtype or torch.get_default_dtype())
+    return new.fill_(_garbage(new.dtype)) if _fills() else new
+
+
+def _fills() -> bool:
+    """Whether memory that nobody has written is to be filled, so that its use is found."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return deterministic and torch.utils.deterministic.fill_uninitialized_memory
+
+
+def _garbage(dtype: torch.dtype) -> Any:
+    """What PyTorch fills such memory with: NaN, True, or the largest integer."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
     order = geometry.memory_order(size, stride)
     if order is None:
         flat = _zeros((storage.span(size, stride, 0),), dtype)
@@ -97,7 +114,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
 @kernel("_efficientzerotensor")
 def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
     """Zeros, which formulas of autograd ask for without memory where a device can do so."""
-    return empty(size, dtype, layout)
+    _refuse_layout(layout)
+    return _new_zeros(size, geometry.row_major(size), dtype or torch.get_default_dtype())
 
 
 @kernel("_new_zeros_with_same_feature_meta")
@@ -348,7 +366,11 @@ def resize_(self, size, memory_format=None) -> torch.Tensor:
     if tuple(size) == tuple(self.shape) and memory_format is None:
         return self
     stride = _strides(size, memory_format)
-    return set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
+    before = _elements_in_storage(self)
+    set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
+    if _fills() and (added := _elements_in_storage(self) - before) > 0:
+        storage.restride(self, (added,), (1,), before).fill_(_garbage(self.dtype))
+    return self
 
 
 @kernel("record_stream")
