@@ -19,10 +19,12 @@ import unittest.mock
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import torch.utils.checkpoint
+import torch.utils.dlpack as dlpack
 import transformers.integrations.moe  # noqa: F401, its operators exist once it is imported
 from torch import nn
 from torch._higher_order_ops.map import map as map_
@@ -218,6 +220,22 @@ def storages_are_written_and_read() -> bool:
         return new.tolist() == [0, 1, 2]
 
 
+@need("torch.Tensor.__dlpack__", "torch.Tensor.__dlpack_device__")
+def numpy_takes_tensors() -> bool:
+    return np.from_dlpack(ones(2)).tolist() == [1, 1]
+
+
+@need("torch.to_dlpack", "torch.utils.dlpack.to_dlpack")
+def capsules_hold_memory() -> bool:
+    exports = torch.to_dlpack, dlpack.to_dlpack
+    return all(torch.from_dlpack(export(ones(2))).tolist() == [1, 1] for export in exports)
+
+
+@need("torch.from_dlpack", "torch.utils.dlpack.from_dlpack")
+def tensors_stay_on_the_device() -> bool:
+    return all(on_jax(take(ones(2))) for take in (torch.from_dlpack, dlpack.from_dlpack))
+
+
 # --- torch.compile, autocast, processes -----------------------------------------------------------
 
 
@@ -361,6 +379,13 @@ def experts_are_served_by_the_table() -> bool:
     ends = torch.tensor([1, 4], dtype=torch.int32, device="jax")
     step = torch_jax.jit(lambda x, weight: mm(x, weight, offs=ends))
     return step(ones(4, 2), ones(2, 2, 3)).shape == (4, 3)
+
+
+@need("torch.nested._internal.sdpa.jagged_scaled_dot_product_attention")
+def jagged_tensors_attend() -> bool:
+    rows = torch.nested.as_nested_tensor([ones(2, 4), ones(1, 4)], layout=torch.jagged)
+    heads = rows.unflatten(-1, (2, 2)).transpose(1, 2)
+    return nn.functional.scaled_dot_product_attention(heads, heads, heads).values().shape[1] == 3
 
 
 # --- torch_jax.jit --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Sparse COO tensors: PyTorch's own container, whose indices and values are tensors of the device.
 
 PyTorch's kernels for meta tensors make and read the container, as its meta kernel of ``as_strided``
-makes views. What computes is composed here of gathers and scatters of the dense operators. All else,
-and every other layout, says at once what to do instead.
+makes views. What computes is composed here of gathers and scatters of the dense operators. All
+else, and every other layout, says at once what to do instead.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ _CONTAINER = """
     sparse_resize_ sparse_resize_and_clear_ values
 """
 
-# What makes compressed tensors, which are refused at once.
-_COMPRESSED = """
-    _sparse_compressed_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_csc_tensor_unsafe
-    _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe
-    _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc
-"""
+# What makes compressed tensors of PyTorch's composites, and is refused at once.
+_REFUSED = {
+    "SparseCsrPrivateUse1": """
+        _to_copy
+        sparse_compressed_tensor.comp_plain_value sparse_compressed_tensor.comp_plain_value_size
+    """,
+    "AutogradPrivateUse1": """
+        _sparse_compressed_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_csc_tensor_unsafe
+        _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe
+    """,
+    "PrivateUse1": "_to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc",
+}
 
 _kernels: dict[str, Callable[..., Any]] = {}
 
@@ -55,11 +61,8 @@ def install() -> list[Any]:
     for op, function in (_pointwise() | {_overload(n): f for n, f in _kernels.items()}).items():
         if op is not None:
             library.impl(op, dynamo.unseen(function), _COO)
-    library.impl("_to_copy", dynamo.unseen(_from_cpu), "SparseCPU")
-    library.impl("_to_copy", dynamo.unseen(_from_cpu), "SparseCsrCPU")
-    for name in _COMPRESSED.split():
-        op = _overload(name)
-        for key in ("AutogradPrivateUse1", "PrivateUse1") if op is not None else ():
+    for key, names in _REFUSED.items():
+        for op in filter(None, map(_overload, names.split())):
             library.impl(op, functools.partial(_refuse, "SparseCsrPrivateUse1", op), key)
     library.impl("_to_sparse", dynamo.unseen(_to_sparse), "PrivateUse1")
     library.impl("_to_sparse.sparse_dim", dynamo.unseen(_to_sparse_dim), "PrivateUse1")
@@ -111,16 +114,6 @@ def _places(tensor: Any) -> tuple[torch.Tensor, ...]:
     return tuple(tensor._indices().unbind(0))
 
 
-def _from_cpu(self, *, dtype=None, layout=None, device=None, **options: Any) -> Any:
-    """``_to_copy`` of a sparse CPU tensor: to the device by its parts."""
-    if device is None or torch.device(device).type != pytorch.DEVICE_TYPE:
-        given = {"dtype": dtype, "layout": layout, "device": device, **options}
-        return torch.ops.aten._to_copy.default._op_dk(pytorch.COMPOSITE_EXPLICIT, self, **given)
-    if self.layout != torch.sparse_coo:
-        _refuse("SparseCsrPrivateUse1", torch.ops.aten._to_copy.default, self, device=device)
-    return _moved(self, dtype, device)
-
-
 @_kernel("_to_copy")
 def _to_copy(self, *, dtype=None, layout=None, device=None, **_options: Any) -> Any:
     if layout not in (None, torch.sparse_coo):
@@ -147,8 +140,10 @@ def _clone(self, memory_format=None) -> Any:
 @_kernel("copy_")
 def _copy(self, src, non_blocking=False) -> Any:
     if torch.strided in (self.layout, src.layout):
-        raise RuntimeError("copy_() between dense and sparse Tensors is not implemented! Found self "
-            f"type = {self.type()} and src type = {src.type()}")
+        raise RuntimeError(
+            "copy_() between dense and sparse Tensors is not implemented! Found self "
+            f"type = {self.type()} and src type = {src.type()}"
+        )
     return _take(self, _moved(src, self.dtype, self.device))
 
 
@@ -168,9 +163,7 @@ def _coalesce(self) -> Any:
     flat, number = torch.unique(flat, return_inverse=True)
     values = self._values()
     added = values.new_zeros(flat.shape[0], *values.shape[1:]).index_add_(0, number, values)
-    indices = torch.stack(
-        [flat // step % row for step, row in zip(steps, rows, strict=True)]
-    )
+    indices = torch.stack([flat // step % row for step, row in zip(steps, rows, strict=True)])
     return _make(self, indices, added, coalesced=True)
 
 
@@ -231,10 +224,12 @@ def _add_to_dense(self, other, *, alpha=1) -> Any:
         return _take(self, _add(self, other, alpha=alpha))
     if self.shape != other.shape:
         raise RuntimeError(
-            f"add: expected 'self' and 'other' to be of same size, but self has {tuple(self.shape)} "
-            f"and other has {tuple(other.shape)}"
+            "add: expected 'self' and 'other' to be of same size, but self has size "
+            f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
         )
-    return self.index_put_(_places(other), (other._values() * alpha).to(self.dtype), accumulate=True)
+    return self.index_put_(
+        _places(other), (other._values() * alpha).to(self.dtype), accumulate=True
+    )
 
 
 @_kernel("sub.Tensor")

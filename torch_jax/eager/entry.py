@@ -275,8 +275,8 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))
     if tuple(result.shape) != spec.size:
         raise RuntimeError(
-            f"{op} gives shape {tuple(result.shape)} on device 'jax' where PyTorch says {spec.size}, "
-            "which is a fault of torch_jax: run it on the CPU, and report it please"
+            f"{op} gives shape {tuple(result.shape)} where PyTorch says {spec.size}, which is a "
+            "fault of torch_jax: run it on the CPU, and report it please"
         )
     result = promotion.convert(result, dtypes.to_jax(spec.dtype))
     if spec.stride is not None and result.size:

@@ -135,7 +135,9 @@ def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
     for axis in reversed(order):
         if out.ndim not in (4, 5) or strides[axis] < least or out.shape[axis] == 0:
             return out
-        if axis == 0 and least == strides[1]:  # one number a channel: nothing tells the orders apart
+        if (
+            axis == 0 and least == strides[1]
+        ):  # one number a channel: nothing tells the orders apart
             return out
         least = strides[axis] * out.shape[axis]
     return InOrder(out, order)

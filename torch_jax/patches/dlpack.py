@@ -22,9 +22,7 @@ def _is_ours(value: Any) -> bool:
 def _refuse(tensor: torch.Tensor, copy: bool | None = None) -> None:
     """Raise for tensors that PyTorch does not export from any device."""
     if tensor.requires_grad:
-        raise BufferError(
-            "Can't export tensors that require gradient, use tensor.detach()"
-        )
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj():
         raise BufferError("Can't export tensors with the conjugate bit set")
     if copy is False:

@@ -1,4 +1,4 @@
-"""Attention over jagged nested tensors, which PyTorch composes of nested tensors in strided layout."""
+"""Attention over jagged nested tensors, which PyTorch composes of strided nested ones."""
 
 from __future__ import annotations
 
