@@ -19,10 +19,12 @@ import unittest.mock
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import torch.utils.checkpoint
+import torch.utils.dlpack as dlpack
 import transformers.integrations.moe  # noqa: F401, its operators exist once it is imported
 from torch import nn
 from torch._higher_order_ops.map import map as map_
@@ -204,7 +206,7 @@ def lists_are_copied_at_once() -> bool:
 @need("torch.UntypedStorage.copy_")
 def storages_are_copied_to_the_host() -> bool:
     host = torch.UntypedStorage(3)
-    host.copy_(storage())
+    host.copy_(storage(), non_blocking=True)
     return host.tolist() == [0, 1, 2]
 
 
@@ -216,6 +218,22 @@ def storages_are_written_and_read() -> bool:
         new = torch.zeros(3, dtype=torch.uint8, device="jax").untyped_storage()
         new._set_from_file(file, 0, True, 1)
         return new.tolist() == [0, 1, 2]
+
+
+@need("torch.Tensor.__dlpack__", "torch.Tensor.__dlpack_device__")
+def numpy_takes_tensors() -> bool:
+    return np.from_dlpack(ones(2)).tolist() == [1, 1]
+
+
+@need("torch.to_dlpack", "torch.utils.dlpack.to_dlpack")
+def capsules_hold_memory() -> bool:
+    exports = torch.to_dlpack, dlpack.to_dlpack
+    return all(torch.from_dlpack(export(ones(2))).tolist() == [1, 1] for export in exports)
+
+
+@need("torch.from_dlpack", "torch.utils.dlpack.from_dlpack")
+def tensors_stay_on_the_device() -> bool:
+    return all(on_jax(take(ones(2))) for take in (torch.from_dlpack, dlpack.from_dlpack))
 
 
 # --- torch.compile, autocast, processes -----------------------------------------------------------
@@ -238,13 +256,29 @@ def casts_of_weights_are_dropped() -> bool:
 @need("torch._TorchCompileInductorWrapper.__call__")
 def compile_needs_no_backend_named() -> bool:
     torch._dynamo.reset()
-    return torch.compile(lambda x: x * 2)(ones(2)).tolist() == [2, 2]
+    return torch.compile(lambda: torch.arange(3, device="jax") * 2)().tolist() == [0, 2, 4]
 
 
 @need("multiprocessing.reduction.ForkingPickler.register")
 def tensors_go_to_processes() -> bool:
     sent = multiprocessing.reduction.ForkingPickler.dumps(ones(2))
     return on_jax(pickle.loads(sent))
+
+
+@need("torch.distributed.distributed_c10d.BackendConfig.__init__")
+def a_process_group_needs_no_backend_named() -> bool:
+    config = torch.distributed.distributed_c10d.BackendConfig(torch.distributed.Backend.UNDEFINED)
+    return config.device_backend_map == {"cpu": "gloo"}
+
+
+@need("torch.distributed.distributed_c10d.Backend.default_device_backend_map")
+def the_device_has_a_backend() -> bool:
+    return torch.distributed.get_default_backend_for_device("jax") == "gloo"
+
+
+@need("torch.nn.parallel.data_parallel._get_available_device_type")
+def models_on_the_cpu_stay_there() -> bool:
+    return nn.DataParallel(nn.Linear(1, 1))(torch.ones(1, 1)).device.type == "cpu"
 
 
 # --- after an import ------------------------------------------------------------------------------
@@ -345,6 +379,13 @@ def experts_are_served_by_the_table() -> bool:
     ends = torch.tensor([1, 4], dtype=torch.int32, device="jax")
     step = torch_jax.jit(lambda x, weight: mm(x, weight, offs=ends))
     return step(ones(4, 2), ones(2, 2, 3)).shape == (4, 3)
+
+
+@need("torch.nested._internal.sdpa.jagged_scaled_dot_product_attention")
+def jagged_tensors_attend() -> bool:
+    rows = torch.nested.as_nested_tensor([ones(2, 4), ones(1, 4)], layout=torch.jagged)
+    heads = rows.unflatten(-1, (2, 2)).transpose(1, 2)
+    return nn.functional.scaled_dot_product_attention(heads, heads, heads).values().shape[1] == 3
 
 
 # --- torch_jax.jit --------------------------------------------------------------------------------

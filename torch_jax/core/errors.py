@@ -19,7 +19,8 @@ def describe(value: Any) -> str:
     '[float32[2,3], 1.5]'
     """
     if isinstance(value, torch.Tensor):
-        shape = ",".join(map(str, value.shape))
+        strided_nested = value.is_nested and value.layout == torch.strided  # has no one shape
+        shape = "..." if strided_nested else ",".join(map(str, value.shape))
         device = "" if value.device.type in ("cpu", "meta") else f"@{value.device}"
         return f"{str(value.dtype).removeprefix('torch.')}[{shape}]{device}"
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors, waking
+from torch_jax.core import errors, forks, waking
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -26,6 +26,8 @@ def synchronize(device: Any = None) -> None:
       torch.OutOfMemoryError: a tensor that is still there found no room.
       RuntimeError: the computation of one failed. All others have been waited for.
     """
+    if not (waking.is_awake() or forks.is_lost()):
+        return
     jax = _jax()
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:

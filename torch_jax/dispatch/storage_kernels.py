@@ -62,7 +62,7 @@ def _strides(size, memory_format: Any) -> tuple[int, ...]:
 def empty(
     size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None
 ) -> torch.Tensor:
-    """A new tensor; its elements are zero."""
+    """A new tensor; its elements are zero, or as deterministic algorithms ask."""
     if any(n < 0 for n in size):
         raise RuntimeError(
             f"Trying to create tensor with negative dimension {min(size)}: {list(size)}"
@@ -74,11 +74,28 @@ def empty(
 def empty_strided(
     size, stride, dtype=None, layout=None, device=None, pin_memory=None
 ) -> torch.Tensor:
-    """A new tensor with these strides; its elements are zero."""
+    """A new tensor with these strides; its elements are as in :func:`empty`."""
     _refuse_layout(layout)
     if device is not None:
         errors.check_ordinal(device)
-    dtype = dtype or torch.get_default_dtype()
+    new = _new_zeros(size, stride, dtype or torch.get_default_dtype())
+    return new.fill_(_garbage(new.dtype)) if _fills() else new
+
+
+def _fills() -> bool:
+    """Whether memory that nobody has written is to be filled, so that its use is found."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return deterministic and torch.utils.deterministic.fill_uninitialized_memory
+
+
+def _garbage(dtype: torch.dtype) -> Any:
+    """What PyTorch fills such memory with: NaN, True, or the largest integer."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
     order = geometry.memory_order(size, stride)
     if order is None:
         flat = _zeros((storage.span(size, stride, 0),), dtype)
@@ -104,7 +121,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
 @kernel("_efficientzerotensor")
 def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
     """Zeros, which formulas of autograd ask for without memory where a device can do so."""
-    return empty(size, dtype, layout)
+    _refuse_layout(layout)
+    return _new_zeros(size, geometry.row_major(size), dtype or torch.get_default_dtype())
 
 
 @kernel("_new_zeros_with_same_feature_meta")
@@ -162,11 +180,14 @@ def to_copy(
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
-    """A new tensor with the strides given, or (where dense) its own.
+    """A new tensor with the strides given, or its own as far as these are dense.
 
     Where nothing changes it shares the immutable array until either tensor is written.
     """
-    stride = self.stride() if stride is None else stride
+    if stride is None:
+        stride = self.stride()
+        if not self.is_contiguous():
+            stride = storage.dense_strides(self.shape, stride)
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
         return wrap(_value(self, dtype), dtype)
@@ -193,9 +214,28 @@ def clone(self, memory_format=None) -> torch.Tensor:
     return _cast(self, self.dtype, _strides(self.shape, memory_format))
 
 
+@kernel("_lazy_clone")
+def lazy_clone(self) -> torch.Tensor:
+    """A copy when either is written, as every copy here; of the very strides where it can be."""
+    return _cast(self, self.dtype)
+
+
+@kernel("is_set_to")
+def is_set_to(self, tensor) -> bool:
+    """Whether two tensors see one storage alike."""
+    return (
+        self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        and self.storage_offset() == tensor.storage_offset()
+        and self.shape == tensor.shape
+        and self.stride() == tensor.stride()
+    )
+
+
 @kernel("copy_")
 def copy_(self, source, non_blocking=False) -> torch.Tensor:
     """Write ``source``, broadcast and cast, into ``self``; either may be on the CPU."""
+    if not isinstance(source, torch.Tensor):
+        source = torch.scalar_tensor(source, dtype=self.dtype, device=self.device)
     if not is_jax(self):
         return self.copy_(transfer.to_host(source))
     if self.numel() == 0:
@@ -335,7 +375,11 @@ def resize_(self, size, memory_format=None) -> torch.Tensor:
     if tuple(size) == tuple(self.shape) and memory_format is None:
         return self
     stride = _strides(size, memory_format)
-    return set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
+    before = _elements_in_storage(self)
+    set_storage(self, self.untyped_storage(), self.storage_offset(), size, stride)
+    if _fills() and (added := _elements_in_storage(self) - before) > 0:
+        storage.restride(self, (added,), (1,), before).fill_(_garbage(self.dtype))
+    return self
 
 
 @kernel("record_stream")

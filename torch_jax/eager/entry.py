@@ -364,7 +364,10 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))
     if tuple(result.shape) != spec.size:
-        raise RuntimeError(f"the lowering gave shape {result.shape} where {op} has {spec.size}")
+        raise RuntimeError(
+            f"{op} gives shape {tuple(result.shape)} where PyTorch says {spec.size}, which is a "
+            "fault of torch_jax: run it on the CPU, and report it please"
+        )
     result = promotion.convert(result, dtypes.to_jax(spec.dtype))
     if spec.stride is not None and result.size:
         result = result.transpose(geometry.memory_order(spec.size, spec.stride))

@@ -27,7 +27,7 @@ from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, checks, masks, overlap, variants
+from torch_jax.eager import bound, checks, cpu_error, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -176,7 +176,7 @@ class Kernel:
         if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function stays as it is
-        return errors.from_jax(error, self.op, args, kwargs)
+        return cpu_error.instead_of(error, self.op, args, kwargs)
 
     def _writing(self) -> Callable[..., Any]:
         """The path of operators that write: views of one storage must share one memory."""

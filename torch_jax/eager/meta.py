@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import dynamo
-from torch_jax.memory import geometry
+from torch_jax.memory import geometry, storage
 
 
 class Output(NamedTuple):
@@ -68,10 +68,13 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether a tensor is in channels_last strides and could not be called contiguous too."""
+    """Whether a tensor, or part of it that is sliced, has channels_last strides and no others."""
     if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.is_contiguous():
         return False
-    return tensor.is_contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+    stride = storage.dense_strides(tensor.shape, tensor.stride())
+    dense = torch.empty_strided(tensor.shape, stride, device="meta")
+    memory_format = _CHANNELS_LAST[tensor.dim()]
+    return not dense.is_contiguous() and dense.is_contiguous(memory_format=memory_format)
 
 
 def channels_last(spec: Any) -> Any:

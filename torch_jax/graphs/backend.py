@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import dynamo
 from torch_jax.core import waking
 from torch_jax.core.log import LOGGER
 
@@ -108,15 +108,6 @@ def _dead() -> Sequence[int]:
     context = torch._guards.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
     return getattr(metadata, "bw_donated_idxs", None) or ()
-
-
-def concerns(graph: Any, inputs: Sequence[Any]) -> bool:
-    """Whether a graph has tensors on device jax."""
-    held = (*graph.parameters(), *graph.buffers()) if isinstance(graph, torch.nn.Module) else ()
-    return any(
-        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
-        for value in (*inputs, *held)
-    )
 
 
 def in_place_of_inductor(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

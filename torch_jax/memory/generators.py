@@ -256,13 +256,21 @@ def _folded(seed: int, data: int) -> int:
     return high << 32 | low
 
 
+def names_jax(device: Any) -> bool:
+    """Whether an argument names this device; it may be none that PyTorch takes for a device.
+
+    Nothing is called that a ``TorchFunctionMode`` of a program on the CPU would hear of.
+    """
+    kind = device if isinstance(device, str) else getattr(device, "type", "")
+    return isinstance(kind, str) and kind.partition(":")[0] == pytorch.DEVICE_TYPE
+
+
 class Generator(pytorch.CpuGenerator, metaclass=_GeneratorType):
     """``torch.Generator`` with device ``jax`` among the devices it takes."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """A generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
-        device = torch.device(device)
-        if device.type == pytorch.DEVICE_TYPE:
-            errors.check_ordinal(device)
+        if names_jax(device):
+            errors.check_ordinal(torch.device(device))
             return JaxGenerator()
-        return pytorch.CpuGenerator(device)
+        return pytorch.CpuGenerator(device=device)

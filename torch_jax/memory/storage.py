@@ -8,6 +8,7 @@ objects come and go (``detach``, ``.data``, saved-for-backward, parameters).
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import threading
 import time
@@ -180,6 +181,16 @@ def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
         int(tensor.storage_offset()),
         dtypes.to_jax(tensor.dtype),
     )
+
+
+@functools.lru_cache(4096)
+def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a copy in ``torch.preserve_format``: the same where dense, else in their order.
+
+    >>> dense_strides((2, 2), (1, 6))
+    (1, 2)
+    """
+    return torch.empty_like(torch.empty_strided(size, stride, device="meta")).stride()
 
 
 def span(size, stride, offset: int) -> int:

@@ -20,7 +20,15 @@ from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, windows
-from torch_jax.memory.storage import is_jax, is_whole, memory_of, place_of, wrap, wrap_strided
+from torch_jax.memory.storage import (
+    dense_strides,
+    is_jax,
+    is_whole,
+    memory_of,
+    place_of,
+    wrap,
+    wrap_strided,
+)
 
 _SMALL = 1 << 16  # elements of a view whose reading is compiled quickly, not well
 
@@ -123,7 +131,7 @@ def _borrowed(array: jax.Array) -> torch.Tensor:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a jax tensor, with the same strides where it is dense.
+    """A CPU copy of a jax tensor, its strides kept as by ``clone``.
 
     >>> to_host(torch.ones(2, device="jax") + 1)
     tensor([2., 2.])
@@ -134,7 +142,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
             tensor.shape, tensor.stride(), int(tensor.storage_offset())
         )
         return view.clone()
-    order = geometry.memory_order(tensor.shape, tensor.stride())
+    order = geometry.memory_order(tensor.shape, dense_strides(tensor.shape, tensor.stride()))
     if order is None or order == tuple(range(tensor.dim())):
         return host_copy(value_of(tensor))
     return to_host(tensor.permute(order)).permute(*np.argsort(order).tolist())
@@ -153,15 +161,18 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a CPU tensor on device ``jax``, with the same strides where it is dense.
+    """A copy of a CPU tensor on device ``jax``, its strides kept as by ``clone``.
 
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
     """
-    order = geometry.memory_order(tensor.shape, tensor.stride())
-    if order is None or geometry.row_major(tensor.shape) == tensor.stride():
+    if tensor.is_contiguous():
         return wrap(array_of(tensor), tensor.dtype)
-    return wrap_strided(array_of(tensor.permute(order)), tensor.shape, tensor.stride())
+    stride = dense_strides(tensor.shape, tensor.stride())
+    order = geometry.memory_order(tensor.shape, stride)
+    if order is None or geometry.row_major(tensor.shape) == stride:
+        return wrap(array_of(tensor), tensor.dtype)
+    return wrap_strided(array_of(tensor.permute(order)), tensor.shape, stride)
 
 
 def scalar_of(tensor: torch.Tensor) -> Any:

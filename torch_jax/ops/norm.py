@@ -129,11 +129,18 @@ def _channels_first(x: jax.Array) -> jax.Array:
 
 
 def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
-    """``out`` in channels_last strides where the input has these."""
+    """``out`` in channels_last strides where the input, or what it was sliced from, has these."""
     order = (0, *range(2, out.ndim), 1)
-    expected = [math.prod(out.shape[a] for a in order[i + 1 :]) for i in range(out.ndim)]
-    channels_last = out.ndim in (4, 5) and [strides[a] for a in order] == expected
-    return InOrder(out, order) if channels_last else out
+    least = 0
+    for axis in reversed(order):
+        if out.ndim not in (4, 5) or strides[axis] < least or out.shape[axis] == 0:
+            return out
+        if (
+            axis == 0 and least == strides[1]
+        ):  # one number a channel: nothing tells the orders apart
+            return out
+        least = strides[axis] * out.shape[axis]
+    return InOrder(out, order)
 
 
 def _batch_norm(

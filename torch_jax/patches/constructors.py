@@ -11,7 +11,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_IMPORT, patch
 from torch_jax.device import streams
-from torch_jax.memory.generators import Generator
+from torch_jax.memory.generators import Generator, names_jax
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -24,7 +24,7 @@ def _patch_storage(original: Any) -> Any:
     """
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if not _names_jax(kwargs.get("device")):
+        if not names_jax(kwargs.get("device")):
             return original(cls, *args, **kwargs)
         size = args[0] if args else kwargs.get("size", 0)
         if not isinstance(size, int):
@@ -32,10 +32,6 @@ def _patch_storage(original: Any) -> Any:
         return torch.empty(size, dtype=torch.uint8, device=_JAX).untyped_storage()
 
     return __new__
-
-
-def _names_jax(device: Any) -> bool:
-    return device is not None and torch.device(device).type == _JAX
 
 
 @patch("torch.Generator", AT_IMPORT)

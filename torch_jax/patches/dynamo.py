@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import sys
@@ -9,6 +10,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.patching import patch
 from torch_jax.memory import generators
@@ -74,3 +79,28 @@ def _patch_wrap(original: Any) -> Any:
         return original(self, value)
 
     return _wrap
+
+
+@patch("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")
+def _patch_default_backend(original: Any) -> Any:
+    """``torch.compile`` without a backend takes inductor, which does not know the device."""
+
+    @functools.wraps(original)
+    def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        if not _concerns(graph, inputs):
+            return original(self, graph, inputs, **kwargs)
+        from torch_jax.graphs import backend
+
+        return backend.in_place_of_inductor(graph, inputs)
+
+    return call
+
+
+def _concerns(graph: Any, inputs: Any) -> bool:
+    """Whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
+    held = (*graph.parameters(), *graph.buffers())
+    made = [node.meta.get("example_value") for node in graph.graph.nodes]
+    return any(
+        isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
+        for value in pytree.tree_leaves([*inputs, *held, *made])
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch_jax.core import patching
 from torch_jax.patches import accelerator as accelerator
 from torch_jax.patches import constructors as constructors
+from torch_jax.patches import distributed as distributed
 from torch_jax.patches import imports
 from torch_jax.patches import modules as modules
 
@@ -22,6 +23,13 @@ def at_import() -> None:
 
 def at_first_use() -> None:
     """What only matters once there are jax tensors, and costs other devices a little."""
-    from torch_jax.patches import compiling, hook_errors, processes, storages, tensors  # noqa: F401
+    from torch_jax.patches import (  # noqa: F401
+        autocast,
+        dlpack,
+        hook_errors,
+        processes,
+        storages,
+        tensors,
+    )
 
     patching.apply(patching.AT_FIRST_USE)

@@ -90,9 +90,10 @@ def _copy_to_host(original: Any) -> Any:
     """C++ sees no bytes in a storage of this device, to copy from or to."""
     either = _either(_JaxStorage.copy_, original)
 
-    def copy_(self: Any, source: Any, *args: Any) -> Any:
-        crosses = storage.is_jax_storage(source) and not storage.is_jax_storage(self)
-        return either(self, source.cpu() if crosses else source, *args)
+    @functools.wraps(original)
+    def copy_(self: Any, src: Any, *args: Any, **kwargs: Any) -> Any:
+        crosses = storage.is_jax_storage(src) and not storage.is_jax_storage(self)
+        return either(self, src.cpu() if crosses else src, *args, **kwargs)
 
     return copy_
 

@@ -1,0 +1,142 @@
+"""Sparse COO tensors of the device, and what is said of other layouts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.compare import assert_same
+
+INDICES = [[0, 1, 1], [1, 0, 0]]
+
+
+def coo(device: str) -> torch.Tensor:
+    values = torch.tensor([1.0, 2.0, 3.0], device=device)
+    return torch.sparse_coo_tensor(torch.tensor(INDICES, device=device), values, (2, 3))
+
+
+def hybrid(device: str) -> torch.Tensor:
+    values = torch.arange(6.0, device=device).view(3, 2)
+    return torch.sparse_coo_tensor(torch.tensor([[0, 1, 1]], device=device), values, (4, 2))
+
+
+def dense(device: str, *shape: int) -> torch.Tensor:
+    shape = shape or (2, 3)
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).view(shape).to(device)
+
+
+CASES = {
+    "coalesce": lambda d: coo(d).coalesce(),
+    "coalesce_hybrid": lambda d: hybrid(d).coalesce(),
+    "indices": lambda d: coo(d).coalesce().indices().contiguous(),
+    "to_dense": lambda d: hybrid(d).to_dense(),
+    "zeros": lambda d: torch.zeros(2, 3, layout=torch.sparse_coo, device=d),
+    "zeros_like": lambda d: torch.zeros_like(coo(d)),
+    "to_sparse": lambda d: dense(d).sub(3).to_sparse(),
+    "to_sparse_hybrid": lambda d: dense(d).to_sparse(1),
+    "mm": lambda d: coo(d) @ dense(d, 3, 2),
+    "dense_mm": lambda d: dense(d, 4, 2) @ coo(d),
+    "mv": lambda d: coo(d) @ dense(d, 3),
+    "addmm": lambda d: torch.sparse.addmm(dense(d, 2, 2), coo(d), dense(d, 3, 2), beta=2),
+    "add": lambda d: coo(d) + coo(d),
+    "add_in_place": lambda d: coo(d).add_(coo(d)),
+    "dense_add": lambda d: dense(d) + coo(d),
+    "dense_add_in_place": lambda d: dense(d).add_(coo(d), alpha=2),
+    "mul": lambda d: coo(d) * 2,
+    "mul_dense": lambda d: dense(d) * coo(d),
+    "mul_in_place": lambda d: coo(d).mul_(3),
+    "div": lambda d: coo(d) / 2,
+    "sqrt": lambda d: coo(d).sqrt(),
+    "sum": lambda d: torch.sparse.sum(coo(d), 0),
+    "mask": lambda d: dense(d).sparse_mask(coo(d).coalesce()),
+    "moved": lambda d: coo("cpu").to(d),
+    "copied": lambda d: copy.deepcopy(coo(d)),
+    "copy_": lambda d: coo(d).mul(0).copy_(coo(d)),
+    "double": lambda d: coo(d).double(),
+    "t": lambda d: coo(d).t(),
+    "zero_": lambda d: coo(d).zero_(),
+    "index": lambda d: coo(d)[1],
+}
+
+
+def parts(tensor: torch.Tensor) -> Any:
+    """A tensor as it is compared: dense, with what makes it sparse."""
+    if tensor.layout == torch.strided:
+        return tensor
+    return tensor.to_dense(), tensor.is_coalesced(), str(tensor.layout), str(tensor.dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sparse_tensors_compute_as_on_the_cpu(case):
+    assert_same(parts(CASES[case]("jax")), parts(CASES[case]("cpu")))
+
+
+def test_they_go_to_the_cpu_and_are_printed():
+    assert coo("jax").cpu().to_dense().equal(coo("cpu").to_dense())
+    assert "layout=torch.sparse_coo" in repr(coo("jax"))
+
+
+@pytest.mark.parametrize("kind", ["SparseAdam", "SGD", "Adagrad"])
+def test_embeddings_are_trained_with_sparse_gradients(kind):
+    def train(device: str) -> Any:
+        torch.manual_seed(0)
+        table = nn.Embedding(5, 2, sparse=True).to(device)
+        optimizer = getattr(torch.optim, kind)(table.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            for _ in range(2):  # gradients of two passes are added up
+                table(torch.tensor([1, 1, 3], device=device)).pow(2).sum().backward()
+            optimizer.step()
+        return table.weight.detach(), *parts(table.weight.grad)
+
+    assert_same(train("jax"), train("cpu"))
+
+
+def test_products_have_gradients():
+    def gradients(device: str) -> Any:
+        values = dense(device, 3).requires_grad_()
+        weight = dense(device, 3, 2).requires_grad_()
+        matrix = torch.sparse_coo_tensor(torch.tensor(INDICES, device=device), values, (2, 3))
+        (matrix @ weight).pow(2).sum().backward()
+        return values.grad, weight.grad
+
+    assert_same(gradients("jax"), gradients("cpu"))
+
+
+REFUSED = {
+    "an operator": lambda: coo("jax").cos(),
+    "csr": lambda: torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1), device="jax"),
+    "to csr": lambda: dense("jax").to_sparse_csr(),
+    "moved csr": lambda: torch.eye(2).to_sparse_csr().to("jax"),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8).to("jax"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).to("jax"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_not_served_says_what_to_do(case):
+    with pytest.raises(NotImplementedError, match="device 'jax' does not do this with .* CPU"):
+        REFUSED[case]()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_composed_quantization_runs(dtype):
+    """Weights of eight bits with a scale for each row, as libraries compose them."""
+
+    def linear(device: str) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(4, 8, generator=generator).to(device)
+        x = torch.randn(2, 8, generator=generator).to(device)
+        top = 127 if dtype == torch.int8 else 448
+        scale = weight.abs().amax(1, keepdim=True) / top
+        scaled = weight / scale
+        packed = (scaled.round() if dtype == torch.int8 else scaled).to(dtype)
+        assert packed.dtype == dtype
+        return nn.functional.linear(x, packed.float() * scale)
+
+    assert_same(linear("jax"), linear("cpu"))

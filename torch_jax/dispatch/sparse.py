@@ -1,0 +1,331 @@
+"""Sparse COO tensors: PyTorch's own container, whose indices and values are tensors of the device.
+
+PyTorch's kernels for meta tensors make and read the container, as its meta kernel of ``as_strided``
+makes views. What computes is composed here of gathers and scatters of the dense operators. All
+else, and every other layout, says at once what to do instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import dynamo, pytorch
+from torch_jax.core import errors
+
+_COO = "SparsePrivateUse1"
+_NAMES = {
+    _COO: "sparse COO",
+    "SparseCsrPrivateUse1": "sparse compressed",
+    "QuantizedPrivateUse1": "quantized",
+    "NestedTensorPrivateUse1": "strided nested",
+}
+_INSTEAD = {
+    "SparseCsrPrivateUse1": "use .to_sparse(), in layout torch.sparse_coo, or keep it on the CPU",
+    "QuantizedPrivateUse1": "keep it on the CPU, or dequantize() it there first",
+    "NestedTensorPrivateUse1": "use layout=torch.jagged, or pad it on the CPU",
+}
+# What makes, reads and marks the container, and computes nothing.
+_CONTAINER = """
+    empty.memory_format _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
+    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced sparse_dim
+    sparse_resize_ sparse_resize_and_clear_ values
+"""
+
+# What makes compressed tensors of PyTorch's composites, and is refused at once.
+_REFUSED = {
+    "SparseCsrPrivateUse1": """
+        _to_copy
+        sparse_compressed_tensor.comp_plain_value sparse_compressed_tensor.comp_plain_value_size
+    """,
+    "AutogradPrivateUse1": """
+        _sparse_compressed_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_csc_tensor_unsafe
+        _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe
+    """,
+    "PrivateUse1": "_to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc",
+}
+
+_kernels: dict[str, Callable[..., Any]] = {}
+
+
+def install() -> list[Any]:
+    """Register all of it; the libraries that are returned keep it registered."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in _CONTAINER.split():
+        op = _overload(name)
+        if op is not None:
+            library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
+    for op, function in (_pointwise() | {_overload(n): f for n, f in _kernels.items()}).items():
+        if op is not None:
+            library.impl(op, dynamo.unseen(function), _COO)
+    for key, names in _REFUSED.items():
+        for op in filter(None, map(_overload, names.split())):
+            library.impl(op, functools.partial(_refuse, "SparseCsrPrivateUse1", op), key)
+    library.impl("_to_sparse", dynamo.unseen(_to_sparse), "PrivateUse1")
+    library.impl("_to_sparse.sparse_dim", dynamo.unseen(_to_sparse_dim), "PrivateUse1")
+    others = torch.library.Library("_", "IMPL")
+    for key in _NAMES:
+        others.fallback(functools.partial(_refuse, key), key)
+    return [library, others]
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+
+
+def _refuse(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
+    instead = _INSTEAD.get(key, "call .to_dense() first, or keep it on the CPU")
+    raise NotImplementedError(
+        f"{errors.describe_call(op, args, kwargs)}: device 'jax' does not do this with "
+        f"{_NAMES[key]} tensors; {instead}"
+    )
+
+
+def _kernel(*names: str) -> Callable[[Callable], Callable]:
+    def enter(function: Callable) -> Callable:
+        _kernels.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+# --- the container --------------------------------------------------------------------------------
+
+
+def _make(like: Any, indices: Any, values: Any, size: Any = None, coalesced: bool = False) -> Any:
+    """A sparse tensor with other indices or values than ``like``."""
+    make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
+    size = like.shape if size is None else size
+    dims = indices.shape[0], len(size) - indices.shape[0]
+    options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": values.device}
+    return make(*dims, list(size), indices, values, is_coalesced=coalesced, **options)
+
+
+def _with_values(tensor: Any, values: Any) -> Any:
+    """The same places, with other values."""
+    return _make(tensor, tensor._indices(), values, coalesced=tensor.is_coalesced())
+
+
+def _places(tensor: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor._indices().unbind(0))
+
+
+@_kernel("_to_copy")
+def _to_copy(self, *, dtype=None, layout=None, device=None, **_options: Any) -> Any:
+    if layout not in (None, torch.sparse_coo):
+        _refuse(_COO, torch.ops.aten._to_copy.default, self)
+    return _moved(self, dtype, device)
+
+
+def _moved(self: Any, dtype: Any, device: Any) -> Any:
+    target = self.device if device is None else torch.device(device)
+    indices = self._indices().to(target, copy=True)
+    values = self._values().to(target, dtype, copy=True)
+    if target.type == pytorch.DEVICE_TYPE:
+        return _make(self, indices, values, coalesced=self.is_coalesced())
+    return torch.sparse_coo_tensor(
+        indices, values, self.shape, is_coalesced=self.is_coalesced(), check_invariants=False
+    )
+
+
+@_kernel("clone")
+def _clone(self, memory_format=None) -> Any:
+    return _moved(self, None, None)
+
+
+@_kernel("copy_")
+def _copy(self, src, non_blocking=False) -> Any:
+    if torch.strided in (self.layout, src.layout):
+        raise RuntimeError(
+            "copy_() between dense and sparse Tensors is not implemented! Found self "
+            f"type = {self.type()} and src type = {src.type()}"
+        )
+    return _take(self, _moved(src, self.dtype, self.device))
+
+
+def _take(self: Any, new: Any) -> Any:
+    """``self`` with the indices and values of another sparse tensor."""
+    return torch.ops.aten.copy_sparse_to_sparse_(self, new)
+
+
+@_kernel("_coalesce")
+def _coalesce(self) -> Any:
+    """Values of equal indices are added, and the indices sorted."""
+    rows = self.shape[: self.sparse_dim()]
+    steps = [1] * len(rows)
+    for axis in reversed(range(len(rows) - 1)):
+        steps[axis] = steps[axis + 1] * rows[axis + 1]
+    flat = sum(index * step for index, step in zip(_places(self), steps, strict=True))
+    flat, number = torch.unique(flat, return_inverse=True)
+    values = self._values()
+    added = values.new_zeros(flat.shape[0], *values.shape[1:]).index_add_(0, number, values)
+    indices = torch.stack([flat // step % row for step, row in zip(steps, rows, strict=True)])
+    return _make(self, indices, added, coalesced=True)
+
+
+# --- to and from dense ----------------------------------------------------------------------------
+
+
+@_kernel("_to_dense")
+def _to_dense(self, dtype=None, masked_grad=None) -> torch.Tensor:
+    values = self._values() if dtype is None else self._values().to(dtype)
+    return values.new_zeros(self.shape).index_put_(_places(self), values, accumulate=True)
+
+
+def _to_sparse(self, *, layout=None, blocksize=None, dense_dim=None) -> Any:
+    if layout not in (None, torch.sparse_coo):
+        raise NotImplementedError(
+            f"device 'jax' has sparse tensors of layout torch.sparse_coo only, not {layout}: "
+            "use .to_sparse(), or keep it on the CPU"
+        )
+    return _to_sparse_dim(self, self.dim() - (dense_dim or 0))
+
+
+def _to_sparse_dim(self, sparse_dim: int) -> Any:
+    rest = tuple(range(sparse_dim, self.dim()))
+    indices = ((self != 0).any(dim=rest) if rest else self != 0).nonzero()
+    values = self[tuple(indices.unbind(1))]
+    return _make(self, indices.t().contiguous(), values, coalesced=True)
+
+
+@_kernel("sparse_mask")
+def _sparse_mask(self, mask) -> Any:
+    """The values of a dense tensor where a sparse one has some."""
+    if self.layout != torch.strided:
+        self = self.to_dense()
+    return _with_values(mask, self[_places(mask)])
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+@_kernel("add.Tensor")
+def _add(self, other, *, alpha=1) -> Any:
+    if self.layout == torch.strided:
+        return _add_to_dense(self.clone(), other, alpha=alpha)
+    if other.layout == torch.strided:
+        raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
+    if self.shape != other.shape or self.sparse_dim() != other.sparse_dim():
+        raise RuntimeError(
+            f"add: Expected 'self' and 'other' to have same size, but {tuple(self.shape)} != "
+            f"{tuple(other.shape)}"
+        )
+    indices = torch.cat([self._indices(), other._indices()], 1)
+    return _make(self, indices, torch.cat([self._values(), other._values() * alpha]))
+
+
+@_kernel("add_.Tensor")
+def _add_to_dense(self, other, *, alpha=1) -> Any:
+    if self.layout != torch.strided:
+        return _take(self, _add(self, other, alpha=alpha))
+    if self.shape != other.shape:
+        raise RuntimeError(
+            "add: expected 'self' and 'other' to be of same size, but self has size "
+            f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
+        )
+    return self.index_put_(
+        _places(other), (other._values() * alpha).to(self.dtype), accumulate=True
+    )
+
+
+@_kernel("sub.Tensor")
+def _subtract(self, other, *, alpha=1) -> Any:
+    return _add(self, other, alpha=-alpha)
+
+
+@_kernel("mul.Tensor", "mul.Scalar")
+def _multiply(self, other) -> Any:
+    """By a number, or by a dense tensor of the same shape, in either order."""
+    if isinstance(other, torch.Tensor) and other.layout != torch.strided:
+        self, other = other, self
+    if isinstance(other, torch.Tensor) and other.layout != torch.strided:
+        _refuse(_COO, torch.ops.aten.mul.Tensor, self, other)
+    if isinstance(other, torch.Tensor) and other.dim():
+        other = other.expand(self.shape)[_places(self)]
+    return _with_values(self, self._values() * other)
+
+
+@_kernel("div.Tensor", "div.Scalar")
+def _divide(self, other) -> Any:
+    if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
+        _refuse(_COO, torch.ops.aten.div.Tensor, self, other)
+    return _with_values(self, self._values() / other)
+
+
+@_kernel("mul_.Tensor", "mul_.Scalar")
+def _multiply_in_place(self, other) -> Any:
+    if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
+        _refuse(_COO, torch.ops.aten.mul_.Tensor, self, other)
+    self._values().mul_(other)
+    return self
+
+
+@_kernel("neg")
+def _negate(self) -> Any:
+    return _with_values(self, -self._values())
+
+
+@_kernel("zero_")
+def _zero(self) -> Any:
+    return self.sparse_resize_and_clear_(self.shape, self.sparse_dim(), self.dense_dim())
+
+
+@_kernel("sum")
+def _sum(self, *, dtype=None) -> torch.Tensor:
+    return self._values().sum(dtype=dtype)
+
+
+def _pointwise() -> dict[Any, Callable[..., Any]]:
+    """Functions of one tensor that keep zeros: those that PyTorch has for sparse CPU tensors."""
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in pytorch.all_op_names():
+        op = _overload(name.removeprefix("aten::")) if name.startswith("aten::") else None
+        if op is None or torch.Tag.pointwise not in op.tags or len(op._schema.arguments) != 1:
+            continue
+        if pytorch.has_kernel(op.name(), "SparseCPU") and not op._schema.is_mutable:
+            found[op] = functools.partial(_of_values, op)
+    return found
+
+
+def _of_values(op: Any, self: Any) -> Any:
+    coalesced = self.coalesce()
+    return _with_values(coalesced, op(coalesced._values()))
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@_kernel("mm")
+def _mm(self, mat2) -> torch.Tensor:
+    """A sparse matrix by a dense one: rows of the dense one are gathered, weighted and added."""
+    if self.layout == torch.strided and mat2.layout != torch.strided:
+        return _mm(mat2.t(), self.t()).t()
+    _check_matrices(torch.ops.aten.mm.default, self, mat2)
+    row, column = _places(self)
+    weighted = self._values()[:, None] * mat2[column]
+    return weighted.new_zeros(self.shape[0], mat2.shape[1]).index_add_(0, row, weighted)
+
+
+@_kernel("addmm")
+def _addmm(self, mat1, mat2, *, beta=1, alpha=1) -> torch.Tensor:
+    return self * beta + _mm(mat1, mat2) * alpha
+
+
+@_kernel("mv")
+def _mv(self, vec) -> torch.Tensor:
+    return _mm(self, vec[:, None])[:, 0]
+
+
+def _check_matrices(op: Any, left: Any, right: Any) -> None:
+    dense = left.layout == torch.strided or right.layout != torch.strided
+    if dense or left.sparse_dim() != 2 or left.dense_dim():
+        _refuse(_COO, op, left, right)
+    if left.shape[1] != right.shape[0] or right.dim() != 2:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({errors.describe(left)} and "
+            f"{errors.describe(right)})"
+        )

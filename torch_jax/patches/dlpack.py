@@ -1,0 +1,89 @@
+"""DLPack: tensors of the device go to other libraries by value, since arrays are never written."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.x64 import x64
+from torch_jax.memory import transfer
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == _JAX
+
+
+def _refuse(tensor: torch.Tensor, copy: bool | None = None) -> None:
+    """Raise for tensors that PyTorch does not export from any device."""
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    if copy is False:
+        raise BufferError("device 'jax' exports copies only: its arrays are never written")
+
+
+@patch("torch.Tensor.__dlpack__", AT_FIRST_USE)
+def _patch_export(original: Any) -> Any:
+    """PyTorch exports an address: consumers get a copy of the ``jax.Array``, which JAX exports."""
+
+    @functools.wraps(original)
+    def __dlpack__(self: torch.Tensor, *, copy: bool | None = None, **options: Any) -> Any:
+        if not _is_ours(self):
+            return original(self, copy=copy, **options)
+        _refuse(self, copy)
+        with x64():
+            array = transfer.value_of(self).copy()
+        return array.__dlpack__(**{k: v for k, v in options.items() if v is not None})
+
+    return __dlpack__
+
+
+@patch("torch.Tensor.__dlpack_device__", AT_FIRST_USE)
+def _patch_device(original: Any) -> Any:
+    """PyTorch has no number for the device: a consumer is told where JAX has the memory."""
+
+    @functools.wraps(original)
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if not _is_ours(self):
+            return original(self)
+        return transfer.value_of(self).__dlpack_device__()
+
+    return __dlpack_device__
+
+
+@patch("torch.to_dlpack", AT_FIRST_USE)
+@patch("torch.utils.dlpack.to_dlpack", AT_FIRST_USE)
+def _patch_to_dlpack(original: Any) -> Any:
+    """In C++ a capsule of such a tensor holds an address of nothing."""
+
+    @functools.wraps(original)
+    def to_dlpack(tensor: Any) -> Any:
+        return tensor.__dlpack__() if _is_ours(tensor) else original(tensor)
+
+    return to_dlpack
+
+
+@patch("torch.from_dlpack", AT_FIRST_USE)
+@patch("torch.utils.dlpack.from_dlpack", AT_FIRST_USE)
+def _patch_from_dlpack(original: Any) -> Any:
+    """A tensor of the device stays there, and shares its storage, as between two CPU tensors."""
+
+    @functools.wraps(original)
+    def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Any:
+        if not _is_ours(ext_tensor):
+            return original(ext_tensor, device=device, copy=copy)
+        _refuse(ext_tensor)
+        target = ext_tensor.device if device is None else torch.device(device)
+        if target.type != _JAX and copy is False:
+            raise BufferError(f"a tensor on device 'jax' goes to {target} as a copy only")
+        alias = ext_tensor.detach()
+        return alias.to(target, copy=True) if copy or target.type != _JAX else alias
+
+    return from_dlpack
