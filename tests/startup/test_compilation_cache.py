@@ -224,3 +224,54 @@ def test_threads_share_the_files(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(400)))
+
+
+def of_another_user(directory: Path, monkeypatch) -> None:
+    owner = directory.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+
+def open_to_a_group(directory: Path, monkeypatch) -> None:
+    directory.chmod(0o770)
+
+
+def open_to_all(directory: Path, monkeypatch) -> None:
+    directory.chmod(0o707)
+
+
+def to_be_renamed_by_all(directory: Path, monkeypatch) -> None:
+    directory.parent.chmod(0o777)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="the system knows no owners")
+@pytest.mark.parametrize(
+    "spoil", [of_another_user, open_to_a_group, open_to_all, to_be_renamed_by_all]
+)
+def test_a_directory_that_others_may_write_to_is_not_used(tmp_path, caplog, monkeypatch, spoil):
+    directory = tmp_path / "parent" / "cache"
+    CacheFiles(directory, 1000).put("key", b"value")
+    assert CacheFiles(directory, 1000).get("key") == b"value" and not caplog.records
+    spoil(directory, monkeypatch)
+    files = CacheFiles(directory, 1000)
+    assert files.get("key") is None
+    files.put("another", b"value")
+    assert len(entries(directory)) == 1
+    (warning,) = caplog.records
+    assert "cache_dir" in warning.getMessage() and str(tmp_path) in warning.getMessage()
+
+
+def test_a_directory_that_is_missing_is_made_for_the_user_alone(tmp_path, caplog):
+    files = CacheFiles(tmp_path / "cache", 1000)
+    assert files.get("key") is None
+    assert not (tmp_path / "cache").exists()
+    files.put("key", b"value")
+    assert files.get("key") == b"value" and not caplog.records
+    if os.name == "posix":
+        assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_everybody_may_write_to_a_parent_where_each_owns_his_files(tmp_path, caplog):
+    tmp_path.chmod(0o1777)
+    files = CacheFiles(tmp_path / "cache", 1000)
+    files.put("key", b"value")
+    assert files.get("key") == b"value" and not caplog.records
