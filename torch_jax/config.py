@@ -103,7 +103,8 @@ SETTINGS: dict[str, Setting] = {
         "auto",
         (),
         "Directory of what is kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
-        "Whoever can write to it can run code in the processes that read it.",
+        "Whoever can write to it can run code in the processes that read it, so a directory that "
+        "another user owns or may write to is warned of, and not used.",
     ),
     "cache_megabytes": Setting(
         4096,

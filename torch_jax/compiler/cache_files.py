@@ -2,7 +2,7 @@
 
 An entry is written beside its place and moved there, so that a reader sees all of it or nothing. It
 carries a checksum; a damaged one counts as missing. What a file system refuses is warned of once,
-and never raised.
+and never raised; so is a directory that others may write to, which is not used.
 
 >>> import tempfile
 >>> files = CacheFiles(Path(tempfile.mkdtemp()), 1000)
@@ -19,6 +19,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+from torch_jax.compiler import trust
 from torch_jax.core.log import LOGGER
 
 _ENTRY, _PART = ".entry", ".part"  # whole entries, and those that are being written
@@ -38,11 +39,14 @@ class CacheFiles:
         self._path, self._limit, self._mark = directory, limit, mark
         self._unmeasured = limit  # bytes put since the directory was last measured
         self._writable = True
+        self._trusted: bool | None = None  # not known before the directory exists
 
     def get(self, key: str) -> bytes | None:
         """The value of an entry, None where there is none that is whole."""
         file = self._file(key)
         try:
+            if not self._is_trusted():
+                return None
             sealed = file.read_bytes()
         except OSError:
             return None
@@ -64,6 +68,8 @@ class CacheFiles:
         part = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}{_PART}")
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_trusted():
+                return
             part.write_bytes(self._digest(key, value) + value)
             part.replace(file)
         except OSError as error:
@@ -76,6 +82,20 @@ class CacheFiles:
         if self._unmeasured > self._limit // 32:  # to measure it at each write would take longer
             self._unmeasured = 0
             self._shrink()
+
+    def _is_trusted(self) -> bool:
+        """Whether nobody else can have put entries there; a directory that is missing raises."""
+        if self._trusted is None:
+            objection = trust.objection(self._path)
+            if objection is not None:
+                LOGGER.warning(
+                    "%s is no place for compiled programs, which are executed: %s. Nothing is kept "
+                    "on disk; torch_jax.config.set('cache_dir', ...) names another directory",
+                    self._path,
+                    objection,
+                )
+            self._trusted = objection is None
+        return self._trusted
 
     def _file(self, key: str) -> Path:
         name = hashlib.blake2b(f"{self._mark} {key}".encode(), digest_size=_DIGEST).hexdigest()
