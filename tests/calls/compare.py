@@ -17,6 +17,8 @@ from tests.calls.names import names
 from tests.support.agreement import assert_agree, both_raised, wide
 from tests.support.arguments import on, outcome, tensors
 
+# Autocast is asked of operators for which the CPU's policy is that of accelerators; einsum and
+# recurrent networks have none on the CPU.
 CONTEXTS: dict[str, Callable[[str], contextlib.AbstractContextManager]] = {
     "": lambda device: contextlib.nullcontext(),
     "no_grad": lambda device: torch.no_grad(),

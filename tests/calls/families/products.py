@@ -105,7 +105,7 @@ def einsum(r: Random) -> Call:
     length = {letter: size(r, 3) for letter in "abchijkdnm"}
     shapes = [tuple(length[letter] for letter in operand) for operand in operands]
     inputs = [tensor(r, shape, dtype) for shape in shapes]
-    return call("torch.einsum", equation, *inputs, within=within(r, "autocast"))
+    return call("torch.einsum", equation, *inputs, within=within(r))
 
 
 def others(r: Random) -> Call:

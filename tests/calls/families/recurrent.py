@@ -41,9 +41,7 @@ def network(r: Random) -> Call:
     steps = size(r, 4)
     shape = (*batch, steps) if options.get("batch_first") else (steps, *batch)
     state = _state(r, kind, options, batch, dtype)
-    return call(
-        "module", kind, options, tensor(r, (*shape, 2), dtype), state, within=within(r, "autocast")
-    )
+    return call("module", kind, options, tensor(r, (*shape, 2), dtype), state, within=within(r))
 
 
 def packed(r: Random) -> Call:
@@ -69,7 +67,7 @@ def cell(r: Random) -> Call:
     hidden = (hidden, tensor(r, (*batch, 3), dtype)) if kind == "LSTM" else hidden
     state = [] if chance(r, 0.3) else [hidden]
     x = tensor(r, (*batch, 2), dtype)
-    return call("module", f"{kind}Cell", options, x, *state, within=within(r, "autocast"))
+    return call("module", f"{kind}Cell", options, x, *state, within=within(r))
 
 
 CALLS = (network, network, packed, cell)
