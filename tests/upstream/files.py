@@ -1,7 +1,9 @@
-"""Which files of PyTorch's folder ``test`` are run where none is named.
+"""Which files of PyTorch's folder ``test`` are run where none is named, and names of tests.
 
 Tests of single operators by its database are left out: :mod:`tests.conformance` asks them.
 """
+
+import re
 
 FILES = (
     "test_torch.py",
@@ -22,3 +24,12 @@ FILES = (
     "nn/test_pooling.py",
     "test_transformers.py",
 )
+
+
+def anywhere(name: str, device: str) -> str:
+    """The name of a test without the device in it.
+
+    >>> anywhere("test_sum_jax_float32", "jax")
+    'test_sum_*_float32'
+    """
+    return re.sub(rf"_{device}(?=_|$)", "_*", name)

@@ -1,4 +1,4 @@
-"""A pytest plugin for files of PyTorch's own tests: only those that take a device, on jax.
+"""A pytest plugin for files of PyTorch's own tests: only those that take a device, on one device.
 
 Each test has a time limit, what :mod:`tests.upstream.exceptions` names may fail, and a line of JSON
 with the outcomes, the compiled programs and the seconds is added to ``--upstream-report``.
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.testing._internal import common_device_type
 
 from tests.support.ledger import PROPERTY, Counts
 from tests.upstream.exceptions import OTHER_DEVICES, reason
+from tests.upstream.files import anywhere
 
 # Tests that run on some devices only run on this one, too.
 common_device_type.PrivateUse1TestBase.bypass_device_restrictions = True
@@ -27,40 +27,46 @@ common_device_type.PrivateUse1TestBase.bypass_device_restrictions = True
 _outcomes: Counter[str] = Counter()
 _spent = Counts()
 _seconds = 0.0
-_passing: list[str] = []
+_names: dict[str, list[str]] = {"failing": [], "passing": []}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the runner."""
     group = parser.getgroup("upstream")
     group.addoption("--upstream-file", default="", help="the file's path in the folder test")
+    group.addoption("--upstream-device", default="jax", help="jax, or cpu to compare with")
+    group.addoption("--upstream-only", type=Path, help="JSON of names of tests, on any device")
     group.addoption("--upstream-report", type=Path, help="file for a line of JSON")
-    group.addoption("--upstream-limit", type=int, default=60, help="seconds for each test")
+    group.addoption("--upstream-limit", type=int, default=120, help="seconds for each test")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests that take a device, and are not about another one."""
-    device = torch._C._get_privateuse1_backend_name()
-    kept = []
+    """Keep the tests that take the device, and are not about another one."""
+    option = config.option
+    only = json.loads(option.upstream_only.read_text()) if option.upstream_only else None
+    items[:] = [item for item in items if _wanted(item, option.upstream_device, only)]
     for item in items:
-        kind = getattr(getattr(item, "cls", None), "device_type", None)
-        if kind not in (device, "privateuse1"):
-            continue
-        if OTHER_DEVICES.search(_source(item)):
-            _outcomes["about another device"] += 1
-            continue
-        why = reason(config.option.upstream_file, item.name)
+        why = reason(option.upstream_file, item.name)
         if why:
             item.add_marker(pytest.mark.xfail(reason=why, strict=False))
-        kept.append(item)
-    items[:] = kept
+
+
+def _wanted(item: Any, device: str, only: list[str] | None) -> bool:
+    own = ("cpu",) if device == "cpu" else (device, "privateuse1")
+    if getattr(getattr(item, "cls", None), "device_type", None) not in own:
+        return False
+    if only is not None:
+        return anywhere(item.name, device) in only
+    if OTHER_DEVICES.search(_source(item)):
+        _outcomes["about another device"] += 1
+        return False
+    return True
 
 
 def _source(item: Any) -> str:
     """The source of a test, behind the decorators that instantiate it for a device."""
-    function = getattr(item, "function", None)
     try:
-        return inspect.getsource(inspect.unwrap(function))
+        return inspect.getsource(inspect.unwrap(item.function))
     except (OSError, TypeError):
         return ""
 
@@ -90,15 +96,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         if name == PROPERTY:
             _spent = _spent.plus(value)
     if report.when == "call" or report.outcome != "passed":
-        _outcomes[_outcome(report)] += 1
+        _count(report)
 
 
-def _outcome(report: pytest.TestReport) -> str:
-    if not hasattr(report, "wasxfail"):
-        return report.outcome
-    if report.outcome == "passed":
-        _passing.append(report.nodeid)
-    return "excepted"
+def _count(report: pytest.TestReport) -> None:
+    excepted = hasattr(report, "wasxfail")
+    _outcomes["excepted" if excepted else report.outcome] += 1
+    name = report.nodeid.rpartition("::")[2]
+    if excepted and report.outcome == "passed":
+        _names["passing"].append(name)
+    if not excepted and report.outcome == "failed":
+        _names["failing"].append(name)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -106,12 +114,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     option = session.config.option
     if option.upstream_report is None:
         return
-    line = {
-        "file": option.upstream_file,
-        **_outcomes,
-        "compiled": _spent.compiled,
-        "seconds": round(_seconds),
-        "passing": _passing,
-    }
+    counts = {"compiled": _spent.compiled, "seconds": round(_seconds)}
+    line = {"file": option.upstream_file, **_outcomes, **counts, **_names}
     with option.upstream_report.open("a") as file:
         file.write(json.dumps(line) + "\n")
