@@ -56,7 +56,7 @@ def attention(
 ) -> torch.Tensor:
     """Attention in float64, by its definition; a query that may look nowhere gives zeros."""
     query, key, value = query.double(), key.double(), value.double()
-    if not value.numel() or not query.shape[:-1].numel():
+    if not value.numel() or not query.shape[-2]:
         return query.new_zeros(*query.shape[:-1], value.shape[-1])
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)

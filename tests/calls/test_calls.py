@@ -16,7 +16,7 @@ from tests.calls.compare import Verdict, check, compare
 from tests.calls.exceptions import exempt
 from tests.calls.families import FAMILIES, draw
 
-QUICK = 12
+QUICK = 8
 CHUNK = 100  # calls of one test, which one process runs
 CALLS = int(os.environ.get("CALLS", len(FAMILIES) * 3 * CHUNK))
 SEED = int(os.environ.get("CALLS_SEED", "0"))

@@ -45,8 +45,8 @@ def attend(
 
     Raises ``RuntimeError``, as on the CPU, where dtypes, devices or numbers of dims disagree.
     """
-    _check(query, key, value, attn_mask)
-    if value.numel() == 0 or query.shape[:-1].numel() == 0:
+    _check(query, key, value, attn_mask, enable_gqa)
+    if value.numel() == 0 or query.shape[-2] == 0:
         return _of_nothing(query, key, value)
     attn_mask = _additive(attn_mask, query)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
@@ -77,9 +77,9 @@ def attend(
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:
-    """Zeros where there are no keys or no results, with gradients of zeros, as PyTorch gives them.
+    """Zeros where there are no values or queries, with gradients of zeros, as PyTorch gives them.
 
-    PyTorch asks neither for sizes that fit nor for masks then; its math divides by the heads.
+    PyTorch asks neither for sizes that fit nor for masks then.
     """
     zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
@@ -96,7 +96,7 @@ def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
     return plain and known_mask and not dropout_p and query.shape[-1] == value.shape[-1]
 
 
-def _check(query, key, value, attn_mask) -> None:
+def _check(query, key, value, attn_mask, enable_gqa) -> None:
     """What PyTorch's ``validate_sdpa_input`` checks, with its words (ATen, ``attention.cpp``)."""
     for what, of in (("dtype", "dtype"), ("device type", "device")):
         found = [getattr(t, of) for t in (query, key, value)]
@@ -110,6 +110,11 @@ def _check(query, key, value, attn_mask) -> None:
         raise RuntimeError(
             "Expected query, key, and value to all be at least 2 dimensional, but got "
             f"query.dim: {dims[0]} key.dim: {dims[1]} and value.dim: {dims[2]} instead."
+        )
+    if enable_gqa and min(dims) > 2 and 0 in (key.shape[-3], value.shape[-3]) and value.numel():
+        raise RuntimeError(  # PyTorch's math divides by the heads, which ends the process
+            "scaled_dot_product_attention with enable_gqa needs heads of keys and values, but key "
+            f"is {list(key.shape)} and value {list(value.shape)}: give each at least one head."
         )
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
         raise RuntimeError(

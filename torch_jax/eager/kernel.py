@@ -278,8 +278,8 @@ class Kernel:
         if inferred is not None and self.lowering.channels_last:
             given = dict(zip(self.signature.names, args, strict=False))
             tensors = [given[name] for name in self.lowering.channels_last]
-            if any(is_channels_last(tensor, self.lowering.lines) for tensor in tensors):
-                inferred = [channels_last(spec, self.lowering.lines) for spec in inferred]
+            if any(map(is_channels_last, tensors)):
+                inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
         if len(self.cache) >= config.get("cache_size"):

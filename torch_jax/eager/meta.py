@@ -61,13 +61,8 @@ def _meta(value: Any) -> Any:
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def is_channels_last(tensor: Any, lines: bool = False) -> bool:
-    """Whether a tensor is in channels_last strides and could not be called contiguous too.
-
-    With ``lines`` a tensor of three dims counts as images of height 1.
-    """
-    if tensor is not None and lines and tensor.dim() == 3:
-        tensor = tensor.unsqueeze(2)
+def is_channels_last(tensor: Any) -> bool:
+    """Whether a tensor is in channels_last strides and could not be called contiguous too."""
     if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.is_contiguous():
         return False
     return _channels_first(tensor) and tensor.is_contiguous(
@@ -85,13 +80,8 @@ def _channels_first(tensor: torch.Tensor) -> bool:
     return True
 
 
-def channels_last(spec: Any, lines: bool = False) -> Any:
+def channels_last(spec: Any) -> Any:
     """The output with channels_last strides, where it has the dims for them."""
-    if isinstance(spec, Output) and lines and len(spec.size) == 3:
-        batch, channels, length = spec.size
-        image = channels_last(spec._replace(size=(batch, channels, 1, length)))
-        stride = image.stride and (*image.stride[:2], image.stride[3])
-        return spec._replace(stride=stride)
     if not isinstance(spec, Output) or len(spec.size) not in _CHANNELS_LAST:
         return spec
     memory_format = _CHANNELS_LAST[len(spec.size)]

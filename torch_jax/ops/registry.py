@@ -59,7 +59,6 @@ class Lowering(NamedTuple):
         takes ``<name>_strides`` for each.
       channels_last: names of tensor arguments of which one in channels_last strides makes the
         outputs so too (PyTorch's meta functions do not say so for convolutions).
-      lines: for ``channels_last``, tensors of three dims are images of height 1, as in ``conv1d``.
       uniform: writes one value everywhere, so that elements it writes may share memory.
     """
 
@@ -75,7 +74,6 @@ class Lowering(NamedTuple):
     contiguous: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
     channels_last: tuple[str, ...] = ()
-    lines: bool = False
     meta_error: type[Exception] = RuntimeError
     uniform: bool = False
 

@@ -224,7 +224,8 @@ def _register(name: str, method: Callable, aligned: bool) -> None:
         )
 
     # PyTorch's meta functions of nearest neighbours fail where there is nothing.
-    op(name, static=_SCALES, meta=lambda self: 0 not in self.shape)(forward)
+    meta = aligned or (lambda self: 0 not in self.shape)
+    op(name, static=_SCALES, meta=meta)(forward)
     op(f"{name}_backward", static=_SCALES)(backward)
 
 
