@@ -4,6 +4,12 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 SAMPLES ?= 0
+# How many random calls `make calls` draws, and the number of the first: others every day.
+CALLS ?= 12000
+CALLS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
+# `make upstream PYTORCH=/path/to/checkout TESTS="test_torch.py -k sum"`
+PYTORCH ?=
+TESTS ?=
 
 # What the tests compile is kept here: for the processes of one run, and for the next runs.
 TEST_CACHE ?= $(CURDIR)/.cache/tests
@@ -80,6 +86,14 @@ test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow, xla_default,
 conformance: $(VENV)/.dev  ## every operator against PyTorch's own database (SAMPLES=3: a part)
 	$(CONFORMANCE)
 
+# Without the cache: most calls have new shapes, and are not met again.
+calls: $(VENV)/.dev  ## random calls of every family against the CPU (CALLS=100000: at night)
+	CALLS=$(CALLS) CALLS_SEED=$(CALLS_SEED) $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST)) \
+	  tests/calls -m slow
+
+upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
+	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
+
 test-everything: export TORCH_JAX_TEST_XLA = default
 test-everything: override WEEK =
 test-everything: $(VENV)/.dev  ## all tests, dtypes and samples, XLA as users have it: many hours
@@ -104,4 +118,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance docs bench lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance calls upstream docs bench lint clean

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from tests.conformance.agreement import assert_agree, both_raised, wide
-from tests.conformance.samples import differentiable, dtype_name, on, outcome, tensors
+from tests.conformance.samples import differentiable, dtype_name
 from tests.conformance.unique import UNIQUE, is_random
+from tests.support.agreement import assert_agree, both_raised, wide
+from tests.support.arguments import on, outcome, tensors
 
 
 def forward(entry: Any, sample: Any, number: int) -> bool:

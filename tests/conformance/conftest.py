@@ -5,27 +5,14 @@ from __future__ import annotations
 import json
 import os
 
-import jax
 import pytest
-from jax.extend import backend
 
 from tests.conformance import report
-from torch_jax.dispatch import ladder
+from tests.support.executables import few_executables_at_a_time
+
+__all__ = ["few_executables_at_a_time"]
 
 _results: list[report.Result] = []
-
-
-# In one process: each takes 1.5 MB, and three of the 65,530 memory maps that Linux gives a process.
-MOST_EXECUTABLES = 3000
-
-
-@pytest.fixture(autouse=True)
-def few_executables_at_a_time():
-    """Drop what was compiled: tens of thousands of executables would not fit the memory."""
-    yield
-    if len(backend.get_backend().live_executables()) > MOST_EXECUTABLES:
-        ladder.forget_compiled()
-        jax.clear_caches()
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from torch.testing._internal import common_methods_invocations
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from tests.conformance.agreement import assert_agree
 from tests.conformance.checks import detached, reference, told_apart
-from tests.conformance.samples import drawn, dtypes, in_turn, on, outcome, tensors
+from tests.conformance.samples import drawn, dtypes, in_turn
 from tests.conformance.unique import is_random
+from tests.support.agreement import assert_agree
+from tests.support.arguments import on, outcome, tensors
 from torch_jax.memory import storage, transfer
 
 INTERPRETED: dict[str, str] = {"chalf": "complex32 has no twin in JAX"}

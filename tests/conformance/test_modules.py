@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing._internal.common_modules import module_db, modules
 
-from tests.conformance.agreement import assert_agree, both_raised, wide
 from tests.conformance.checks import first_failure, incoming
 from tests.conformance.gaps import Gap, gaps_of, judge
 from tests.conformance.report import Result
-from tests.conformance.samples import LIMIT, dtype_name, on, outcome, spread, tensors
+from tests.conformance.samples import LIMIT, dtype_name, spread
+from tests.support.agreement import assert_agree, both_raised, wide
+from tests.support.arguments import on, outcome, tensors
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.complex64)
 ROW = "modules"

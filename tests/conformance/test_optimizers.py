@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch.testing._internal.common_optimizers import optim_db
 
-from tests.conformance.agreement import assert_agree, both_raised, wide
 from tests.conformance.checks import first_failure, incoming
 from tests.conformance.gaps import OTHER_LAYOUTS, Gap, gaps_of, judge
 from tests.conformance.report import Result
-from tests.conformance.samples import LIMIT, dtype_name, outcome, spread, tensors
+from tests.conformance.samples import LIMIT, dtype_name, spread
+from tests.support.agreement import assert_agree, both_raised, wide
+from tests.support.arguments import outcome, tensors
 
 ROW = "optimizers"
 STEPS = 4

@@ -45,9 +45,14 @@ def attend(
 
     Raises ``RuntimeError``, as on the CPU, where dtypes, devices or numbers of dims disagree.
     """
-    _check(query, key, value, attn_mask)
+    _check(query, key, value, attn_mask, enable_gqa)
+    if value.numel() == 0 or query.shape[-2] == 0:
+        return _of_nothing(query, key, value)
     attn_mask = _additive(attn_mask, query)
-    if not _fusable(query, key, value, attn_mask, is_causal, enable_gqa):
+    flash = _flash_takes(query, key, value, attn_mask, dropout_p)
+    causal_mask = attn_mask is not None and is_causal  # which PyTorch's math refuses
+    fusable = _fusable(query, key, value, attn_mask, enable_gqa)
+    if not fusable or (causal_mask and not flash):
         return _math(
             query,
             key,
@@ -64,12 +69,34 @@ def attend(
         )
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    if not flash:  # the result is in the order of the query's dims
+        query = query.contiguous()
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
 
 
-def _check(query, key, value, attn_mask) -> None:
+def _of_nothing(query, key, value) -> torch.Tensor:
+    """Zeros where there are no values or queries, with gradients of zeros, as PyTorch gives them.
+
+    PyTorch asks neither for sizes that fit nor for masks then.
+    """
+    zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
+
+
+def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
+    """Whether the CPU would take its flash kernel for a call of four dims, and not its math.
+
+    The kernel gives results in the order of the query's dims and takes a mask beside ``is_causal``;
+    the math gives contiguous results, and refuses both at once.
+    """
+    plain = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    known_mask = attn_mask is None or attn_mask.dim() in (2, 4)
+    return plain and known_mask and not dropout_p and query.shape[-1] == value.shape[-1]
+
+
+def _check(query, key, value, attn_mask, enable_gqa) -> None:
     """What PyTorch's ``validate_sdpa_input`` checks, with its words (ATen, ``attention.cpp``)."""
     for what, of in (("dtype", "dtype"), ("device type", "device")):
         found = [getattr(t, of) for t in (query, key, value)]
@@ -84,6 +111,11 @@ def _check(query, key, value, attn_mask) -> None:
             "Expected query, key, and value to all be at least 2 dimensional, but got "
             f"query.dim: {dims[0]} key.dim: {dims[1]} and value.dim: {dims[2]} instead."
         )
+    if enable_gqa and min(dims) > 2 and 0 in (key.shape[-3], value.shape[-3]) and value.numel():
+        raise RuntimeError(  # PyTorch's math divides by the heads, which ends the process
+            "scaled_dot_product_attention with enable_gqa needs heads of keys and values, but key "
+            f"is {list(key.shape)} and value {list(value.shape)}: give each at least one head."
+        )
     if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
         raise RuntimeError(
             "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
@@ -91,13 +123,13 @@ def _check(query, key, value, attn_mask) -> None:
         )
 
 
-def _fusable(query, key, value, attn_mask, is_causal, enable_gqa) -> bool:
+def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     tensors = (query, key, value)
     if not (torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.cudnn_sdp_enabled()):
         return False  # sdpa_kernel(SDPBackend.MATH) and the like
     if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
         return False
-    if attn_mask is not None and (is_causal or attn_mask.device != query.device):
+    if attn_mask is not None and attn_mask.device != query.device:
         return False
     if attn_mask is not None and attn_mask.requires_grad:  # as on CPU: second derivatives work
         return False

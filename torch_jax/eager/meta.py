@@ -71,10 +71,21 @@ def is_channels_last(tensor: Any) -> bool:
     """Whether a tensor, or part of it that is sliced, has channels_last strides and no others."""
     if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.is_contiguous():
         return False
+    if not _channels_first(tensor):
+        return False
     stride = storage.dense_strides(tensor.shape, tensor.stride())
     dense = torch.empty_strided(tensor.shape, stride, device="meta")
-    memory_format = _CHANNELS_LAST[tensor.dim()]
-    return not dense.is_contiguous() and dense.is_contiguous(memory_format=memory_format)
+    return dense.is_contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+
+
+def _channels_first(tensor: torch.Tensor) -> bool:
+    """Whether strides grow from the channels outwards, as PyTorch asks of sizes of 1, too."""
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        if tensor.stride(dim) < least:
+            return False
+        least = tensor.stride(dim) * max(tensor.size(dim), 1)
+    return True
 
 
 def channels_last(spec: Any) -> Any:

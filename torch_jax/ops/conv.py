@@ -176,6 +176,8 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
     steps = map(max, _full(stride, n), _full(dilation, n))
     if transposed and any(map(operator.ge, _full(output_padding, n), steps)):
         raise ValueError("output padding must be smaller than either stride or dilation")
+    if input.size == 0 and input.shape[0] and input.shape[1]:
+        raise ValueError(f"only the batch and channels of a convolution may be 0: {input.shape}")
     outputs = weight.shape[1] * groups if transposed else weight.shape[0]
     if weight.shape[0] < groups:
         raise ValueError(f"expected weight to be at least {groups} at dimension 0")
@@ -192,6 +194,8 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     if transposed:
         window = zip(input.shape[2:], weight.shape[2:], *geometry[:3], strict=True)
         size = [(i - 1) * s + (k - 1) * d + 1 - sum(e) for i, k, s, e, d in window]
+        if input.size and min(size) < 1:
+            raise ValueError(f"the output would have the sizes {size}, of {input.shape[2:]}")
         out = _to_input(input, size, weight, geometry, opmath(input.dtype))
     else:
         out = _correlate(input, weight, geometry, opmath(input.dtype))

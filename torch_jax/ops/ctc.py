@@ -126,7 +126,7 @@ def _lengths(*lengths):
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     """Also returns the forward variables (N, T, 2S+1), for the gradient."""
     if log_probs.size == 0:
-        raise RuntimeError("log_probs tensor must not be empty")
+        raise RuntimeError(f"ctc_loss: log_probs must not be empty, but is {log_probs.shape}")
     inputs, labels = _lengths(input_lengths, target_lengths)
     return _forward(log_probs, targets, inputs, labels, int(np.max(labels, initial=0)), blank)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.promotion import opmath
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import InOrder, op
 
 
 @op("im2col")
@@ -33,7 +33,8 @@ def im2col(self, kernel_size, dilation, padding, stride):
             part = lax.slice_in_dim(part, start, stop, stride[i], self.ndim - 2 + i)
         columns.append(part)
     stacked = jnp.stack(columns, axis=self.ndim - 2)
-    return stacked.reshape(*batch, channels * len(columns), count[0] * count[1])
+    result = stacked.reshape(*batch, channels * len(columns), count[0] * count[1])
+    return InOrder(result, tuple(range(result.ndim)))
 
 
 @op("col2im")
@@ -43,4 +44,4 @@ def col2im(self, output_size, kernel_size, dilation, padding, stride):
     self = self.astype(opmath(self.dtype))
     image = jax.ShapeDtypeStruct((*self.shape[:-2], channels, *output_size), self.dtype)
     geometry = kernel_size, dilation, padding, stride
-    return jax.linear_transpose(lambda x: im2col(x, *geometry), image)(self)[0]
+    return jax.linear_transpose(lambda x: im2col(x, *geometry).value, image)(self)[0]

@@ -46,7 +46,26 @@ def _expand_masks(self, indices) -> tuple:
             continue
         _match_mask(self, index, len(result))
         result += positions_of(index)
+    _match_shapes([index.shape for index in result if not isinstance(index, slice)])
+    _refuse_empty(self, result)
     return tuple(result)
+
+
+def _match_shapes(shapes: list[tuple[int, ...]]) -> None:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(str(list(shape)) for shape in shapes)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
+        ) from None
+
+
+def _refuse_empty(self, positions) -> None:
+    """A dimension of no elements has none that a number could name."""
+    for dim, index in enumerate(positions):
+        if not isinstance(index, slice) and index.size and not self.shape[dim]:
+            raise IndexError(f"index is out of bounds for dimension {dim} with size 0")
 
 
 def _match_mask(self, mask, axis: int) -> None:
@@ -203,16 +222,23 @@ def _check_put(self, indices, values):
 )
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
+    masked = _one_mask(indices)
+    positions = () if masked else _expand_masks(self, indices)
+    fills = masked and values.size == 1 and not accumulate
+    if values.dtype != self.dtype and not fills:
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{self.dtype} for the destination and {values.dtype} for the source."
+        )
     values = convert(values, self.dtype)
     if values.size == 0:
         return self
-    if _one_mask(indices):
+    if masked:
         mask, values = _masked_values(self, indices, values)
         return jnp.where(mask, jnp.add(self, values) if accumulate else values, self)
-    at = _expand_masks(self, indices)
     if isinstance(self, np.ndarray):
-        return _write_on_host(self, at, values, accumulate)
-    return write(self, at, values, "add" if accumulate else "set")
+        return _write_on_host(self, positions, values, accumulate)
+    return write(self, positions, values, "add" if accumulate else "set")
 
 
 def _write_on_host(x: np.ndarray, at: tuple, values: np.ndarray, accumulate: bool) -> np.ndarray:
@@ -255,6 +281,8 @@ def index_add(self, dim, index, source, *, alpha=1):
 @op("index_copy", host=("index",), check=_check_dim)
 def index_copy(self, dim, index, source):
     """Of several equal indices the last one wins where JAX runs on the CPU, else any."""
+    if index.dtype != jnp.int64:
+        raise RuntimeError(f"index_copy_(): Expected a long tensor for index, not {index.dtype}")
     x, at = along(self, dim, index)
     source = source.reshape(source.shape or (1,))
     return write(x, at, source.astype(x.dtype)).reshape(self.shape)

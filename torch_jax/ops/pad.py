@@ -73,7 +73,7 @@ def _register(name: str, function: Callable) -> None:
         return jax.linear_transpose(lambda x: function(x, padding), like)(grad)[0]
 
     for n in (1, 2, 3):
-        op(f"{name}{n}d")(forward)
+        op(f"{name}{n}d", channels_last=("self",))(forward)
         op(f"{name}{n}d_backward")(backward)
 
 

@@ -172,6 +172,9 @@ def _adaptive_avg_pool(x, output_size):
 @op("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def adaptive_avg_pool(self, output_size):
     """Means over as many windows as the output has elements, which may overlap."""
+    name = f"adaptive_avg_pool{len(output_size)}d"
+    if 0 in self.shape[-len(output_size) - 1 :]:
+        raise RuntimeError(f"{name}(): only the batch may be empty, not {list(self.shape)}")
     return _adaptive_avg_pool(self, output_size)
 
 

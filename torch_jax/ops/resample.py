@@ -168,6 +168,11 @@ def _taps(method, sizes, counts, align_corners, scales, dtype) -> list[Taps]:
 
 def _interpolate(x, method, output_size, align_corners, scales):
     n = len(output_size)
+    if 0 in x.shape[1:] or min(output_size) < 1:
+        raise RuntimeError(
+            "Input and output sizes should be greater than 0, but got input "
+            f"{list(x.shape)} and output {list(output_size)}"
+        )
     taps = _taps(method, x.shape[-n:], output_size, align_corners, scales, x.dtype)
     weighted = method not in (_nearest, _nearest_exact)
     if weighted and x.dtype == jnp.uint8:
@@ -218,7 +223,9 @@ def _register(name: str, method: Callable, aligned: bool) -> None:
             grad_output, method, output_size, input_size, align_corners, scales
         )
 
-    op(name, static=_SCALES)(forward)
+    # PyTorch's meta functions of nearest neighbours fail where there is nothing.
+    meta = aligned or (lambda self: 0 not in self.shape)
+    op(name, static=_SCALES, meta=meta)(forward)
     op(f"{name}_backward", static=_SCALES)(backward)
 
 
@@ -232,7 +239,7 @@ for _name, _method in _ANTIALIASED.items():
     _register(f"_upsample_{_name}2d_aa", _method, aligned=True)
 
 
-@op("pixel_shuffle")
+@op("pixel_shuffle", channels_last=("self",))
 def pixel_shuffle(self, upscale_factor):
     """(..., C r², H, W) as (..., C, H r, W r)."""
     *batch, channels, height, width = self.shape
@@ -242,7 +249,7 @@ def pixel_shuffle(self, upscale_factor):
     return x.reshape(*batch, channels // r**2, height * r, width * r)
 
 
-@op("pixel_unshuffle")
+@op("pixel_unshuffle", channels_last=("self",))
 def pixel_unshuffle(self, downscale_factor):
     """(..., C, H r, W r) as (..., C r², H, W)."""
     *batch, channels, height, width = self.shape

@@ -66,6 +66,8 @@ def _running_extreme(name: str, wins: Callable[..., jax.Array]) -> None:
 
     @op(name, refuses="complex")
     def lowering(self, dim):
+        if self.ndim == 0 and dim not in (0, -1):
+            raise IndexError(f"{name}(): the dim of a scalar is -1 or 0, not {dim}")
         if self.ndim == 0 or self.size == 0:
             return self, jnp.zeros(self.shape, np.int64)
         dim %= self.ndim

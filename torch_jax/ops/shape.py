@@ -184,6 +184,12 @@ def _clipped(start, size: int):
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     """``self`` with a slice replaced by ``src``."""
     dim, start, step, count = _slice(self.shape, dim, start, end, step)
+    slice_shape = (*self.shape[:dim], count, *self.shape[dim + 1 :])
+    if src.shape != slice_shape:
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {list(slice_shape)}"
+        )
     src = src.astype(self.dtype)
     if count == 0:
         return self

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tests.conformance.samples import tensors
+from tests.support.arguments import tensors
 
 SLACK = 4.0  # jax's error may be so many times the CPU's
 
@@ -47,7 +47,7 @@ def assert_agree(actual: Any, expected: Any, reference: Callable[[], Any] | None
             if truth is None:
                 truth = tensors(reference()) if reference is not None else []
             known = len(truth) == len(wanted)
-            if not known or not _as_accurate(one, other, truth[position]):
+            if not known or not as_accurate(one, other, truth[position]):
                 raise
 
 
@@ -97,7 +97,7 @@ def _assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(host, expected.detach(), equal_nan=True)
 
 
-def _as_accurate(actual: torch.Tensor, expected: torch.Tensor, true: torch.Tensor) -> bool:
+def as_accurate(actual: torch.Tensor, expected: torch.Tensor, true: torch.Tensor) -> bool:
     """Whether jax is as near to the true value as the CPU is, where these are finite."""
     if not (expected.is_floating_point() or expected.is_complex()):
         return torch.equal(actual.cpu(), expected)

@@ -1,0 +1,5 @@
+"""Thousands of shapes, each compiled once: what is compiled is dropped now and then."""
+
+from tests.support.executables import few_executables_at_a_time
+
+__all__ = ["few_executables_at_a_time"]

@@ -1,0 +1,91 @@
+"""Calls that are no fair comparison: where CPU PyTorch itself is wrong, or says nothing.
+
+A line is a pattern that the printed call matches, and one that the message of the failure does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tests.calls.call import Call
+
+
+class Exempt(NamedTuple):
+    """Failures that are not ours."""
+
+    reason: str
+    call: str
+    failure: str
+
+
+EXCEPTIONS: tuple[Exempt, ...] = (
+    Exempt(
+        "the CPU reads an undefined weight, where only the bias is given and asks for gradients",
+        r"F\.group_norm\(.*bias=",
+        r"must raise RuntimeError: tensor does not have a device",
+    ),
+    Exempt(
+        "the CPU divides by how often another index came",
+        r"F\.embedding_bag\(.*scale_grad_by_freq=True",
+        r"not close",
+    ),
+    Exempt(
+        "where flash attention is allowed, the CPU asks a mask of one dim for its next to last one",
+        r"attn_mask=\w+.*\w+=T\(\((\d+,)?\)",
+        r"must raise IndexError: Dimension (specified as|out of range .* got) -2",
+    ),
+    Exempt(
+        "for a value on the CPU a mask of bytes becomes masked_fill_, which takes none",
+        r"setitem",
+        r"must raise RuntimeError: masked_fill_ only supports boolean masks",
+    ),
+    Exempt(
+        "oneDNN gives an empty result where the other kernels, of other dtypes, refuse",
+        r"F\.conv_transpose.*dtype='complex|F\.conv_transpose[123]d\((?!.*dtype)",
+        r"jax raises RuntimeError: .*(too small|would have the sizes)",
+    ),
+    Exempt(
+        "the CPU repeats the first row where antialiased images become one column wide",
+        r"antialias=True",
+        r"not close",
+    ),
+    Exempt(
+        "of an output twice as long, some kernels of the CPU read the factor, and some take 2",
+        r"mode='nearest', scale_factor=.*2\.3",
+        r"not close",
+    ),
+    Exempt(
+        "the CPU asks a result of no dims for its first, before it says what is wrong",
+        r"torch\.addmv\(a.*a=T\(\(\)",
+        r"not IndexError: Dimension specified as 0",
+    ),
+    Exempt(
+        "cells on the CPU keep the order of the dims of the state, fused ones do not",
+        r"GRUCell",
+        r"strides",
+    ),
+    Exempt(
+        "the CPU keeps gaps between the elements of what it clones",
+        r"torch\.(slice|select)_scatter\(.*layout='(sliced|expanded)'",
+        r"strides",
+    ),
+    Exempt(
+        "conv1d on the CPU looks at the order of the weight's dims, and not at that of the input's",
+        r"conv(_transpose)?1d\(.*b=T\([^)]*\)[^)]*layout='(transposed|permuted|expanded)'",
+        r"strides",
+    ),
+    Exempt(
+        "kernels for volumes give contiguous results where oneDNN gives channels_last",
+        r"F\.conv(_transpose)?3d",
+        r"strides",
+    ),
+)
+
+
+def exempt(call: Call, error: Exception) -> bool:
+    """Whether a failure is one of the table's."""
+    return any(
+        re.search(line.call, repr(call)) and re.search(line.failure, str(error))
+        for line in EXCEPTIONS
+    )

@@ -1,0 +1,6 @@
+"""What the printed line of a call needs: ``from tests.calls.repeat import *``."""
+
+from tests.calls.call import T
+from tests.calls.compare import check
+
+__all__ = ["T", "check"]

@@ -1,0 +1,104 @@
+"""``python -m tests.upstream CHECKOUT [FILE ...] [options of pytest]``: run, and print a table.
+
+Tests that fail are run on the CPU, too: what fails there is no matter of the device, but, say, of a
+checkout that is not of the version of PyTorch that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.upstream.files import FILES, anywhere
+
+COLUMNS = ("passed", "failed", "on CPU, too", "excepted", "skipped", "about another device")
+COLUMNS += ("compiled", "seconds")
+
+
+class Place(NamedTuple):
+    """Where the tests are, where reports go, and what pytest is given."""
+
+    tests: Path
+    reports: Path
+    options: list[str]
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status: 1 where a test failed that the table of exceptions does not name."""
+    if not arguments or not (Path(arguments[0]) / "test").is_dir():
+        print(f"{__doc__}\nCHECKOUT has PyTorch's folder `test`", file=sys.stderr)
+        return 2
+    files = [argument for argument in arguments[1:] if argument.endswith(".py")] or list(FILES)
+    options = [argument for argument in arguments[1:] if argument not in files]
+    importlib.import_module("tests.conftest")  # the environment that all tests run in
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(arguments[0]).resolve() / "test", Path(folder), options)
+        lines = [run(place, file) for file in files]
+    print("\n".join(table(lines)))
+    return int(any("failed" in line or "broken" in line for line in lines))
+
+
+def run(place: Place, file: str) -> dict[str, Any]:
+    """The line of a file: its counts, and the names of tests that fail on jax alone."""
+    line = run_on("jax", place, file)
+    failing = line.get("failing", [])
+    if not failing:
+        return line
+    names = {name: anywhere(name, "jax") for name in failing}
+    only = place.reports / "only.json"
+    only.write_text(json.dumps(list(names.values())))
+    cpu = run_on("cpu", place, file, f"--upstream-only={only}")
+    also = {anywhere(name, "cpu") for name in cpu.get("failing", [])}
+    line["failing"] = [name for name in failing if names[name] not in also]
+    line["on CPU, too"] = len(failing) - len(line["failing"])
+    line["failed"] -= line["on CPU, too"]
+    return {name: value for name, value in line.items() if value or name != "failed"}
+
+
+def run_on(device: str, place: Place, file: str, *more: str) -> dict[str, Any]:
+    """Run one file in a process of its own; what its plugin reports."""
+    report = place.reports / "report.json"
+    report.unlink(missing_ok=True)
+    plugins = ("-p", "tests.support.ledger", "-p", "tests.upstream.plugin", "--ledger-top=5")
+    names = (
+        f"--upstream-file={file}",
+        f"--upstream-device={device}",
+        f"--upstream-report={report}",
+    )
+    own = ("--noconftest", "-c", os.devnull, "-q", "--tb=line", "-p", "no:cacheprovider")
+    root = str(Path(__file__).parents[2])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu" if device == "cpu" else "privateuse1",
+    }
+    path = str(place.tests / file)
+    command = [sys.executable, "-m", "pytest", *own, *plugins, *names, path, *place.options, *more]
+    status = subprocess.run(command, cwd=place.tests, env=environment).returncode
+    if status not in (0, 1) or not report.exists():
+        return {"file": file, "broken": status}
+    return json.loads(report.read_text())
+
+
+def table(lines: list[dict[str, Any]]) -> list[str]:
+    """A row for each file, and what there is to do about single tests."""
+    rows = [" ".join(f"{name:>8}" for name in COLUMNS) + "  file"]
+    for line in lines:
+        cells = (f"{line.get(name, 0):>{max(8, len(name))}}" for name in COLUMNS)
+        rows.append(" ".join(cells) + f"  {line['file']}")
+    for line in lines:
+        file = line["file"]
+        rows += [f"fails: {file} {name}" for name in line.get("failing", ())]
+        rows += [f"passes, and is an exception: {file} {name}" for name in line.get("passing", ())]
+        rows += [f"ended early, with {line['broken']}: {file}"] if "broken" in line else []
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

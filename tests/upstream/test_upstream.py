@@ -1,0 +1,100 @@
+"""The runner of PyTorch's own tests, on a checkout of one small file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.upstream.__main__ import table
+from tests.upstream.exceptions import EXCEPTIONS, OTHER_DEVICES, reason
+from tests.upstream.files import FILES, anywhere
+
+SMALL = """
+import torch
+from torch.testing._internal.common_device_type import (
+    dtypes, instantiate_device_type_tests, onlyCPU, onlyCUDA
+)
+from torch.testing._internal.common_utils import TestCase, run_tests
+
+
+class TestSmall(TestCase):
+    @dtypes(torch.float32, torch.int64)
+    def test_adds(self, device, dtype):
+        x = torch.ones(3, device=device, dtype=dtype)
+        self.assertEqual(x + x, torch.full((3,), 2, device=device, dtype=dtype))
+
+    @onlyCPU
+    def test_runs_though_it_is_restricted(self, device):
+        self.assertEqual(torch.zeros(2, device=device).device.type, torch.device(device).type)
+
+    @onlyCUDA
+    def test_is_about_another_device(self, device):
+        torch.cuda.synchronize()
+
+    def test_fails_anywhere(self, device):
+        self.assertEqual(torch.ones(1, device=device), torch.zeros(1, device=device))
+
+    def test_fails_here(self, device):
+        self.assertEqual(torch.device(device).type, "cpu")
+
+    def test_takes_too_long(self, device):
+        while torch.device(device).type == "jax":
+            pass
+
+
+class TestNoDevice(TestCase):
+    def test_takes_no_device(self):
+        raise AssertionError
+
+
+instantiate_device_type_tests(TestSmall, globals())
+
+if __name__ == "__main__":
+    run_tests()
+"""
+
+
+@pytest.mark.slow
+def test_a_checkout(tmp_path):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_small.py").write_text(SMALL)
+    command = [sys.executable, "-m", "tests.upstream", str(tmp_path), "test_small.py"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [*command, "--upstream-limit=3"], cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.endswith("  test_small.py"))
+    # passed, failed, on the CPU, too, excepted, skipped, about another device
+    assert row.split()[:6] == ["3", "2", "1", "0", "0", "1"], done.stdout
+    assert "fails: test_small.py test_fails_here_jax" in done.stdout
+    assert "fails: test_small.py test_takes_too_long_jax" in done.stdout
+    assert "took more than 3 s" in done.stdout
+
+
+def test_a_table():
+    lines = [
+        {"file": "a.py", "passed": 3, "failed": 1, "failing": ["test_x_jax"]},
+        {"file": "b.py", "broken": 4},
+        {"file": "c.py", "passed": 1, "passing": ["test_y_jax"]},
+    ]
+    _, *rows = table(lines)
+    assert [row.split()[0] for row in rows[:3]] == ["3", "0", "1"]
+    assert rows[3:] == [
+        "fails: a.py test_x_jax",
+        "ended early, with 4: b.py",
+        "passes, and is an exception: c.py test_y_jax",
+    ]
+
+
+def test_names_and_exceptions():
+    assert anywhere("test_sum_jax_float32", "jax") == anywhere("test_sum_cpu_float32", "cpu")
+    assert anywhere("test_jaxpr_jax", "jax") == "test_jaxpr_*"
+    assert reason("test_any.py", "test_view_as_real_jax_complex32")
+    assert not reason("test_any.py", "test_view_as_real_jax_complex64")
+    assert OTHER_DEVICES.search("x.cuda()") and not OTHER_DEVICES.search("device=device")
+    for lines in EXCEPTIONS.values():
+        assert all(line.split()[0] in (*FILES, "*") for line in lines)
