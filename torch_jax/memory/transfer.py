@@ -99,7 +99,7 @@ def on_host(array: jax.Array) -> np.ndarray:
         raise tracers.needs_value_on_host(array)
     forks.refuse()
     try:
-        return np.asarray(array.block_until_ready())
+        return np.asarray(jax.block_until_ready(array))
     except RuntimeError as error:
         raise errors.translate(error, "while waiting for a value") from error
 
