@@ -72,6 +72,7 @@ def test_a_loop(name, monkeypatch):
 
 def test_a_line_that_goes_on_compiling_is_named_once(caplog, monkeypatch):
     monkeypatch.setattr(log, "_forms", type(log._forms)())
+    monkeypatch.setattr(log, "_loops", {})
     ladder.forget_compiled()
     shown = io.StringIO()
     with caplog.at_level(logging.WARNING, "torch_jax"), torch_jax.trace_ops(shown):

@@ -1,6 +1,7 @@
 """The logger ``torch_jax``: what is traced and compiled, and why (setting ``log``).
 
 >>> import logging
+import re
 >>> logging.getLogger("torch_jax") is LOGGER
 True
 """
@@ -8,6 +9,7 @@ True
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from typing import Any
 
@@ -30,6 +32,7 @@ def install() -> None:
 
 _MANY = 32
 _forms: Counter[tuple[str, str]] = Counter()  # compilations of an operator at a line
+_loops: dict[str, str] = {}  # what was said of a function whose lines go on compiling
 
 
 def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -39,24 +42,26 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     at = op.name(), tracers.user_line()
     _forms[at] += 1
     if _forms[at] == _MANY:
-        LOGGER.warning(looping(*at))
+        function = re.sub(r":\d+, ", ", ", at[1])
+        if function not in _loops:
+            _loops[function] = _looping(*at)
+            LOGGER.warning(_loops[function])
     if LOGGER.isEnabledFor(logging.INFO):
         call = errors.describe_call(op, args, kwargs)
         LOGGER.info("compiling %s (%s)", call, at[1])
 
 
-def looping(name: str, line: str) -> str:
-    """What is said of a line at which an operator is compiled again and again."""
+def _looping(name: str, line: str) -> str:
     return (
         f"{name} was compiled for {_MANY} different shapes or arguments at {line}: each new one "
-        "costs some 20 ms. Pad to fewer sizes, or put the loop's body into a function under "
-        "torch_jax.jit(dynamic=...)."
+        "costs some 20 ms, and other operators there may be as many. Pad to fewer sizes, or put "
+        "the loop's body into a function under torch_jax.jit(dynamic=...)."
     )
 
 
 def loops() -> list[str]:
-    """The same of every such line so far, for reports."""
-    return [looping(*at) for at, count in _forms.items() if count >= _MANY]
+    """What was said of functions that go on compiling, for reports."""
+    return list(_loops.values())
 
 
 def traces(name: str, reason: str | None, seconds: float) -> None:
