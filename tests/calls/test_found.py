@@ -39,6 +39,11 @@ FOUND = {
         a=T((2, 2, 4, 1, 4), dtype="float64"),
         b=T((2, 2, 3, 3, 1), dtype="float64"),
     ),
+    "a complex convolution of channels_last": lambda: check(
+        "F.conv2d(a, b, padding=(0, 1))",
+        a=T((2, 2, 4, 3), dtype="complex64", layout="channels_last"),
+        b=T((2, 2, 2, 2), dtype="complex64"),
+    ),
     "padding of channels_last": lambda: check(
         "F.pad(a, (1, 1, 1, 1), 'replicate')", a=T((2, 3, 3, 4), layout="channels_last")
     ),
@@ -77,6 +82,8 @@ FOUND = {
     "nearest neighbours of no batch": lambda: check(
         "F.interpolate(a, mode='nearest', size=2)", a=T((0, 3, 4, 1), dtype="float16", grad=True)
     ),
+    "a softmax over a dim that is not there": lambda: check("F.softmax(a, dim=5)", a=T((2, 3))),
+    "a softmax of nothing over it": lambda: check("F.log_softmax(a, dim=5)", a=T((0, 3))),
     "a dim that a scalar does not have": lambda: check("torch.cummax(a, 1)", a=T(())),
     "ctc_loss of no batch": lambda: check(
         "F.ctc_loss(a, b, (), ())", a=T((5, 0, 4)), b=T((0, 2), dtype="int64", values="1:3")

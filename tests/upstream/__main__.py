@@ -15,10 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.upstream.exceptions import LEFT_OUT
 from tests.upstream.files import FILES, anywhere
 
-COLUMNS = ("passed", "failed", "on CPU, too", "excepted", "skipped", "about another device")
-COLUMNS += ("compiled", "seconds")
+COLUMNS = ("passed", "failed", "on CPU, too", "other words", "excepted", "skipped")
+COLUMNS += (*LEFT_OUT, "compiled", "seconds")
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.upstream.__main__ import table
-from tests.upstream.exceptions import EXCEPTIONS, OTHER_DEVICES, reason
+from tests.upstream.exceptions import EXCEPTIONS, left_out, reason
 from tests.upstream.files import FILES, anywhere
 
 SMALL = """
@@ -40,6 +40,10 @@ class TestSmall(TestCase):
     def test_fails_here(self, device):
         self.assertEqual(torch.device(device).type, "cpu")
 
+    def test_has_other_words(self, device):
+        with self.assertRaisesRegex(RuntimeError, f"words of {device}"):
+            raise RuntimeError("words")
+
     def test_takes_too_long(self, device):
         while torch.device(device).type == "jax":
             pass
@@ -68,8 +72,8 @@ def test_a_checkout(tmp_path):
     )
     assert done.returncode == 1, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.endswith("  test_small.py"))
-    # passed, failed, on the CPU, too, excepted, skipped, about another device
-    assert row.split()[:6] == ["3", "2", "1", "0", "0", "1"], done.stdout
+    # passed, failed, on CPU, too, other words, excepted, skipped, other device
+    assert row.split()[:7] == ["3", "2", "1", "1", "0", "0", "1"], done.stdout
     assert "fails: test_small.py test_fails_here_jax" in done.stdout
     assert "fails: test_small.py test_takes_too_long_jax" in done.stdout
     assert "took more than 3 s" in done.stdout
@@ -95,6 +99,6 @@ def test_names_and_exceptions():
     assert anywhere("test_jaxpr_jax", "jax") == "test_jaxpr_*"
     assert reason("test_any.py", "test_view_as_real_jax_complex32")
     assert not reason("test_any.py", "test_view_as_real_jax_complex64")
-    assert OTHER_DEVICES.search("x.cuda()") and not OTHER_DEVICES.search("device=device")
+    assert left_out("x.cuda()") == "other device" and not left_out("device=device")
     for lines in EXCEPTIONS.values():
         assert all(line.split()[0] in (*FILES, "*") for line in lines)

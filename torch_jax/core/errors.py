@@ -73,6 +73,8 @@ def translate(error: Exception, where: str) -> Exception:
     if isinstance(error, np.linalg.LinAlgError):
         return torch.linalg.LinAlgError(text)
     kind = type(error) if isinstance(error, IndexError | NotImplementedError) else RuntimeError
+    if "is out of bounds for array of dimension" in text:  # an axis, for which JAX has ValueError
+        kind = IndexError
     return kind(f"{text} ({where})")
 
 

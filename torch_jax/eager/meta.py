@@ -68,23 +68,19 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether a tensor, or part of it that is sliced, has channels_last strides and no others."""
-    if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.is_contiguous():
-        return False
-    if not _channels_first(tensor):
-        return False
-    stride = storage.dense_strides(tensor.shape, tensor.stride())
-    dense = torch.empty_strided(tensor.shape, stride, device="meta")
-    return dense.is_contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+    """Whether PyTorch takes a tensor's strides for channels_last (``suggest_memory_format``).
 
-
-def _channels_first(tensor: torch.Tensor) -> bool:
-    """Whether strides grow from the channels outwards, as PyTorch asks of sizes of 1, too."""
-    least = 0
+    They grow from the channels outwards, gaps allowed, as the real part of a complex tensor has
+    them; where sizes of 1 leave both orders possible, it is not.
+    """
+    if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.stride(1) == 0:
+        return False
+    size, stride, least = tensor.size(), tensor.stride(), 0
     for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
-        if tensor.stride(dim) < least:
+        ambiguous = dim == 0 and least == stride[1]
+        if size[dim] == 0 or stride[dim] < least or ambiguous:
             return False
-        least = tensor.stride(dim) * max(tensor.size(dim), 1)
+        least = stride[dim] * size[dim]
     return True
 
 

@@ -7,6 +7,7 @@ An index out of range is an error, raised through ``check``. Where checks are of
 from __future__ import annotations
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def _refuse_empty(self, positions) -> None:
     """A dimension of no elements has none that a number could name."""
     for dim, index in enumerate(positions):
         if not isinstance(index, slice) and index.size and not self.shape[dim]:
-            raise IndexError(f"index is out of bounds for dimension {dim} with size 0")
+            raise IndexError(f"index is out of bounds for dimension with size 0: dimension {dim}")
 
 
 def _match_mask(self, mask, axis: int) -> None:
@@ -78,6 +79,17 @@ def _match_mask(self, mask, axis: int) -> None:
 
 def _has_mask(indices) -> bool:
     return any(is_mask(i) for i in indices)
+
+
+def _warn_of_bytes(indices) -> None:
+    """PyTorch's warning of each mask of bytes, where a call is made for the first time."""
+    for index in indices:
+        if index is not None and index.dtype == np.uint8:
+            warnings.warn(
+                "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool "
+                "instead.",
+                stacklevel=2,
+            )
 
 
 def _knows_masks(indices) -> bool:
@@ -157,6 +169,7 @@ def write(x, at: tuple, values, method: str = "set"):
 )
 def index(self, indices):
     """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
+    _warn_of_bytes(indices)
     if isinstance(self, np.ndarray):
         return self[_expand_masks(self, indices)]
     return self.at[_expand_masks(self, indices)].get(mode="fill")
@@ -222,6 +235,7 @@ def _check_put(self, indices, values):
 )
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
+    _warn_of_bytes(indices)
     masked = _one_mask(indices)
     positions = () if masked else _expand_masks(self, indices)
     fills = masked and values.size == 1 and not accumulate

@@ -17,9 +17,20 @@ def _wide(x: jax.Array) -> jax.Array:
     return jnp.atleast_1d(x).astype(opmath(x.dtype))
 
 
+def _check_dim(x, dim: int) -> None:
+    """A dim that ``x`` does not have is an error, also where nothing is computed."""
+    dims = max(x.ndim, 1)
+    if not -dims <= dim < dims:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-dims}, {dims - 1}], "
+            f"but got {dim})"
+        )
+
+
 @op("_softmax")
 def softmax(self, dim, half_to_float):
     """``half_to_float`` is in the dtype of the output alone."""
+    _check_dim(self, dim)
     if self.size == 0:
         return self
     return jax.nn.softmax(_wide(self), dim).reshape(self.shape)
@@ -28,6 +39,7 @@ def softmax(self, dim, half_to_float):
 @op("_log_softmax")
 def log_softmax(self, dim, half_to_float):
     """``half_to_float`` is in the dtype of the output alone."""
+    _check_dim(self, dim)
     if self.size == 0:
         return self
     return jax.nn.log_softmax(_wide(self), dim).reshape(self.shape)
@@ -51,6 +63,7 @@ def log_softmax_backward(grad_output, output, dim, input_dtype):
 @op("_safe_softmax")
 def safe_softmax(self, dim, dtype=None):
     """Zeros where a whole row is minus infinity."""
+    _check_dim(self, dim)
     if self.size == 0:
         return self
     x = _wide(self if dtype is None else self.astype(dtype))
