@@ -31,8 +31,8 @@ _INSTEAD = {
 # What makes, reads and marks the container, and computes nothing.
 _CONTAINER = """
     empty.memory_format _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
-    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced sparse_dim
-    sparse_resize_ sparse_resize_and_clear_ values
+    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced
+    sparse_dim sparse_resize_ sparse_resize_and_clear_ values
 """
 
 # What makes compressed tensors of PyTorch's composites, and is refused at once.
