@@ -107,6 +107,7 @@ def forget_dispatch(op: Any) -> None:
     getattr(op, "_dispatch_cache", {}).clear()
 
 
+fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 
 

@@ -15,6 +15,7 @@ import torch
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors
+from torch_jax.dispatch.storage_kernels import kernel
 
 _COO = "SparsePrivateUse1"
 _NAMES = {
@@ -31,8 +32,8 @@ _INSTEAD = {
 # What makes, reads and marks the container, and computes nothing.
 _CONTAINER = """
     empty.memory_format _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
-    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced sparse_dim
-    sparse_resize_ sparse_resize_and_clear_ values
+    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced
+    sparse_dim sparse_resize_ sparse_resize_and_clear_ values
 """
 
 # What makes compressed tensors of PyTorch's composites, and is refused at once.
@@ -45,7 +46,6 @@ _REFUSED = {
         _sparse_compressed_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_csc_tensor_unsafe
         _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe
     """,
-    "PrivateUse1": "_to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc",
 }
 
 _kernels: dict[str, Callable[..., Any]] = {}
@@ -64,8 +64,6 @@ def install() -> list[Any]:
     for key, names in _REFUSED.items():
         for op in filter(None, map(_overload, names.split())):
             library.impl(op, functools.partial(_refuse, "SparseCsrPrivateUse1", op), key)
-    library.impl("_to_sparse", dynamo.unseen(_to_sparse), "PrivateUse1")
-    library.impl("_to_sparse.sparse_dim", dynamo.unseen(_to_sparse_dim), "PrivateUse1")
     others = torch.library.Library("_", "IMPL")
     for key in _NAMES:
         others.fallback(functools.partial(_refuse, key), key)
@@ -176,6 +174,7 @@ def _to_dense(self, dtype=None, masked_grad=None) -> torch.Tensor:
     return values.new_zeros(self.shape).index_put_(_places(self), values, accumulate=True)
 
 
+@kernel("_to_sparse")
 def _to_sparse(self, *, layout=None, blocksize=None, dense_dim=None) -> Any:
     if layout not in (None, torch.sparse_coo):
         raise NotImplementedError(
@@ -185,11 +184,17 @@ def _to_sparse(self, *, layout=None, blocksize=None, dense_dim=None) -> Any:
     return _to_sparse_dim(self, self.dim() - (dense_dim or 0))
 
 
+@kernel("_to_sparse.sparse_dim")
 def _to_sparse_dim(self, sparse_dim: int) -> Any:
     rest = tuple(range(sparse_dim, self.dim()))
     indices = ((self != 0).any(dim=rest) if rest else self != 0).nonzero()
     values = self[tuple(indices.unbind(1))]
     return _make(self, indices.t().contiguous(), values, coalesced=True)
+
+
+for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
+    if (_op := _overload(_name)) is not None:
+        kernel(_name)(functools.partial(_refuse, "SparseCsrPrivateUse1", _op))
 
 
 @_kernel("sparse_mask")

@@ -84,8 +84,7 @@ def empty_strided(
 
 def _fills() -> bool:
     """Whether memory that nobody has written is to be filled, so that its use is found."""
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    return deterministic and torch.utils.deterministic.fill_uninitialized_memory
+    return torch.are_deterministic_algorithms_enabled() and pytorch.fills_new_memory()
 
 
 def _garbage(dtype: torch.dtype) -> Any:

@@ -53,7 +53,8 @@ def _patch_device(original: Any) -> Any:
     def __dlpack_device__(self: torch.Tensor) -> Any:
         if not _is_ours(self):
             return original(self)
-        return transfer.value_of(self).__dlpack_device__()
+        array: Any = transfer.value_of(self)
+        return array.__dlpack_device__()
 
     return __dlpack_device__
 

@@ -26,7 +26,7 @@ _PATCHED = {
     "torch._higher_order_ops.utils": "higher_order",
     "torch._higher_order_ops.while_loop": "higher_order",
     "torch.distributed.distributed_c10d": "distributed",
-    "torch.nested._internal.sdpa": "nested",
+    "torch.nested._internal.ops": "nested",
     "torch.nn.attention.flex_attention": "higher_order",
     "torch.utils.checkpoint": "higher_order",
     "transformers.integrations.moe": "transformers",

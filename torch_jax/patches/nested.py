@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch_jax._private import pytorch
 from torch_jax.core.patching import patch
 
-_MODULE = "torch.nested._internal.sdpa"
+_MODULE = "torch.nested._internal.ops"
 
 
 @patch(f"{_MODULE}.jagged_scaled_dot_product_attention", _MODULE)
@@ -57,7 +57,9 @@ def _attend(
     mask = torch.zeros(keys.shape[:2], dtype=torch.bool, device=keys.device)
     mask[valid] = True
     result = functional.scaled_dot_product_attention(
-        *(t.transpose(1, 2) for t in (padded, keys, values)),
+        padded.transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
         attn_mask=mask[:, None, None, :],
         dropout_p=dropout_p,
         scale=scale,
