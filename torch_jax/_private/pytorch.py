@@ -146,7 +146,6 @@ COMPOSITE_KEYS = [
 ]
 
 
-
 def call_on_cpu(op: Any, named: dict[str, Any]) -> Any:
     """Run the CPU's kernel of an overload on CPU tensors, below autograd and all modes."""
     positional = []

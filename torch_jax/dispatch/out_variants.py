@@ -57,6 +57,7 @@ ANY_DTYPE = frozenset({"bernoulli"})
 # Operators that do not touch an output where the result is empty: batch norm in evaluation.
 UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm"})
 
+
 def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     """The kernel of an ``out=`` overload, out of the functional one."""
     names = [a.name for a in op._schema.arguments if is_out_argument(a)]

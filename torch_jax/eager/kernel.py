@@ -444,6 +444,8 @@ def _number(value: Any) -> Any:
     array = _numbers.get(known)
     if array is not None:
         return array
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return np.uint64(value)  # JAX takes Python's integers for int64
     if known not in _seen:
         if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
             _seen.clear()
