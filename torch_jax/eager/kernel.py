@@ -83,7 +83,7 @@ class Kernel:
                 draw(args, kwargs, memories, [])
             return launch(tuple(key), memories, args, kwargs)
 
-        call = checks.checked(self.op, self.lowering.meta is True, call)
+        call = checks.checked(self.op, self.lowering, call)
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
@@ -193,7 +193,7 @@ class Kernel:
             except tracers.TracedElsewhere as error:
                 return self._again(error, args, kwargs)
 
-        return checks.checked(self.op, self.lowering.meta is True, call)
+        return checks.checked(self.op, self.lowering, call)
 
     def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Write to resolved copies of conjugated views, then from these to the views."""
@@ -272,6 +272,7 @@ class Kernel:
         log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
+        checks.refuse_static(self.op, self.lowering, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
