@@ -15,6 +15,7 @@ import torch
 
 from torch_jax.core import errors, numbers
 from torch_jax.eager import meta, twins
+from torch_jax.ops.registry import Lowering
 
 Call = Callable[..., Any]
 
@@ -35,30 +36,23 @@ _ORDINARY = (1, 0.5, 0, 1.0, 2, True)
 _REMEMBERED = 4096
 
 
-def checked(op: Any, infers: bool, call: Call) -> Call:
+def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     """``call``, which takes the arguments of ``op``, with every new number checked before.
 
-    ``infers``: whether the operator's meta function may be asked where the CPU cannot.
+    It is ``call`` itself where no number is to be checked, or each compile does so.
     """
-    arguments = op._schema.arguments
-    packet = op._schema.name.removeprefix("aten::").removesuffix("_")
-    if not any(map(_takes_number, arguments)) or packet in EXEMPT | _SIZED:
+    taken = _numbers_to_check(op)
+    if not taken or taken <= lowering.static:
         return call
-    if packet.startswith("special_"):
-        return call  # polynomials: their CPU kernels take as many steps as their number says
-    if not twins.can_be_small(op):
-        return call
-    if torch.Tag.nondeterministic_seeded in op.tags and "generator" not in twins.names_of(op):
-        return call  # its CPU kernel would draw from the user's generator
-    first = next(i for i, a in enumerate(arguments) if _takes_number(a) or a.kwarg_only)
+    first = next(
+        i for i, a in enumerate(op._schema.arguments) if a.name in taken or a.kwarg_only
+    )  # calls with fewer arguments bring none
+    infers = lowering.meta is True
     passed: set[tuple] = set()
 
     def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
-        given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
-        error = _refused(op, infers, given)
-        if error is not None:
-            raise error
-        # with no elements to compute, a kernel checks nothing
+        _refuse(op, infers, args, kwargs)
+        # with no elements to compute, some kernels check nothing
         if not any(isinstance(v, torch.Tensor) and not v.numel() for v in args):
             if len(passed) >= _REMEMBERED:
                 passed.clear()
@@ -74,13 +68,45 @@ def checked(op: Any, infers: bool, call: Call) -> Call:
     return checking
 
 
+def refuse_static(op: Any, lowering: Lowering, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Check numbers that are part of an entry's key, when it is compiled."""
+    taken = _numbers_to_check(op)
+    if taken and taken <= lowering.static:
+        _refuse(op, lowering.meta is True, args, kwargs)
+
+
+def _refuse(op: Any, infers: bool, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU raises for the numbers of a call."""
+    error = _refused(op, infers, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
+    if error is not None:
+        raise error
+
+
+def _numbers_to_check(op: Any) -> set[str]:
+    """The names of an overload's numbers that its CPU kernel can be asked about."""
+    packet = op._schema.name.removeprefix("aten::").removesuffix("_")
+    names = {a.name for a in op._schema.arguments if _takes_number(a)}
+    drawing = torch.Tag.nondeterministic_seeded in op.tags
+    if (
+        packet in EXEMPT | _SIZED
+        or packet.startswith("special_")  # polynomials: as many steps as their number says
+        or not twins.can_be_small(op)
+        or (drawing and "generator" not in twins.names_of(op))  # it would draw from the user's
+    ):
+        return set()
+    return names
+
+
 def _takes_number(argument: Any) -> bool:
     return any(name in str(argument.real_type) for name in ("number", "float"))
 
 
 def _kind(value: Any) -> Any:
     """What a check depends on: the dtype of a tensor, the type and value of anything else."""
-    if isinstance(value, torch.Tensor):
+    kind = type(value)
+    if kind is float or kind is int:  # first, and tensors by their type: this is at each call
+        return kind, value
+    if kind is torch.Tensor or isinstance(value, torch.Tensor):
         return value.dtype
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], torch.Tensor):
@@ -90,7 +116,7 @@ def _kind(value: Any) -> Any:
         return object()  # a number of a trace: looked at each time
     if isinstance(value, torch.Generator):
         return None
-    return type(value), value
+    return kind, value
 
 
 def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:

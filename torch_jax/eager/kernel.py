@@ -89,7 +89,7 @@ class Kernel:
                 draw(args, kwargs, memories, [])
             return launch(tuple(key), memories, args, kwargs)
 
-        call = checks.checked(self.op, self.lowering.meta is True, call)
+        call = checks.checked(self.op, self.lowering, call)
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
@@ -212,7 +212,7 @@ class Kernel:
                     self._wait(error, args, kwargs)
                     _read_again(memories, storages, slots)  # key words stay: no draw is lost
 
-        return checks.checked(self.op, self.lowering.meta is True, call)
+        return checks.checked(self.op, self.lowering, call)
 
     def _write_resolved(self, call: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
         """Write to resolved copies of conjugated views, then from these to the views."""
@@ -298,6 +298,7 @@ class Kernel:
         log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
+        checks.refuse_static(self.op, self.lowering, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
@@ -490,6 +491,8 @@ def _number(value: Any) -> Any:
     array = _numbers.get(known)
     if array is not None:
         return array
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return np.uint64(value)  # JAX takes Python's integers for int64
     if known not in _seen:
         if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
             _seen.clear()

@@ -13,17 +13,17 @@ import torch
 from torch_jax.eager import twins
 
 _USUAL = {
-    "mask": torch.bool,
-    "condition": torch.bool,
-    "index": torch.int64,
-    "indices": torch.int64,
+    "mask": (torch.bool,),
+    "condition": (torch.bool,),
+    "index": (torch.int64,),
+    "indices": (torch.int64, torch.bool),
 }
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise where the CPU takes no masks or indices of these dtypes, but would the usual ones."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
-    unusual = {k for k, dtype in _USUAL.items() if _is_unusual(given.get(k), dtype)}
+    unusual = {k for k, dtypes in _USUAL.items() if _is_unusual(given.get(k), dtypes)}
     if not unusual or not twins.can_be_small(op):
         return
     named = twins.twins(op, given, twins.small)
@@ -35,13 +35,17 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         raise error.with_traceback(None)
 
 
-def _is_unusual(value: Any, usual: torch.dtype) -> bool:
+def _is_unusual(value: Any, usual: tuple[torch.dtype, ...]) -> bool:
     if isinstance(value, list | tuple):
         return any(_is_unusual(item, usual) for item in value)
-    return isinstance(value, torch.Tensor) and value.dtype != usual
+    return isinstance(value, torch.Tensor) and value.dtype not in usual
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
+    """Twins of a usual dtype that select alike: shapes that disagree do so with them too."""
     if isinstance(value, list | tuple):
-        return [_cast(item, dtype) for item in value]
-    return torch.zeros_like(value, dtype=dtype) if isinstance(value, torch.Tensor) else value
+        return [_cast(item, usual) for item in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    is_mask = value.dtype in (torch.bool, torch.uint8) and torch.bool in usual
+    return value.to(torch.bool if is_mask else usual[0])

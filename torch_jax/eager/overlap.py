@@ -24,26 +24,27 @@ _REMEMBERED = 1024
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise where the CPU refuses a call because of the memory that it writes."""
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
-    kinds = {_relation(a, b) for a, b in _pairs(op, given)}
-    if kinds <= {"apart"}:
-        return
-    tensors = [t for t in _tensors(given.values()) if is_jax(t)]
+    tensors = [t for t in _tensors((*args, *kwargs.values())) if is_jax(t)]
     numbers: dict[int, int] = {}  # of the storages: addresses come and go
     places = [(*_place(t), numbers.setdefault(_storage(t), len(numbers))) for t in tensors]
     known = (op, *places)
     if known not in _verdicts:
         if len(_verdicts) >= _REMEMBERED:
             _verdicts.clear()
-        small = "part" not in kinds and twins.can_be_small(op)
-        make = _Small() if small else _Same(tensors)
-        _verdicts[known] = _verdict(op, given, make)
+        _verdicts[known] = _verdict(op, args, kwargs, tensors)
     message = _verdicts[known]
     if message is not None:
         raise RuntimeError(message)
 
 
-def _verdict(op: Any, given: dict[str, Any], make: twins.Make) -> str | None:
+def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) -> str | None:
+    """What the CPU raises because of the memory that a call writes, None where it computes."""
+    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    kinds = {_relation(a, b) for a, b in _pairs(op, given)}
+    if kinds <= {"apart"}:
+        return None
+    small = "part" not in kinds and twins.can_be_small(op)
+    make = _Small() if small else _Same(tensors)
     if op.name() == _WRITE:
         op = torch.ops.aten.copy_.default
         given = {"self": given["self"], "src": given["source"]}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, default_float, opmath, result_type
+from torch_jax.ops.promotion import category, convert, default_float, opmath, result_type
 from torch_jax.ops.registry import op
 
 
@@ -21,13 +21,18 @@ def _dtype(dtype: Any) -> np.dtype:
 @op("full")
 def full(size, fill_value, *, dtype=None):
     """Without a dtype, that of the number: bool, int64, the default float or its complex."""
-    return jnp.full(size, fill_value, result_type(fill_value) if dtype is None else dtype)
+    return _filled(size, fill_value, result_type(fill_value) if dtype is None else dtype)
+
+
+def _filled(shape, value, dtype):
+    """Cast as tensors are: 1j is true."""
+    return jnp.full(shape, convert(jnp.asarray(value), dtype))
 
 
 @op("full_like")
 def full_like(self, fill_value, *, dtype=None):
     """Strides and memory format are the executor's."""
-    return jnp.full(self.shape, fill_value, self.dtype if dtype is None else dtype)
+    return _filled(self.shape, fill_value, self.dtype if dtype is None else dtype)
 
 
 @op("zeros")
@@ -63,7 +68,7 @@ def zero(self):
 @op("fill.Scalar", "fill.Tensor", uniform=True)
 def fill(self, value):
     """``Tensor.fill_`` comes from this."""
-    return jnp.full(self.shape, value, self.dtype)
+    return _filled(self.shape, value, self.dtype)
 
 
 @op("scalar_tensor")

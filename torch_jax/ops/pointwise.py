@@ -89,8 +89,7 @@ def rsub(self, other, *args, alpha=1):
 @op("_add_relu.Tensor", "_add_relu.Scalar")
 def add_relu(self, other, *args, alpha=1):
     """``relu(self + alpha * other)``, of which NaN becomes 0, and infinity the largest number."""
-    alpha = args[0] if args else alpha
-    total = add(self, other, alpha=1 * alpha)  # a bool counts as 0 or 1
+    total = add(self, other, *args, alpha=alpha)
     if category(total.dtype) == 2:
         return jnp.where(total > 0, jnp.minimum(total, jnp.finfo(total.dtype).max), 0)
     return jnp.maximum(total, 0)

@@ -168,5 +168,5 @@ def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
     fits = (x > -half - 1) & (x < half)  # the lowest number itself comes out either way
     whole = jnp.where(fits, x, -half).astype(signed)
     if upper is not None:
-        whole = jnp.where(upper, whole ^ np.iinfo(signed).min, whole)
+        whole = jnp.where(upper, whole ^ np.iinfo(np.int64).min, whole)
     return whole.astype(dtype)

@@ -114,8 +114,8 @@ def _moments(x, dim, correction, keepdim):
     mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
     off = x - mean
     square = (off * jnp.conj(off)).real
-    freedom = n - (1 if correction is None else correction)
-    freedom = jnp.where(freedom > 0, freedom, 0)  # NaN as well
+    left = n - (1 if correction is None else correction)
+    freedom = jnp.where(left > 0, left, 0)  # NaN as well
     total = jnp.sum(square, axes(x, dim), keepdims=keepdim)
     variance = quotient(total, jnp.asarray(freedom).astype(total.dtype))
     return variance, mean if keepdim else jnp.squeeze(mean, axes(x, dim))

@@ -265,7 +265,7 @@ def logit(self, eps=None):
 
 @op("logit_backward", refuses="bool int complex")
 def logit_backward(grad_output, self, eps=None):
-    """Without ``eps``, or where it is negative, NaN outside ``[0, 1]``; else 0 beyond its limits."""
+    """NaN outside ``[0, 1]`` where ``eps`` is None or negative; else 0 beyond its limits."""
     x = wide_float(self)
     g = grad_output.astype(x.dtype)
     given = jnp.asarray(-1 if eps is None else eps).astype(x.dtype)
