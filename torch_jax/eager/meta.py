@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_jax._private import dynamo
-from torch_jax.memory import geometry, storage
+from torch_jax.memory import geometry
 
 
 class Output(NamedTuple):
