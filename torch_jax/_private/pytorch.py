@@ -110,14 +110,13 @@ def forget_dispatch(op: Any) -> None:
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 
 
-def answers_despite_errors(answer: Any, key: str, found: list[tuple[int, Any]]) -> Iterator[Any]:
-    """An iterator that gives ``answer``, and takes the error that is set although nobody raises it.
+def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
+    """An iterator, each step of which takes the error that is set although nobody raises it.
 
     C++ may ask where Python must not run. All of it is C: there is no line of Python in which the
     error would be raised, or a signal noticed.
 
     Args:
-      answer: what each step gives.
       key: under which C++'s thread-local state carries a list.
       found: gets the addresses of what an error is – type, value, traceback; null ones are left
         out – each with the list that this thread carries. :func:`errors_at` makes errors of them.
@@ -129,7 +128,7 @@ def answers_despite_errors(answer: Any, key: str, found: list[tuple[int, Any]]) 
     addresses = map(filter, itertools.repeat(None), itertools.repeat(parts))
     carried = map(get_carried, itertools.repeat(key))  # asked only where there is an address
     noted = map(found.extend, map(zip, addresses, itertools.repeat(carried)))
-    return map(operator.itemgetter(2), zip(taken, noted, itertools.repeat(answer)))
+    return map(operator.itemgetter(1), zip(taken, noted, strict=False))
 
 
 def errors_at(addresses: list[int]) -> list[BaseException]:

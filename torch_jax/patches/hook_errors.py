@@ -9,26 +9,41 @@ thread-local state carries along.
 C++ asks the guard in functions, ``noexcept``, that end the process where anything is thrown. So no
 line of Python may run there, not even outside of a backward pass: a signal that Python notices at
 the entry of a function would be thrown as a ``KeyboardInterrupt``. The guard's answers are steps of
-iterators that are written in C.
+iterators that are written in C, and from the question to the answer signals are held.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import pytorch
+from torch_jax.core import signals
 from torch_jax.core.patching import AT_FIRST_USE, patch
 
 _KEY = "torch_jax errors"
 
 _found: list[tuple[int, list]] = []  # parts of errors, each with the list of its backward pass
-_plain = itertools.repeat(pytorch.PRIVATE_USE1).__next__
-_careful = pytorch.answers_despite_errors(pytorch.PRIVATE_USE1, _KEY, _found).__next__
 
 _passes: set[int] = set()  # backward passes under way
 _changing = threading.Lock()
+
+
+def _asked(answer: Callable[[], Any]) -> property:
+    """What C++ finds when it looks for a method: signals are held from here on."""
+    finding = map(operator.itemgetter(1), zip(signals.held(), itertools.repeat(answer)))
+    return property(functools.partial(next, finding))
+
+
+_type = itertools.repeat(pytorch.PRIVATE_USE1)
+_answer = map(operator.itemgetter(1), zip(signals.let_go(), _type, strict=False))
+_takes_errors = pytorch.takes_errors(_KEY, _found)
+_careful_answer = map(operator.itemgetter(1), zip(_takes_errors, _answer, strict=False))
+_plain, _careful = _asked(_answer.__next__), _asked(_careful_answer.__next__)
 
 
 class Guard(pytorch.GuardBase):

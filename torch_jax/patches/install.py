@@ -22,6 +22,13 @@ def at_import() -> None:
 
 def at_first_use() -> None:
     """What only matters once there are jax tensors, and costs other devices a little."""
-    from torch_jax.patches import compiling, hook_errors, processes, storages, tensors  # noqa: F401
+    from torch_jax.patches import (  # noqa: F401
+        compiling,
+        hook_errors,
+        processes,
+        signals,
+        storages,
+        tensors,
+    )
 
     patching.apply(patching.AT_FIRST_USE)
