@@ -197,8 +197,10 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     target = self.untyped_storage()
     value = transfer.value_of(source)
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
-        if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
-            storage.replace(target, value)
+        memory = storage.memory_of(self)
+        if storage.is_whole(self, memory) and source.dtype == self.dtype:
+            if not storage.put_back((target,), (memory,), (value,)):
+                storage.replace(target, value)
             return self
     if self.is_conj():
         source = source.conj()
