@@ -18,7 +18,7 @@ import functools
 import itertools
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from torch_jax._private import pytorch
@@ -33,17 +33,19 @@ _passes: set[int] = set()  # backward passes under way
 _changing = threading.Lock()
 
 
-def _asked(answer: Callable[[], Any]) -> property:
-    """What C++ finds when it looks for a method: signals are held from here on."""
-    finding = map(operator.itemgetter(1), zip(signals.held(), itertools.repeat(answer)))
-    return property(functools.partial(next, finding))
+def _asked(steps: Iterator[None]) -> property:
+    """What C++ finds when it looks for a method: ``steps`` come first, then signals are held."""
+    finding = zip(steps, signals.held(), itertools.repeat(_answer.__next__), strict=False)
+    return property(functools.partial(next, map(operator.itemgetter(2), finding)))
 
 
-_type = itertools.repeat(pytorch.PRIVATE_USE1)
-_answer = map(operator.itemgetter(1), zip(signals.let_go(), _type, strict=False))
-_takes_errors = pytorch.takes_errors(_KEY, _found)
-_careful_answer = map(operator.itemgetter(1), zip(_takes_errors, _answer, strict=False))
-_plain, _careful = _asked(_answer.__next__), _asked(_careful_answer.__next__)
+_answer = map(
+    operator.itemgetter(1),
+    zip(signals.let_go(), itertools.repeat(pytorch.PRIVATE_USE1), strict=False),
+)
+_plain = _asked(itertools.repeat(None))
+# the error goes first of all: to Python, a call that returns although one is set has failed
+_careful = _asked(pytorch.takes_errors(_KEY, _found))
 
 
 class Guard(pytorch.GuardBase):
