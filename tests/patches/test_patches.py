@@ -12,6 +12,7 @@ import itertools
 import multiprocessing.reduction
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -429,6 +430,28 @@ def seeds_of_the_system_are_refused() -> bool:
     except torch_jax.NotTraceableError:
         return True
     return False
+
+
+def _install(handler: Any) -> Iterator[Any]:
+    """What Python has for a signal, and what it says that it has."""
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield signal.getsignal.__wrapped__(signal.SIGTERM)  # type: ignore[attr-defined]
+        yield signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@need("signal.signal")
+def handlers_may_be_called_later() -> bool:
+    has, _ = _install(print)
+    return has is not print
+
+
+@need("signal.getsignal")
+def handlers_are_what_was_given() -> bool:
+    _, says = _install(print)
+    return says is print
 
 
 @need("torch.get_rng_state", "torch.set_rng_state")

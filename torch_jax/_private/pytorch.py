@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import itertools
+import operator
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -111,16 +114,48 @@ fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
 
 
-def raise_pending() -> None:
-    """Raise the error that is set in this thread, if C++ calls us although one is.
+def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
+    """An iterator, each step of which takes the error that is set although nobody raises it.
 
-    The call itself does nothing; ``ctypes`` looks for an error after it.
+    C++ may ask where Python must not run. All of it is C: there is no line of Python in which the
+    error would be raised, or a signal noticed.
+
+    Args:
+      key: under which C++'s thread-local state carries a list.
+      found: gets the addresses of what an error is – type, value, traceback; null ones are left
+        out – each with the list that this thread carries. :func:`errors_at` makes errors of them.
     """
-    _error_occurred()
+    parts = (ctypes.c_void_p * 3)()
+    size = ctypes.sizeof(ctypes.c_void_p)
+    places = tuple(ctypes.byref(parts, n * size) for n in range(3))
+    taken = itertools.starmap(_fetch_error, itertools.repeat(places))
+    addresses = map(filter, itertools.repeat(None), itertools.repeat(parts))
+    carried = map(get_carried, itertools.repeat(key))  # asked only where there is an address
+    noted = map(found.extend, map(zip, addresses, itertools.repeat(carried)))
+    return map(operator.itemgetter(1), zip(taken, noted, strict=False))
 
 
-_error_occurred = ctypes.pythonapi.PyErr_Occurred
-_error_occurred.restype = ctypes.c_void_p
+def errors_at(addresses: list[int]) -> list[BaseException]:
+    """The errors whose parts are at these addresses; their references are ours, and given up."""
+    groups: list[list[int | None]] = []
+    for address in addresses:
+        part = ctypes.cast(address, ctypes.py_object).value
+        if isinstance(part, type):
+            groups.append([address, None, None])
+        else:
+            groups[-1][2 if isinstance(part, types.TracebackType) else 1] = address
+    errors: list[BaseException] = []
+    for group in groups:
+        try:
+            _set_error(*group)
+        except BaseException as error:
+            errors.append(error)
+    return errors
+
+
+_fetch_error, _set_error = ctypes.pythonapi.PyErr_Fetch, ctypes.pythonapi.PyErr_Restore
+_fetch_error.restype = _set_error.restype = None
+_set_error.argtypes = [ctypes.c_void_p] * 3
 
 
 def no_dispatch_modes() -> Any:

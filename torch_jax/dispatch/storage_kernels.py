@@ -245,8 +245,11 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     if source.untyped_storage() is self.untyped_storage():
         overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
-        if storage.is_whole(self, storage.memory_of(self)) and source.dtype == self.dtype:
-            storage.replace(self.untyped_storage(), _value(source, self.dtype))
+        memory, target = storage.memory_of(self), self.untyped_storage()
+        if storage.is_whole(self, memory) and source.dtype == self.dtype:
+            value = _value(source, self.dtype)
+            if not storage.put_back((target,), (memory,), (value,)):
+                storage.replace(target, value)
             return self
     if self.is_conj():
         source = source.conj()

@@ -13,8 +13,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
+import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,7 +152,8 @@ def load(source: str | os.PathLike | bytes) -> Exported:
     """Read what :meth:`Exported.save` wrote, or :meth:`Exported.serialize` gave.
 
     Raises:
-      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
+      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed. The
+        weights beside it are a file of their own, no link.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
     file: Any = source
@@ -162,39 +166,84 @@ def load(source: str | os.PathLike | bytes) -> Exported:
     try:
         with zipfile.ZipFile(file) as archive:
             header = _header(archive, where)
-            program = archive.read(PROGRAM)
+            program = _entry(archive, PROGRAM)
             beside = header.get("weights")
-            content = archive.read(WEIGHTS) if beside is None else b""
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise ValueError(f"{where} is no exported model, or damaged: {error}") from error
+            content = _entry(archive, WEIGHTS) if beside is None else b""
+    except ValueError:
+        raise
+    except _DAMAGES as error:
+        raise ValueError(f"{where} is no exported model, or damaged: {error!r}") from error
     if beside is not None:
         if not by_path:
             raise ValueError("the weights are beside the file: load it by its path")
-        if Path(beside).name != beside:
-            raise ValueError(f"{where} names weights elsewhere: {beside!r}")
-        content = (Path(file).parent / beside).read_bytes()
+        content = _beside(Path(file), beside)
     weights = _read_safetensors(content, where if beside is None else beside)
     exported = Exported(_deserialized(program, header, where), weights, header)
     _check_weights(exported, where)
     return exported
 
 
+# What Python's library raises for archives and texts that are not what they say.
+_DAMAGES = (
+    zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, TypeError, ValueError,
+    ArithmeticError, RuntimeError, AttributeError,
+)  # fmt: skip
+_MOST_OF_HEADER = 1 << 24  # bytes
+
+
+def _entry(archive: zipfile.ZipFile, name: str, most: int | None = None) -> bytes:
+    """An entry of the archive: no larger than the archive itself, as none is compressed."""
+    entry = archive.getinfo(name)
+    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+        raise ValueError(f"{name} is compressed")
+    if most is not None and entry.file_size > most:
+        raise ValueError(f"{name} has {entry.file_size} bytes, where {most} are the most")
+    return archive.read(name)
+
+
+def _beside(path: Path, name: Any) -> bytes:
+    """The content of the file that lies beside another one and has this name."""
+    if not isinstance(name, str) or Path(name).name != name or "\0" in name:
+        raise ValueError(f"{path} names weights elsewhere: {name!r}")
+    file = path.parent / name
+    if not stat.S_ISREG(file.lstat().st_mode):
+        raise ValueError(f"{path} names weights that are no file of their own: {name!r}")
+    return file.read_bytes()
+
+
 def _header(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
     """The header, of a version that is understood."""
     try:
-        header = json.loads(archive.read(HEADER))
+        header = json.loads(_entry(archive, HEADER, _MOST_OF_HEADER))
         kind, version = header["format"], header["version"]
-    except (KeyError, TypeError, ValueError) as error:
+    except _DAMAGES as error:
         names = archive.namelist()[:5]
         raise ValueError(f"{where} is no exported model: it holds {names}") from error
     if kind != FORMAT:
         raise ValueError(f"{where} is no exported model, but {kind!r}")
+    if type(version) is not int or version < 1:
+        raise ValueError(
+            f"{where} has version {version!r} of the format, which is no number of one"
+        )
     if version > VERSION:
         raise ValueError(
             f"{where} has version {version} of the format, made by torch_jax "
             f"{header.get('torch_jax')}; this reader knows versions up to {VERSION}"
         )
+    if not isinstance(header.get("static", {}), dict) or not _are_ranges(header.get("sizes", {})):
+        raise ValueError(f"{where} is damaged: its header has no static arguments or sizes")
     return header
+
+
+def _are_ranges(sizes: Any) -> bool:
+    """Whether this is the least and the most of each size that may change."""
+    return isinstance(sizes, dict) and all(
+        isinstance(span, list)
+        and len(span) == 2
+        and type(span[0]) is int
+        and (span[1] is None or type(span[1]) is int)
+        for span in sizes.values()
+    )
 
 
 def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_export.Exported:
@@ -211,10 +260,14 @@ def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_exp
 
 def _check_weights(exported: Exported, where: str) -> None:
     """Raise where the weights are not those that the program takes."""
-    tree, _ = exported._tree()
-    count = tree.num_leaves
-    wanted = jax.tree_util.tree_unflatten(tree, exported.program.in_avals[:count])[0]
-    for name in sorted(wanted.keys() | exported.weights.keys()):
+    try:
+        tree, _ = exported._tree()
+        count = tree.num_leaves
+        wanted = jax.tree_util.tree_unflatten(tree, exported.program.in_avals[:count])[0]
+        names = wanted.keys() | exported.weights.keys()
+    except _DAMAGES as error:
+        raise ValueError(f"{where} has a program that takes no weights: {error}") from error
+    for name in sorted(names):
         found, aval = exported.weights.get(name), wanted.get(name)
         if found is None or aval is None or (found.shape, found.dtype) != (aval.shape, aval.dtype):
             have = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
@@ -331,11 +384,13 @@ def _read_safetensors(content: bytes, where: str) -> dict[str, jax.Array]:
         found = {}
         for name, entry in entries.items():
             first, last = entry["data_offsets"]
+            if not 0 <= first <= last <= len(data) or any(n < 0 for n in entry["shape"]):
+                raise ValueError(f"{name} is outside of the file")
             flat = np.frombuffer(data[first:last], dtype=jnp.dtype(_NAMES[entry["dtype"]]))
             found[name] = flat.reshape(entry["shape"])
         with jax.enable_x64(True):
             return {name: jnp.asarray(array) for name, array in found.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGES as error:
         raise ValueError(f"the weights in {where} are damaged: {error!r}") from error
 
 

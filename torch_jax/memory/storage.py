@@ -77,7 +77,7 @@ def memory_of(tensor: torch.Tensor) -> jax.Array:
 def memory_in(storage: Any) -> jax.Array:
     """The memory of a storage; waited for where another thread has it, for a trace or a program."""
     array = storage.array
-    if tracers.is_traced_elsewhere((array,)):
+    if isinstance(array, jax.core.Tracer | Lent) and tracers.is_traced_elsewhere((array,)):
         tracers.wait_for_traces()
         array = storage.array
     while type(array) is Lent:
@@ -109,6 +109,13 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
     Returns:
       Whether they hold the new memories now.
     """
+    if len(storages) == 1:
+        (storage,) = storages
+        with PUTTING:
+            if storage.array is not before[0]:
+                return False
+            storage.array = after[0]
+        return True
     putting = map(setattr, storages, _ARRAY, after)
     with PUTTING:
         for storage, array in zip(storages, before, strict=True):

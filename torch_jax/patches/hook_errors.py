@@ -2,36 +2,87 @@
 
 When a hook fails, PyTorch's C++ leaves the stack with Python's error still set, and on its way out
 asks the guard of the device, which is Python, for the device's type. Python must not run like that:
-the process would end. So the guard takes the error away (:func:`take_pending`) and the engine,
-whose own exception is empty now, raises it again. From the engine's threads it gets there in a list
-that PyTorch's thread-local state carries along.
+the process would end. So the guard takes the error away and the engine, whose own exception is
+empty now, raises it again. From the engine's threads it gets there in a list that PyTorch's
+thread-local state carries along.
+
+C++ asks the guard in functions, ``noexcept``, that end the process where anything is thrown. So no
+line of Python may run there, not even outside of a backward pass: a signal that Python notices at
+the entry of a function would be thrown as a ``KeyboardInterrupt``. The guard's answers are steps of
+iterators that are written in C, and from the question to the answer signals are held.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from torch_jax._private import pytorch
+from torch_jax.core import signals
 from torch_jax.core.patching import AT_FIRST_USE, patch
 
 _KEY = "torch_jax errors"
 
+_found: list[tuple[int, list]] = []  # parts of errors, each with the list of its backward pass
 
-def take_pending() -> None:
-    """Take the error that is set although nobody raises it, and note it for the backward pass.
+_passes: set[int] = set()  # backward passes under way
+_changing = threading.Lock()
 
-    >>> take_pending()  # there is none
+
+def _asked(steps: Iterator[None]) -> property:
+    """What C++ finds when it looks for a method: ``steps`` come first, then signals are held."""
+    finding = zip(steps, signals.held(), itertools.repeat(_answer.__next__), strict=False)
+    return property(functools.partial(next, map(operator.itemgetter(2), finding)))
+
+
+_answer = map(
+    operator.itemgetter(1),
+    zip(signals.let_go(), itertools.repeat(pytorch.PRIVATE_USE1), strict=False),
+)
+_plain = _asked(itertools.repeat(None))
+# the error goes first of all: to Python, a call that returns although one is set has failed
+_careful = _asked(pytorch.takes_errors(_KEY, _found))
+
+
+class Guard(pytorch.GuardBase):
+    """There is one logical device, so switching devices has nothing to do.
+
+    While an error is set, Python takes a name that a dict does not have for a failure, and forgets
+    the error. So ``type_`` stands where it is looked for first, and there is no other dict.
     """
-    try:
-        pytorch.raise_pending()
-    except BaseException as error:
-        noted = _noted()
-        if noted is not None:
-            noted.append(error)
+
+    __slots__ = ()
+    type_ = _plain
 
 
-def _noted() -> list[BaseException] | None:
+def _noted() -> Any:
     return pytorch.get_carried(_KEY) if pytorch.is_carried(_KEY) else None
+
+
+def _begin(noted: list) -> None:
+    """Take errors away from here on; what costs half a microsecond is done in no other time."""
+    with _changing:
+        _passes.add(id(noted))
+        Guard.type_ = _careful
+
+
+def _end(noted: list) -> None:
+    with _changing:
+        _passes.discard(id(noted))
+        if not _passes:
+            Guard.type_ = _plain
+
+
+def _errors_of(noted: list) -> list[BaseException]:
+    """The errors of a backward pass, which are found once."""
+    with _changing:  # other threads may find errors meanwhile, which stand after these
+        own = [at for at, (_, whose) in enumerate(_found) if whose is noted]
+        addresses = [_found.pop(at)[0] for at in reversed(own)]
+    return pytorch.errors_at(addresses[::-1])
 
 
 @patch("torch.autograd.Variable._execution_engine", AT_FIRST_USE)
@@ -43,14 +94,17 @@ def _raise_noted(engine: Any) -> Any:
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             outer = _noted()
             noted: list[BaseException] = []
-            pytorch.carry(_KEY, noted)
             try:
+                pytorch.carry(_KEY, noted)
+                _begin(noted)
                 return super().run_backward(*args, **kwargs)
             except SystemError:  # the engine failed, and its error has been taken away
-                if not noted:
+                errors = _errors_of(noted)
+                if not errors:
                     raise
-                raise noted.pop(0) from None
+                raise errors[0] from None
             finally:
                 pytorch.carry(_KEY, outer)
+                _end(noted)
 
     return Engine()

@@ -28,6 +28,7 @@ def at_first_use() -> None:
         dlpack,
         hook_errors,
         processes,
+        signals,
         storages,
         tensors,
     )

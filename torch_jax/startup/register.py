@@ -32,14 +32,6 @@ class _Hook(pytorch.HookBase):
         return True
 
 
-class _Guard(pytorch.GuardBase):
-    """There is one logical device, so switching devices has nothing to do."""
-
-    def type_(self) -> Any:
-        hook_errors.take_pending()
-        return pytorch.PRIVATE_USE1
-
-
 def register() -> None:
     """Make ``torch.device("jax")`` known; does nothing the second time."""
     with waking.LOCK:
@@ -54,7 +46,8 @@ def register() -> None:
         from torch_jax.patches import install
 
         waking.on_wake(_start)
-        pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), _Guard())
+        guard = hook_errors.Guard()
+        pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
         doors = torch.library.Library("aten", "IMPL")
         for name in waking.DOORS:
             doors.impl(name, _door(name), "PrivateUse1")

@@ -16,11 +16,13 @@ def start() -> None:
     process_exit.install()
     _import_jax()
     from torch_jax.compiler import disk_cache
+    from torch_jax.core import signals
     from torch_jax.dispatch import registration
     from torch_jax.patches import install
 
     registration.install()
     install.at_first_use()
+    signals.install()
     disk_cache.install()
     process_exit.install()
 

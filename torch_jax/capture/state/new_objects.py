@@ -9,6 +9,7 @@ what changed of them is an effect.
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import torch
@@ -38,8 +39,17 @@ def objects_since() -> set[int]:
 
     Of dicts the collector cannot tell: it comes to know one when it is first filled, and that of
     an object when it is first asked for. One that has no generations can tell of nothing.
+
+    The list holds, for a moment, tuples that other threads are still making: CPython tracks a tuple
+    from its first element on, and ``tuple(generator)`` raises ``SystemError`` where it has to grow
+    one that somebody else refers to. Nothing else knows of all new objects: there are no hooks for
+    allocation, types may not be weakly referenced, and to look through what the traced function
+    left behind finds objects but not their age. So the list comes and goes within one call of C,
+    during which no other thread runs: when one does, its tuples are its own again.
     """
-    young = set(map(id, gc.get_objects(generation=0)))
+    young: set[int] = set()
+    objects = itertools.chain.from_iterable(itertools.starmap(gc.get_objects, [(0,)]))
+    young.update(map(id, objects))  # here the list is made, and freed
     return set() if id(_OLD) in young else young
 
 

@@ -1,0 +1,31 @@
+"""Handlers of signals go through the switch of :mod:`torch_jax.core.signals`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch_jax.core import signals
+from torch_jax.core.patching import AT_FIRST_USE, patch
+
+
+@patch("signal.signal", AT_FIRST_USE)
+def _through_switch(original: Any) -> Any:
+    """A handler that raises, as Ctrl-C's does, ends the process while C++ asks the guard."""
+
+    @functools.wraps(original)
+    def signal(signalnum: Any, handler: Any) -> Any:
+        return signals.plain(original(signalnum, signals.through_switch(signalnum, handler)))
+
+    return signal
+
+
+@patch("signal.getsignal", AT_FIRST_USE)
+def _as_it_was_given(original: Any) -> Any:
+    """Handlers are wrapped; whoever asks for one (asyncio) compares it with the one it gave."""
+
+    @functools.wraps(original)
+    def getsignal(signalnum: Any) -> Any:
+        return signals.plain(original(signalnum))
+
+    return getsignal
