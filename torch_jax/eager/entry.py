@@ -196,7 +196,8 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
-    elements = _elements(args, kwargs, inferred)
+    given = dict(zip(sig.names, args, strict=False)) | kwargs
+    elements = _elements(given, inferred, [_whole(given[name]) for name in names])
     values_of = _reader(placed, elements, lowering.numpy) if concrete else _in_trace
 
     def run(*given):
@@ -232,12 +233,21 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
 
 
+def _whole(written: Any) -> Any:
+    """The memories behind what is written: a write through a view makes all of a memory anew."""
+    if isinstance(written, list | tuple):
+        return [_whole(one) for one in written]
+    return storage.memory_if_any(written) if isinstance(written, torch.Tensor) else None
+
+
 def _elements(*values: Any) -> int:
     """How many elements the tensors have that are read, written and made."""
     count = 0
     for value in values:
         if isinstance(value, torch.Tensor):
             count += value.numel()
+        elif isinstance(value, jax.Array):
+            count += value.size
         elif isinstance(value, Output):
             count += math.prod(value.size)
         elif isinstance(value, list | tuple):

@@ -203,10 +203,13 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
 @op("select_backward", integers=("index",))
 def select_backward(grad_output, input_sizes, dim, index):
-    """The gradient in one position of zeros."""
+    """The gradient in one position of zeros; nowhere, where there is no such position."""
     dim %= len(input_sizes)
-    grad = jnp.expand_dims(grad_output, dim)
-    return _spread(grad, input_sizes, dim, _clipped(index, input_sizes[dim]), 1)
+    grad, size = jnp.expand_dims(grad_output, dim), input_sizes[dim]
+    if isinstance(index, int):
+        return _spread(grad, input_sizes, dim, index % size, 1)
+    place = lax.broadcasted_iota(jnp.int64, input_sizes, dim)
+    return jnp.where((place == index) | (place - size == index), grad, jnp.zeros((), grad.dtype))
 
 
 @op("select_scatter")
