@@ -22,6 +22,8 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     ours = errors.from_jax(error, op, args, kwargs)
     if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
         return ours
+    if op.namespace == "torch_jax":  # no operator of the CPU's
+        return ours
     found = _raised(op, args, kwargs)
     if found is None:
         return ours

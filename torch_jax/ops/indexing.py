@@ -54,8 +54,8 @@ def _expand_masks(self, indices) -> tuple:
 
 def _match_shapes(shapes: list[tuple[int, ...]]) -> None:
     try:
-        np.broadcast_shapes(*shapes)
-    except ValueError:
+        jnp.broadcast_shapes(*shapes)
+    except (ValueError, TypeError):
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise IndexError(
             f"shape mismatch: indexing tensors could not be broadcast together with shapes {listed}"
@@ -65,7 +65,7 @@ def _match_shapes(shapes: list[tuple[int, ...]]) -> None:
 def _refuse_empty(self, positions) -> None:
     """A dimension of no elements has none that a number could name."""
     for dim, index in enumerate(positions):
-        if not isinstance(index, slice) and index.size and not self.shape[dim]:
+        if not isinstance(index, slice) and index.size != 0 and self.shape[dim] == 0:
             raise IndexError(f"index is out of bounds for dimension with size 0: dimension {dim}")
 
 
