@@ -43,7 +43,7 @@ class Tiered:
         ``promoted`` is told.
     """
 
-    __slots__ = ("_arguments", "_full", "_left", "_ready", "call", "function", "plain", "promoted")
+    __slots__ = ("_arguments", "_full", "_ready", "call", "function", "plain", "promoted")
 
     def __init__(self, function: Callable[..., Any], elements: int, **arguments: Any):
         """``elements``: how many the function reads and writes; ``arguments`` are jax.jit's."""
@@ -56,34 +56,41 @@ class Tiered:
             self.call = self._jit(full)
         else:
             self._full: Any = None
-            self._left = _WORTH // max(elements, _LEAST)
-            self.call = self._counting(self._jit(fast))
+            self.call = self._counting(self._jit(fast), _WORTH // max(elements, _LEAST))
 
     def _jit(self, given: dict[str, Any]) -> Any:
         return jax.jit(self.function, compiler_options=given, **self._arguments)
 
-    def _counting(self, fast: Callable[..., Any]) -> Callable[..., Any]:
-        """The fast tier, which counts its calls."""
-        half = self._left // 2
+    def _counting(self, fast: Callable[..., Any], calls: int) -> Callable[..., Any]:
+        """The fast tier, which counts its calls; in the second half the full one is compiled."""
+        left, half = calls, calls // 2
 
         def call(*args: Any) -> Any:
-            self._left = left = self._left - 1
-            return fast(*args) if left > half else self._late(fast, args)
+            nonlocal left
+            left -= 1
+            if left > half:
+                return fast(*args)
+            return self._late()(*args) if left <= 0 else self._soon(fast, args)
 
         return call
 
-    def _late(self, fast: Callable[..., Any], args: tuple) -> Any:
-        """A call of the second half: the full tier is being compiled, and taken at the end."""
+    def _soon(self, fast: Callable[..., Any], args: tuple) -> Any:
+        """A call of the second half."""
         if self._ready is None:
             self._full = self._jit(options.operator())
             self._ready = WORKER.submit(self._full, args)
-        if self._left > 0:
-            return fast(*args)
-        self._ready.wait()
+        return fast(*args)
+
+    def _late(self) -> Callable[..., Any]:
+        """The full tier, which is taken from here on."""
+        if self._ready is None:
+            self._full = self._jit(options.operator())
+        else:
+            self._ready.wait()
         self.call = self._full
         if self.promoted is not None:
             self.promoted()
-        return self._full(*args)
+        return self._full
 
 
 class _Worker:

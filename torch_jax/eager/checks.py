@@ -32,6 +32,7 @@ EXEMPT = frozenset(
 # Operators whose size hangs on their numbers, all of which are static: each compile checks them.
 _SIZED = frozenset({"arange", "range"})
 
+_PLAIN = frozenset({float, int, bool, str, type(None)})
 _ORDINARY = (1, 0.5, 0, 1.0, 2, True)
 _REMEMBERED = 4096
 
@@ -60,7 +61,11 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
 
     def checking(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) > first:
-            known = (*map(_kind, args), *kwargs, *map(_kind, kwargs.values()))
+            known: tuple = tuple(map(type, args))
+            if not kwargs and known[0] is torch.Tensor and _PLAIN.issuperset(known[1:]):
+                known = args[0].dtype, known, args[1:]  # as below, for most calls
+            else:
+                known = (*map(_kind, args), *kwargs, *map(_kind, kwargs.values()))
             if known not in passed:
                 check(known, args, kwargs)
         return call(*args, **kwargs)
