@@ -28,7 +28,10 @@ from torch_jax.device.streams import (  # noqa: F401, what the module has too
     stream,
     synchronize,
 )
+from torch_jax.device.tensor_types import kinds
 from torch_jax.memory import generators
+
+globals().update(kinds())  # FloatTensor and its like
 
 _peak = 0
 

@@ -1,0 +1,45 @@
+"""``torch.jax.FloatTensor`` and its like: the names that ``Tensor.type()`` gives.
+
+They are PyTorch's oldest way to name a dtype and a device at once, and programs still compare with
+them. See https://docs.pytorch.org/docs/stable/tensors.html#data-types
+
+>>> x = torch.ones(2, device="jax")
+>>> x.type(), isinstance(x, torch.jax.FloatTensor), x.type(torch.jax.LongTensor).dtype
+('torch.jax.FloatTensor', True, torch.int64)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+
+_NAMES = "Bool Byte Char Short Int Long Half BFloat16 Float Double".split()
+
+
+class _Kind(type):
+    """The type of such a name: instances are the tensors of its dtype on the device."""
+
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if not isinstance(instance, torch.Tensor) or instance.dtype != cls.dtype:
+            return False
+        return instance.device.type == pytorch.DEVICE_TYPE
+
+    def __call__(cls, *args: Any) -> torch.Tensor:
+        """A tensor of sizes, or of data, as ``torch.FloatTensor`` makes them on the CPU."""
+        on_cpu = getattr(torch, cls.__name__.rpartition(".")[2])
+        return on_cpu(*args).to(pytorch.DEVICE_TYPE)
+
+
+def kinds() -> dict[str, type]:
+    """The types by name."""
+    found: dict[str, type] = {}
+    for name in (f"{name}Tensor" for name in _NAMES):
+        like = getattr(torch, name)
+        # C++ takes the name of the type for that of the kind of tensor
+        found[name] = _Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": like.dtype})
+    return found
