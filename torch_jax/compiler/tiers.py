@@ -6,7 +6,7 @@ optimisation when it has done a certain amount of work: elements times calls. Th
 compilation runs on a thread of its own, from half of that amount on; the new code is taken exactly
 when the amount is reached, so that the results of a program do not hang on the speed of a thread.
 (The tiers agree to the last bit except where LLVM contracts a product and a sum into one rounding,
-or XLA's emitters spell a function differently; ``docs/numerics.md`` has a list.)
+or XLA's emitters spell a function differently; ``docs/differences.md`` says which.)
 
 Whole programs, of ``jit``, ``torch.compile`` and exports, are optimised at once. Platforms that
 have no fast tier compile operators well at once, as all do where the setting ``tiers`` is off.
@@ -29,7 +29,7 @@ from torch_jax.core import forks
 _x64 = jax_core.x64_state()
 
 # Elements times calls after which an operator is worth 30 to 100 ms of LLVM's time on another
-# core. One of few elements does a call's work with none: a call counts for so many at least.
+# core. A call of few elements costs as much as one of a thousand, and counts for as many.
 _WORTH = 1 << 22
 _LEAST = 1 << 10
 
@@ -43,12 +43,12 @@ class Tiered:
         ``promoted`` is told.
     """
 
-    __slots__ = ("_arguments", "_full", "_ready", "call", "function", "plain", "promoted")
+    __slots__ = ("_full", "_function", "_ready", "call", "plain", "promoted")
 
-    def __init__(self, function: Callable[..., Any], elements: int, **arguments: Any):
-        """``elements``: how many the function reads and writes; ``arguments`` are jax.jit's."""
-        self.function, self._arguments = function, arguments
-        self.plain = jax.jit(function, **arguments)
+    def __init__(self, function: Callable[..., Any], elements: int):
+        """``elements``: how many the function reads and writes at a call."""
+        self._function = function
+        self.plain = jax.jit(function)
         self.promoted: Callable[[], None] | None = None
         self._ready: threading.Event | None = None
         fast, full = options.fast(), options.operator()
@@ -59,7 +59,7 @@ class Tiered:
             self.call = self._counting(self._jit(fast), _WORTH // max(elements, _LEAST))
 
     def _jit(self, given: dict[str, Any]) -> Any:
-        return jax.jit(self.function, compiler_options=given, **self._arguments)
+        return jax.jit(self._function, compiler_options=given)
 
     def _counting(self, fast: Callable[..., Any], calls: int) -> Callable[..., Any]:
         """The fast tier, which counts its calls; in the second half the full one is compiled."""

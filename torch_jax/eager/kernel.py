@@ -452,7 +452,7 @@ def _place(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
         key += stride, offset
         return None
     place = windows.place(
-        memory.shape, memory.dtype, shape, stride, offset, dtypes.TO_JAX[tensor.dtype]
+        memory.shape, memory.dtype, shape, stride, offset, dtypes.to_jax(tensor.dtype)
     )
     key.append(place.number)
     return None if place.starts is None else place.given()
