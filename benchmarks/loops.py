@@ -242,7 +242,7 @@ def non_maximum_suppression(device):
         inter = (high - low).clamp(min=0).prod(1)
         area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
         order = order[inter / (area[best] + area[order] - inter) < 0.3]
-    return torch.tensor(keep)
+    return torch.tensor(keep, device=device)
 
 
 @program

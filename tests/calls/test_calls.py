@@ -18,7 +18,7 @@ from tests.calls.families import FAMILIES, draw
 
 QUICK = 8
 CHUNK = 100  # calls of one test, which one process runs
-CALLS = int(os.environ.get("CALLS", len(FAMILIES) * 3 * CHUNK))
+CALLS = int(os.environ.get("CALLS", len(FAMILIES) * CHUNK))
 SEED = int(os.environ.get("CALLS_SEED", "0"))
 
 

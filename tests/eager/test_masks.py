@@ -42,7 +42,9 @@ def test_dtypes_of_masks_and_indices(dtype):
 def test_dtypes_of_masks_in_programs(executor):
     for name in ("masked_fill", "where", "index_select"):
         for dtype in (torch.bool, torch.uint8, torch.int64):
-            _compare(CASES[name], torch.tensor([1, 0, 1, 1]).to(dtype), executor)
+            case = f"{name}_{str(dtype).removeprefix('torch.')}"
+            with executors.outcome(executor, case):
+                _compare(CASES[name], torch.tensor([1, 0, 1, 1]).to(dtype), executor)
 
 
 def _compare(case, mask, executor):

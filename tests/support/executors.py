@@ -40,6 +40,7 @@ EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
     ("jit", "lbfgs_wolfe"): (DataDependentError, "the number of its evaluations hangs on the loss"),
     ("graph", "multilabel_margin"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
+    ("graph", "where_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no byte masks"),
     ("graph", "nll_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no uint8 classes"),
 }
 

@@ -79,15 +79,16 @@ def fast() -> dict[str, Any]:
 def _known(options: tuple[Option, ...]) -> dict[str, Any]:
     """Those that the user has not set, and that this release of XLA knows."""
     flags = os.environ.get("XLA_FLAGS", "")
-    given = {o.name: o.value for o in options if f"--{o.name}" not in flags}
+    given = tuple((o.name, o.value) for o in options if f"--{o.name}" not in flags)
     if not given or _compiles(given):
-        return given
-    return {name: value for name, value in given.items() if _compiles({name: value})}
+        return dict(given)
+    return dict(option for option in given if _compiles((option,)))
 
 
-def _compiles(options: dict[str, Any]) -> bool:
+@functools.cache
+def _compiles(options: tuple[tuple[str, Any], ...]) -> bool:
     try:
-        jax.jit(lambda: 0).lower().compile(options)
+        jax.jit(lambda: 0).lower().compile(dict(options))
     except Exception:  # XLA names an option that it does not know, by an error of its own
         return False
     return True

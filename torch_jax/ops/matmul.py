@@ -45,6 +45,7 @@ def _blend(self, product, beta, alpha):
     if alpha != 1:
         product = product * alpha
     if beta == 0:
+        jnp.broadcast_to(self, product.shape)  # raises where it does not fit
         return product
     self = self.astype(product.dtype)
     return product + (self if beta == 1 else self * beta)

@@ -173,8 +173,8 @@ def _adaptive_avg_pool(x, output_size):
 def adaptive_avg_pool(self, output_size):
     """Means over as many windows as the output has elements, which may overlap."""
     name = f"adaptive_avg_pool{len(output_size)}d"
-    if 0 in self.shape[-len(output_size) - 1 :]:
-        raise RuntimeError(f"{name}(): only the batch may be empty, not {list(self.shape)}")
+    if 0 in self.shape[-len(output_size) :]:
+        raise RuntimeError(f"{name}(): there are no elements to take means of: {list(self.shape)}")
     return _adaptive_avg_pool(self, output_size)
 
 
