@@ -1,7 +1,6 @@
 """The logger ``torch_jax``: what is traced and compiled, and why (setting ``log``).
 
 >>> import logging
-import re
 >>> logging.getLogger("torch_jax") is LOGGER
 True
 """
