@@ -197,7 +197,7 @@ def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, An
     def passes(*values: float) -> bool:
         if values in passed:
             return True
-        error = _verdict(op, _filled(named, iter(values)))
+        error = _verdict(op, _filled(form, iter(values)))
         if error is None or error is _UNKNOWN:
             if len(passed) >= _REMEMBERED:
                 passed.clear()
@@ -206,6 +206,7 @@ def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, An
         return False
 
     passed: set[tuple] = set()
+    form = _with_blanks(named)
     if len(_predicates) >= _REMEMBERED:
         _predicates.clear()
     _predicates[known] = passes
@@ -219,10 +220,22 @@ def _alike(value: Any) -> Any:
     return torch.SymFloat if isinstance(value, torch.SymFloat) else _kind(value)
 
 
+_BLANK = object()
+
+
+def _with_blanks(value: Any) -> Any:
+    """Arguments with blanks for the numbers of a trace, which would keep all of the trace alive."""
+    if isinstance(value, dict):
+        return {k: _with_blanks(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_blanks(v) for v in value]
+    return _BLANK if isinstance(value, torch.SymFloat) else value
+
+
 def _filled(value: Any, traced: Iterator[float]) -> Any:
-    """Arguments with numbers in place of those of the trace, in order."""
+    """Arguments with numbers in place of blanks, in order."""
     if isinstance(value, dict):
         return {k: _filled(v, traced) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_filled(v, traced) for v in value]
-    return next(traced) if isinstance(value, torch.SymFloat) else value
+    return next(traced) if value is _BLANK else value

@@ -137,6 +137,9 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     tensor([2., 2.])
     """
     memory = memory_of(tensor)
+    if not tensor.numel():
+        on_host(memory)  # an error of the computation
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     if _is_read_on_host(tensor, memory):
         view = _borrowed(memory).as_strided(
             tensor.shape, tensor.stride(), int(tensor.storage_offset())
@@ -154,7 +157,7 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
     A loop over ``x[i].item()`` would else compile a program for each ``i``. On an accelerator all
     of the memory comes over, so it must be small, or the view the most of it.
     """
-    plain = memory.dtype == dtypes.to_jax(tensor.dtype) and tensor.numel() > 0
+    plain = memory.dtype == dtypes.to_jax(tensor.dtype)
     if not plain or tensor.is_conj() or tensor.is_neg():
         return False
     return policies.on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
@@ -166,7 +169,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
     """
-    if tensor.is_contiguous():
+    if tensor.is_contiguous() and tensor.numel():  # of no elements, any strides are contiguous
         return wrap(array_of(tensor), tensor.dtype)
     stride = dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride)
