@@ -82,7 +82,13 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         if other_dtype and _packet(op) not in ANY_DTYPE:
             _refuse_dtypes(op, args, {k: v for k, v in kwargs.items() if k not in choices}, outs)
         for out, new in pairs:
-            _write(op, out, new)
+            if not is_jax(out):
+                raise errors.same_device(op, out)
+            if not new.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
+                continue
+            if _fit(op, out, new):  # longer by now, it may reach into an input
+                overlap.refuse(op, args, kwargs | outs)
+            copy_(out, new)
         return first if len(outs) == 1 else tuple(outs.values())
 
     return call
@@ -106,26 +112,21 @@ def _packet(op: Any) -> str:
     return op._schema.name.removeprefix("aten::")
 
 
-def _write(op: Any, out: torch.Tensor, result: torch.Tensor) -> None:
-    """Write a result into an output."""
-    if not is_jax(out):
-        raise errors.same_device(op, out)
-    if not result.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
-        return
+def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
+    """Make an output ready for a result; returns whether its shape has changed."""
     if out.dtype != result.dtype:
         if _packet(op) in SAME_DTYPE:
             raise errors.another_dtype(op, result.dtype, out.dtype)
         if _packet(op) not in ANY_DTYPE:
             errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
     silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
-    _resize(out, tuple(result.shape), silently)
-    copy_(out, result)
+    return _resize(out, tuple(result.shape), silently)
 
 
-def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> None:
-    """Give an output the shape of the result, warning as PyTorch does where it had one."""
+def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> bool:
+    """Give an output the shape of the result, warning as PyTorch does; False if it has it."""
     if tuple(out.shape) == shape:
-        return
+        return False
     if out.numel() != 0 and not silently:
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
@@ -135,3 +136,4 @@ def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> None:
             stacklevel=2,
         )
     resize_(out, shape)
+    return True

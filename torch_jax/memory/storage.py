@@ -197,7 +197,7 @@ def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, 
     >>> dense_strides((2, 2), (1, 6))
     (1, 2)
     """
-    if 0 in size:  # whatever the strides, there is no gap
+    if geometry.memory_order(size, stride) is not None:
         return tuple(stride)
     return torch.empty_like(torch.empty_strided(size, stride, device="meta")).stride()
 

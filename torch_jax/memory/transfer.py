@@ -169,7 +169,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
     """
-    if tensor.is_contiguous() and tensor.numel():  # of no elements, any strides are contiguous
+    if tensor.stride() == geometry.row_major(tensor.shape):
         return wrap(array_of(tensor), tensor.dtype)
     stride = dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride)
