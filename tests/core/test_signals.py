@@ -13,6 +13,8 @@ PROGRAM = """
 import _thread, random, signal, sys, threading, time
 import torch, torch_jax
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+
 def send():
     chance = random.Random(int(sys.argv[2]))
     for n in range(count):
@@ -132,6 +134,10 @@ def test_asyncio_cancels_its_task():
             raise
 
     seen = []
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(main())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == ["cancelled"]

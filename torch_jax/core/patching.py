@@ -64,6 +64,9 @@ def patch(
     return enter
 
 
+_made: dict[str, tuple[Any, Any]] = {}  # originals, and what stands in their places
+
+
 def apply(when: str) -> None:
     """Put in place what belongs to this moment and is not in place yet.
 
@@ -85,7 +88,9 @@ def _put(row: Patch) -> None:
         _undo[row.target] = row.make(original)
         return
     own = vars(owner).get(name, _MISSING)
-    setattr(owner, name, row.make(original))
+    if row.target not in _made or _made[row.target][0] is not original:
+        _made[row.target] = original, row.make(original)
+    setattr(owner, name, _made[row.target][1])  # the one that others have imported, if it was away
 
     def restore() -> None:
         if own is _MISSING:
