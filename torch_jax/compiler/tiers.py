@@ -55,7 +55,7 @@ class Tiered:
         if fast == full or elements >= _WORTH or not config.get("tiers"):
             self.call = self._jit(full)
         else:
-            self._full: Any = None
+            self._full = self._jit(full)
             self.call = self._counting(self._jit(fast), _WORTH // max(elements, _LEAST))
 
     def _jit(self, given: dict[str, Any]) -> Any:
@@ -77,15 +77,12 @@ class Tiered:
     def _soon(self, fast: Callable[..., Any], args: tuple) -> Any:
         """A call of the second half."""
         if self._ready is None:
-            self._full = self._jit(options.operator())
             self._ready = WORKER.submit(self._full, args)
         return fast(*args)
 
     def _late(self) -> Callable[..., Any]:
         """The full tier, which is taken from here on."""
-        if self._ready is None:
-            self._full = self._jit(options.operator())
-        else:
+        if self._ready is not None:
             self._ready.wait()
         self.call = self._full
         if self.promoted is not None:

@@ -15,7 +15,7 @@ import torch
 
 from torch_jax.eager import twins
 from torch_jax.memory import geometry
-from torch_jax.memory.storage import is_jax, span
+from torch_jax.memory.storage import is_jax, span, tensors_in
 
 _WRITE = "torch_jax::write_"  # what ``copy_`` becomes
 _verdicts: dict[tuple, str | None] = {}
@@ -24,7 +24,7 @@ _REMEMBERED = 1024
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise where the CPU refuses a call because of the memory that it writes."""
-    tensors = [t for t in _tensors((*args, *kwargs.values())) if is_jax(t)]
+    tensors = [t for t in tensors_in((args, kwargs)) if is_jax(t)]
     numbers: dict[int, int] = {}  # of the storages: addresses come and go
     places = [(*_place(t), numbers.setdefault(_storage(t), len(numbers))) for t in tensors]
     known = (op, *places)
@@ -63,19 +63,11 @@ def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch
 
 def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     if isinstance(written, torch.Tensor):
-        yield from ((written, tensor) for tensor in _tensors([other]) if is_jax(tensor))
+        yield from ((written, tensor) for tensor in tensors_in(other) if is_jax(tensor))
     elif isinstance(written, list | tuple):
         others = other if isinstance(other, list | tuple) else [other] * len(written)
         for one, two in zip(written, others, strict=False):
             yield from _together(one, two)
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
