@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
+    from torch_jax.recorded.lazy import lazy as lazy
+    from torch_jax.recorded.lazy import sync as sync
 
 
 def _autoload() -> None:
@@ -67,6 +69,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
     "trace_ops": "observe.trace_ops",
+    "lazy": "recorded.lazy",
+    "sync": "recorded.lazy",
 }
 
 import torch  # noqa: E402, F401, torch may call _autoload while it is imported here

@@ -136,3 +136,25 @@ def native(compiled: Any) -> Callable[..., Any]:
     A signal that Python sees between the program and us would lose the results.
     """
     return getattr(compiled, "_call", None) or compiled
+
+
+def only_output(closed: Any, at: int) -> tuple[Any, list[bool]]:
+    """A closed jaxpr's output ``at`` alone, of the inputs it needs; and which these are."""
+    partial_eval = importlib.import_module("jax.interpreters.partial_eval")
+    wanted = [i == at for i in range(len(closed.jaxpr.outvars))]
+    jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
+    return closed.replace(jaxpr=jaxpr), used
+
+
+def without_last_output(closed: Any) -> Any:
+    """A closed jaxpr that gives all but its last output."""
+    partial_eval = importlib.import_module("jax.interpreters.partial_eval")
+    count = len(closed.jaxpr.outvars)
+    keep = [True] * len(closed.jaxpr.invars)
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * (count - 1) + [False], keep)
+    return closed.replace(jaxpr=jaxpr)
+
+
+def array_type() -> type:
+    """The class of device arrays, of which ``jax.Array`` is an abstract base."""
+    return type(importlib.import_module("jax.numpy").zeros(()))

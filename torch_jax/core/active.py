@@ -86,6 +86,9 @@ class _Active(threading.local):
     # A Tracer, None in eager mode. Code for functions that are captured whole asks it for more than
     # the protocol has, hence Any.
     tracer: Any = None
+    # What writes operators down in place of running them, None where they run at once. A tracer
+    # goes before it.
+    recorder: Any = None
     call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
 

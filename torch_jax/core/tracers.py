@@ -19,6 +19,7 @@ from torch_jax._private import jax_core
 from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE, TRACING
 from torch_jax.core.lent import Lent
+from torch_jax.core.node import Node
 
 
 class DataDependentError(RuntimeError):
@@ -85,12 +86,14 @@ def is_traced(value: Any) -> bool:
 
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
-    """Whether another thread traces with one of these arrays, or has lent it to a program.
+    """Whether one of these arrays is not there yet, but will be for whoever waits for it.
+
+    Another thread traces with it, or has lent it to a program; or it has only been written down.
 
     Tracers are not another thread's where this one traces.
     """
     here = ACTIVE.tracer is not None or not jax_core.is_outside_traces()
-    return any(type(v) is Lent or (not here and is_traced(v)) for v in values)
+    return any(type(v) in (Lent, Node) or (not here and is_traced(v)) for v in values)
 
 
 def wait_for_traces() -> None:

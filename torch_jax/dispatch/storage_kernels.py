@@ -18,6 +18,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, policies
+from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import overlap
 from torch_jax.memory import dtypes, geometry, storage, transfer
@@ -195,14 +196,16 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
 
 def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
     """The value of a tensor in a dtype, as an array: its own where nothing has to be done."""
-    memory = storage.memory_of(tensor)
+    memory = storage.held_by(tensor)
     lazy = tensor.is_conj() or tensor.is_neg()
-    if dtype == tensor.dtype and (lazy or storage.is_whole(tensor, memory)):
+    if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
+        return memory if type(memory) is Node else storage.memory_of(tensor)
+    if dtype == tensor.dtype and lazy:
         return transfer.value_of(tensor)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
     if lazy:
         tensor = wrap(transfer.value_of(tensor), tensor.dtype)
-    return storage.memory_of(torch.ops.torch_jax.copy(tensor, dtype))
+    return storage.held_by(torch.ops.torch_jax.copy(tensor, dtype))
 
 
 @kernel("clone")
@@ -245,7 +248,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     if source.untyped_storage() is self.untyped_storage():
         overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})
     if source.shape == self.shape and not (self.is_conj() or self.is_neg()):
-        memory, target = storage.memory_of(self), self.untyped_storage()
+        memory, target = storage.held_by(self), self.untyped_storage()
         if storage.is_whole(self, memory) and source.dtype == self.dtype:
             value = _value(source, self.dtype)
             if not storage.put_back((target,), (memory,), (value,)):
@@ -293,7 +296,7 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
 @kernel("as_strided_scatter")
 def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Tensor:
     """A copy of ``self``, storage and all, with ``src`` written into a view of it."""
-    whole = storage.wrap(storage.memory_of(self))
+    whole = storage.wrap(storage.held_by(self))
     offset = self.storage_offset() if storage_offset is None else storage_offset
     out = storage.restride(whole.view(self.dtype), self.shape, self.stride(), self.storage_offset())
     as_strided(out, size, stride, offset).copy_(src)
@@ -342,9 +345,10 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
 def _type_bytes(source: Any, dtype: torch.dtype) -> None:
     """Give raw bytes (a loaded file) the dtype of the first tensor that looks at them."""
     twin = dtypes.to_jax(dtype)
-    array = storage.memory_in(source)
+    array: Any = source.array
     if array.dtype == jnp.uint8 and array.ndim == 1 and array.size and twin.itemsize > 1:
         if array.size % twin.itemsize == 0:
+            array = storage.memory_in(source)
             with x64():
                 storage.put_back((source,), (array,), (geometry.bitcast(array, twin),))
 

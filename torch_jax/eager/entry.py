@@ -7,6 +7,7 @@ through the views, and gives the new memories and the new arrays.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from torch_jax.compiler import tiers
 from torch_jax.compiler.tiers import Tiered, Untraced
 from torch_jax.core import policies
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
@@ -57,6 +59,8 @@ class Entry:
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
     uses: int = 0  # calls by the slow path since entries were last dropped
     fresh: bool = True  # compiled since then
+    serial: int = dataclasses.field(default_factory=itertools.count().__next__)
+    bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
 
     def __hash__(self) -> int:
         return id(self)
@@ -169,7 +173,7 @@ def _view(slot: int, tensor: torch.Tensor) -> tuple[_View, bool]:
     if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
         return _View(slot, size, geometry.row_major(size), 0, dtype), False
     view = _View(slot, size, stride, int(tensor.storage_offset()), dtype)
-    memory = storage.memory_of(tensor)
+    memory = storage.held_by(tensor)
     whole = size == memory.shape and tensor.is_contiguous() and not view.offset
     if whole or ACTIVE.tracer is not None:
         return view, False
@@ -246,7 +250,7 @@ def _elements(*values: Any) -> int:
     for value in values:
         if isinstance(value, torch.Tensor):
             count += value.numel()
-        elif isinstance(value, jax.Array):
+        elif isinstance(value, jax.Array | Node):
             count += value.size
         elif isinstance(value, Output):
             count += math.prod(value.size)

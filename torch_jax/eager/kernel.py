@@ -26,6 +26,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Integers, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.eager import bound, checks, cpu_error, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
@@ -104,6 +105,8 @@ class Kernel:
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
+            if ACTIVE.recorder is not None and ACTIVE.tracer is None:
+                return self._record(signature, memories, args, kwargs)
             if found is None or ACTIVE.tracer is not None:
                 try:
                     return self._first(signature, memories, args, kwargs)
@@ -140,11 +143,32 @@ class Kernel:
         else:
             arrays = self._run(entry, signature, memories, args, kwargs)
         if not entry.simple:
+            arrays = self._verified(entry, arrays)
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
         output = entry.outputs[0]
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
             self.hot[signature] = entry.run.call, output.size, output.dtype
         return wrap_output(output, [arrays])
+
+    def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A call that is written down in place of being run."""
+        entry = self.cache.get(signature) or self._compile(signature, args, kwargs, None)
+        arrays = self._recorded(entry, signature, memories, args, kwargs)
+        if entry.simple:
+            return wrap_output(entry.outputs[0], list(arrays))
+        return self._finish(entry, arrays, args, kwargs, [], None, memories)
+
+    def _recorded(self, entry: Entry, signature: tuple, memories: Any, args, kwargs) -> Any:
+        """What an entry gives: nodes, where it can be written down."""
+        if not entry.concrete:
+            try:
+                arrays = ACTIVE.recorder.record(self.op, entry, memories)
+                entry.uses += 1
+                return arrays
+            except NotRecordable:
+                pass
+        result = self._run(entry, signature, windows.operands(memories), args, kwargs)
+        return self._verified(entry, [result] if entry.simple else result)
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
@@ -206,7 +230,11 @@ class Kernel:
                 entry = self._compile(signature, args, kwargs, slots)
             while True:
                 try:
-                    arrays = self._run(entry, signature, memories, args, kwargs)
+                    if ACTIVE.recorder is None or ACTIVE.tracer is not None:
+                        arrays = self._run(entry, signature, memories, args, kwargs)
+                        arrays = self._verified(entry, arrays)
+                    else:
+                        arrays = self._recorded(entry, signature, memories, args, kwargs)
                     return self._finish(entry, arrays, args, kwargs, storages, slots, memories)
                 except tracers.TracedElsewhere as error:  # or another thread has written meanwhile
                     self._wait(error, args, kwargs)
@@ -276,7 +304,7 @@ class Kernel:
             storages.append(None)
         elif kind == INTEGERS and ACTIVE.tracer is None:
             key.append(type(value))
-            memories.append(np.asarray(value, np.int64) if type(value) is list else _number(value))
+            memories.append(_integers(value))
             storages.append(None)
         else:
             if isinstance(value, torch.SymFloat):  # jit traces the number: a guard pins its value
@@ -354,19 +382,25 @@ class Kernel:
                 ):
                     raise errors.same_device(self.op, tensor)
 
+    def _verified(self, entry: Entry, arrays: Any) -> Any:
+        """What an entry gave, without the flag of its check; raises where that is false."""
+        if not entry.check:  # empty where the trace knew that nothing can be wrong
+            return arrays
+        values = arrays[0] if entry.concrete else arrays
+        *values, ok = values
+        message, kind = (*entry.check, IndexError)[:2]
+        if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
+            if ACTIVE.tracer is not None:
+                ACTIVE.tracer.checks.append((ok, message, kind))
+        elif not transfer.on_host(ok):
+            raise kind(message)
+        return (values, arrays[1]) if entry.concrete else values
+
     def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:
-        """Check the flag, put written memories back, wrap new arrays, and order the returns."""
+        """Put written memories back, wrap new arrays, and order the returns."""
         outputs = entry.outputs
         if entry.concrete:
             arrays, outputs = arrays
-        if entry.check:  # empty where the trace knew that nothing can be wrong
-            *arrays, ok = arrays
-            message, kind = (*entry.check, IndexError)[:2]
-            if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
-                if ACTIVE.tracer is not None:
-                    ACTIVE.tracer.checks.append((ok, message, kind))
-            elif not transfer.on_host(ok):
-                raise kind(message)
         arrays = list(arrays)
         fresh = [wrap_output(spec, arrays) for spec in outputs]
         if entry.slots:
@@ -455,7 +489,9 @@ def _place(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
         memory.shape, memory.dtype, shape, stride, offset, dtypes.to_jax(tensor.dtype)
     )
     key.append(place.number)
-    return None if place.starts is None else place.given()
+    if place.starts is None:
+        return None
+    return place.given() if ACTIVE.recorder is None else place
 
 
 def _sees_conj(op: Any) -> bool:
@@ -488,11 +524,13 @@ def _number(value: Any) -> Any:
     if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
         return value
     known = (type(value), value)
-    array = _numbers.get(known)
+    array = _numbers.get(known) if ACTIVE.recorder is None else None
     if array is not None:
         return array
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
         return np.uint64(value)  # JAX takes Python's integers for int64
+    if ACTIVE.recorder is not None:  # a recording takes its numbers all together
+        return value
     if known not in _seen:
         if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
             _seen.clear()
@@ -503,6 +541,14 @@ def _number(value: Any) -> Any:
     with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
         array = _numbers[known] = jnp.asarray(value)
     return array
+
+
+def _integers(value: Any) -> Any:
+    """Integers that are inputs of an entry; within a recording by themselves, for its graph."""
+    is_list = type(value) is list
+    if ACTIVE.recorder is not None:
+        return Integers(tuple(value) if is_list else (value,), is_list)
+    return np.asarray(value, np.int64) if is_list else _number(value)
 
 
 def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:

@@ -23,6 +23,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import forks, tracers
 from torch_jax.core.lent import Lent
+from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, windows
 
@@ -84,7 +85,15 @@ def memory_in(storage: Any) -> jax.Array:
         forks.refuse()  # in a child, the thread that would give it back has not come along
         time.sleep(1e-5)
         array = storage.array
+    if type(array) is Node:
+        known = array.get()
+        return known if put_back((storage,), (array,), (known,)) else memory_in(storage)
     return array
+
+
+def held_by(tensor: torch.Tensor) -> Any:
+    """What the storage of a tensor holds, for its form: a memory, or a node that stands for one."""
+    return tensor.untyped_storage().array  # type: ignore[attr-defined]
 
 
 # Held while memories are compared and replaced, for less than a microsecond. A finalizer that

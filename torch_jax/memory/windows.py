@@ -14,6 +14,7 @@ it in keys, and the starts of the one view, which a program takes as an input.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.core.node import Integers, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import geometry
 from torch_jax.memory.geometry import Lens, Shape, Slice
@@ -65,12 +67,14 @@ class Place:
       lens: theirs; :func:`at` makes it the lens of one view. Ready for use without starts.
       starts: where this view begins, along each axis of the memory as the lens cuts it; None where
         the lens has no window.
+      values: the same as integers of Python.
     """
 
-    __slots__ = ("_uses", "lens", "number", "starts")
+    __slots__ = ("_uses", "lens", "number", "starts", "values")
 
     def __init__(self, number: int, lens: Lens, starts: Any):
         self.number, self.lens, self.starts = number, lens, starts
+        self.values = () if starts is None else tuple(starts.tolist())
         self._uses = 0
 
     def given(self) -> Any:
@@ -133,3 +137,20 @@ def at(lens: Lens, starts: Any) -> Lens:
         else step
         for step in lens
     )
+
+
+def operands(memories: Iterable[Any]) -> list[Any]:
+    """What a recorder is given as a program takes it: what is still to be computed is."""
+    return [operand(memory) for memory in memories]
+
+
+def operand(memory: Any) -> Any:
+    """One of :func:`operands`."""
+    match memory:
+        case Node():
+            return memory.get()
+        case Place():
+            return memory.given()
+        case Integers(values, is_list):
+            return np.array(values, np.int64) if is_list else values[0]
+    return memory

@@ -1,0 +1,72 @@
+"""What a storage holds while the operator that computes its memory has only been written down."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+
+class Node:
+    """An array that is yet to be computed: its form, and the recording that will compute it.
+
+    Whoever needs elements calls :meth:`get`. Every way to the memory of a storage does
+    (:func:`torch_jax.memory.storage.memory_in`), but for those that ask for its form only.
+
+    Attributes:
+      shape: of the array.
+      dtype: NumPy's, of the array.
+      aval: JAX's description of the array.
+      recording: what computes it; None once that has been done.
+      index: its number within the recording.
+      array: the array, once it has been computed.
+    """
+
+    __slots__ = ("array", "aval", "dtype", "index", "recording", "shape")
+
+    array: Any
+
+    def __init__(self, aval: Any, shape: tuple[int, ...], dtype: Any, recording: Any, index: int):
+        self.aval, self.shape, self.dtype = aval, shape, dtype
+        self.recording, self.index = recording, index
+
+    def get(self) -> Any:
+        """The array; what was recorded is run for that, on whatever thread."""
+        recording = self.recording
+        if recording is not None:
+            recording.run()
+        return self.array
+
+    @property
+    def size(self) -> int:
+        """How many elements the array has."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the array has."""
+        return self.size * self.dtype.itemsize
+
+
+def resolved(value: Any) -> Any:
+    """A value as it is, and the array where a node stands for one.
+
+    >>> resolved(3)
+    3
+    """
+    return value.get() if type(value) is Node else value
+
+
+class Integers(NamedTuple):
+    """Integers that an operator takes as an input, though they are much the same at each run."""
+
+    values: tuple[int, ...]
+    is_list: bool
+
+
+class NotRecordable(Exception):
+    """An operand is a tracer of a trace of the user's: the operator has to run at once."""

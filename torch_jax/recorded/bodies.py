@@ -1,0 +1,72 @@
+"""What an entry of an eager kernel computes, as a jaxpr, and its check of indices by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from torch_jax._private import jax_core
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+
+
+class Body(NamedTuple):
+    """The function of an entry, for operands of given forms.
+
+    Attributes:
+      run: takes the operands and gives a list of arrays.
+      outs: the aval, shape and dtype of each result.
+      check: whether the operands are in range, as a program of those that ``checked`` names;
+        None where nothing can be wrong.
+      checked: which operands the check looks at.
+    """
+
+    run: Callable[..., list[Any]]
+    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
+    check: Callable[..., Any] | None
+    checked: tuple[int, ...]
+
+
+def body_of(entry: Any, operands: list[Any]) -> Body:
+    """The body of an entry for operands like these."""
+    avals = tuple(map(aval_of, operands))
+    body = entry.bodies.get(avals)
+    if body is None:
+        body = entry.bodies[avals] = _make(entry, avals)
+    return body
+
+
+def aval_of(operand: Any) -> Any:
+    """JAX's description of an operand; Python numbers are weakly typed, and 64 bits wide."""
+    if type(operand) is Node or isinstance(operand, jax.Array):
+        return operand.aval
+    if isinstance(operand, np.ndarray | np.generic):
+        return jax.core.ShapedArray(operand.shape, operand.dtype)
+    return jax.core.ShapedArray((), np.dtype(type(operand)), weak_type=type(operand) is not bool)
+
+
+def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
+    recorder, ACTIVE.recorder = ACTIVE.recorder, None
+    try:
+        with x64():
+            forms = [
+                jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+                for aval in avals
+            ]
+            closed = jax.make_jaxpr(entry.run.plain)(*forms)
+    finally:
+        ACTIVE.recorder = recorder
+    check: Any = None
+    checked: tuple[int, ...] = ()
+    if entry.check:
+        kept, used = jax_core.only_output(closed, len(closed.out_avals) - 1)
+        checked = tuple(at for at, is_used in enumerate(used) if is_used)
+        check = jax.jit(core.jaxpr_as_fun(kept))
+        closed = jax_core.without_last_output(closed)
+    outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
+    return Body(core.jaxpr_as_fun(closed), outs, check, checked)

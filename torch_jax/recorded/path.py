@@ -1,0 +1,108 @@
+"""Paths: all sequences of operators that have been recorded, as one tree.
+
+Each operator that is written down leads from one :class:`State` of the tree to another. So the
+graph that a recording has made is known at any moment by the state that it has come to, exactly and
+without a second walk, and there hang the programs that were compiled for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+# How an operand stands in a step's key. Results of operators are their numbers, from 0 on; arrays
+# that the graph is given are ``LEAF``, ``LEAF - 1``, and so on.
+FLOAT, INT, BOOL, WORDS, MOVING, LEAF = -1, -2, -3, -4, -5, -16
+
+
+class Result(NamedTuple):
+    """An operand that an earlier operator has made."""
+
+    at: int
+
+
+class Given(NamedTuple):
+    """An operand that the graph is given."""
+
+    at: int
+
+
+class Number(NamedTuple):
+    """A Python number, the next of those that a run is given."""
+
+    kind: type
+
+
+class Words(NamedTuple):
+    """The four words of a draw, the next of the integers that a run is given."""
+
+
+class Moving(NamedTuple):
+    """Integers that differ from run to run, the next of those that a run is given."""
+
+    length: int
+    dtype: Any
+    is_list: bool
+
+
+class Constant(NamedTuple):
+    """A value that is part of the graph."""
+
+    value: Any
+
+
+class State:
+    """A point of the tree: one sequence of operators.
+
+    Attributes:
+      after: the states that one more operator leads to, by its key.
+      before: the state that ``step`` was added to; None at the root.
+      nodes: how many results there are, ``step``'s included.
+      given: how many arrays have been given.
+      operators: how many operators there are.
+      outs: for each result of ``step``: its aval, shape and dtype.
+      programs: what has been compiled for a graph that ends here.
+      runs: how often a recording has ended here.
+    """
+
+    __slots__ = (
+        "after", "before", "given", "nodes", "operators", "outs", "programs", "runs", "step",
+    )  # fmt: skip
+
+    def __init__(self, before: State | None, step: Any, outs: tuple = (), given: bool = False):
+        self.before, self.step, self.outs = before, step, outs
+        self.nodes: int = (before.nodes if before else 0) + len(outs)
+        self.given: int = (before.given if before else 0) + given
+        self.operators: int = (before.operators if before else 0) + (step is not None)
+        self.after: dict[Hashable, State] = {}
+        self.programs: list[Any] = []
+        self.runs = 0
+
+    def steps(self) -> list[Any]:
+        """The operators that lead here, first to last."""
+        return [state.step for state in self.way() if state.step is not None][::-1]
+
+    def way(self) -> Iterator[State]:
+        """The states that lead here, last to first."""
+        state: State | None = self
+        while state is not None:
+            yield state
+            state = state.before
+
+
+class Step(NamedTuple):
+    """An operator of a graph.
+
+    Attributes:
+      entry: its compiled entry, which runs it by itself.
+      sources: where its operands come from.
+      body: its jaxpr, without the check of indices.
+      name: of the operator, for reports.
+      line: of the user's code that called it when the graph was first recorded.
+    """
+
+    entry: Any
+    sources: tuple[Any, ...]
+    body: Any
+    name: str
+    line: str
