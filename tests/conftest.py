@@ -20,6 +20,7 @@ if PROFILE not in ("fast", "default"):
     raise pytest.UsageError(f"TORCH_JAX_TEST_XLA is {PROFILE!r}, neither 'fast' nor 'default'")
 
 os.environ.setdefault("TORCH_JAX_CPU_FALLBACK", "error")
+os.environ.setdefault("TORCH_JAX_JIT_RECORDED_CALLS", "0")  # what is tested first is the trace
 os.environ.setdefault("TORCH_JAX_CACHE", "0")  # `make` gives the tests a cache of their own
 
 # The processes of xdist inherit the variable, with the flags in it.

@@ -83,6 +83,12 @@ SETTINGS: dict[str, Setting] = {
         "of every operator that is compiled, with the line that called it; 'debug' also of "
         "overrides as they come and go.",
     ),
+    "jit_recorded_calls": Setting(
+        8,
+        (),
+        "How many calls of each kind a function under torch_jax.jit runs recorded, Python and all, "
+        "before it is traced and its Python skipped.",
+    ),
     "jit_cache_size": Setting(
         16,
         (),

@@ -53,7 +53,7 @@ class Arguments:
         """The leaves of the arguments and their key; none is given by value if ``whole``."""
         numbers: frozenset[int] = frozenset()
         if self._named:
-            args, kwargs = self._padded(args, kwargs)
+            args, kwargs = self.padded(args, kwargs)
         leaves, form = flatten(args, kwargs)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
@@ -82,7 +82,8 @@ class Arguments:
 
     # --- arguments that ``traced`` and ``dynamic`` name -------------------------------------------
 
-    def _padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with those padded that ``dynamic`` names."""
         bound = self._signature.bind(*args, **kwargs)
         for name, sizes in self.dynamic.items():
             if name in bound.arguments:

@@ -31,6 +31,7 @@ class Explanation(NamedTuple):
     donated: int
     lifted: int
     eager: int
+    recorded: int
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -43,6 +44,8 @@ class Explanation(NamedTuple):
         lines += [f"  traced again: {r.reason} ({r.seconds:.2f} s)" for r in self.retraces]
         if self.eager:
             lines.append(f"  {self.eager} calls ran eagerly")
+        if self.recorded:
+            lines.append(f"  {self.recorded} calls were recorded: Python ran")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
@@ -54,7 +57,7 @@ class History:
 
     def __init__(self, name: str):
         self.name = name
-        self.traces = self.compiles = self.eager = 0
+        self.traces = self.compiles = self.eager = self.recorded = 0
         self.trace_seconds = self.compile_seconds = 0.0
         self.retraces: list[Retrace] = []
         self.last: tuple[int, int, int] = (0, 0, 0)  # captured, donated, numbers
@@ -98,7 +101,7 @@ class History:
         """The history so far."""
         return Explanation(
             self.name, self.traces, self.compiles, self.trace_seconds, self.compile_seconds,
-            tuple(self.retraces), *self.last, self.eager, tuple(self.notes),
+            tuple(self.retraces), *self.last, self.eager, self.recorded, tuple(self.notes),
         )  # fmt: skip
 
 

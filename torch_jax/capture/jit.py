@@ -44,11 +44,14 @@ from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, TraceRequest, trace_and_compile
 from torch_jax.capture.training import hooks
 from torch_jax.capture.verify import verified
+from torch_jax.capture.warm_up import WarmUp
 from torch_jax.core import locks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
+from torch_jax.recorded.lazy import lazy
 
 _installed = False
+_RECORD: Any = object()  # in place of a result: the call is to be recorded
 
 
 P = ParamSpec("P")
@@ -181,6 +184,7 @@ class Jitted(Generic[P, R]):
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
         self._eager: set[CallKey] = set()
+        self._warm_up = WarmUp()
         # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
         # and those that have to stay constants
         self._varying: dict[tuple, Place] = {}
@@ -225,13 +229,26 @@ class Jitted(Generic[P, R]):
         """Run the function, compiled."""
         if ACTIVE.tracer is not None or not jax_core.is_outside_traces():
             return self.function(*args, **kwargs)  # part of a larger program
+        if not ACTIVE.call_trees:
+            return self._call(args, kwargs)
+        with ExitStack() as traces:
+            for trace in ACTIVE.call_trees:
+                traces.enter_context(trace.compiled_function(self.history.name))
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Skip Python where that is proven to change nothing; else run it, recorded."""
         with locks.RUNNING:
-            if not ACTIVE.call_trees:
-                return self._retry_numbers(args, kwargs)
-            with ExitStack() as traces:
-                for trace in ACTIVE.call_trees:
-                    traces.enter_context(trace.compiled_function(self.history.name))
-                return self._retry_numbers(args, kwargs)
+            result = self._retry_numbers(args, kwargs)
+        return self._record(args, kwargs) if result is _RECORD else result
+
+    def _record(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call the function itself; its operators run as one program."""
+        self.history.recorded += 1
+        if self._arguments.dynamic:
+            args, kwargs = self._arguments.padded(args, kwargs)
+        with lazy():
+            return self.function(*args, **kwargs)
 
     def _retry_numbers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call, and again while other numbers had better be inputs of the program.
@@ -273,6 +290,8 @@ class Jitted(Generic[P, R]):
             except Changed as changed:
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
+        if self._warm_up.goes_on(key, reason is not None):
+            return _RECORD
         if reason is None:
             self._let_change(key)
         return self._trace_and_keep(call, reason or self._new_key(key))

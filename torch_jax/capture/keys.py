@@ -148,6 +148,15 @@ def leaf_key(leaf: Any) -> Any:
     return _named(ValueKey, (type(leaf), leaf if _is_hashable(leaf) else _ById(leaf)))
 
 
+def alike(key: CallKey) -> CallKey:
+    """A key without the values of its numbers: the same for calls that differ in these alone."""
+    leaves = tuple(
+        leaf.kind if isinstance(leaf, ValueKey) and leaf.kind in changing_numbers.CLASSES else leaf
+        for leaf in key.leaves
+    )
+    return key._replace(leaves=leaves, numbers=frozenset())
+
+
 def _is_hashable(value: Any) -> bool:
     try:
         hash(value)
