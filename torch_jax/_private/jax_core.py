@@ -8,7 +8,7 @@ import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -138,21 +138,16 @@ def native(compiled: Any) -> Callable[..., Any]:
     return getattr(compiled, "_call", None) or compiled
 
 
-def only_output(closed: Any, at: int) -> tuple[Any, list[bool]]:
-    """A closed jaxpr's output ``at`` alone, of the inputs it needs; and which these are."""
+def with_outputs(
+    closed: Any, outputs: Iterable[int], all_inputs: bool = False
+) -> tuple[Any, list[bool]]:
+    """A closed jaxpr of some outputs, of the inputs that they need or all; and which these are."""
     partial_eval = importlib.import_module("jax.interpreters.partial_eval")
-    wanted = [i == at for i in range(len(closed.jaxpr.outvars))]
-    jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, wanted)
+    wanted = set(outputs)
+    needed = [at in wanted for at in range(len(closed.jaxpr.outvars))]
+    kept = [all_inputs] * len(closed.jaxpr.invars)
+    jaxpr, used = partial_eval.dce_jaxpr(closed.jaxpr, needed, kept)
     return closed.replace(jaxpr=jaxpr), used
-
-
-def without_last_output(closed: Any) -> Any:
-    """A closed jaxpr that gives all but its last output."""
-    partial_eval = importlib.import_module("jax.interpreters.partial_eval")
-    count = len(closed.jaxpr.outvars)
-    keep = [True] * len(closed.jaxpr.invars)
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * (count - 1) + [False], keep)
-    return closed.replace(jaxpr=jaxpr)
 
 
 def array_type() -> type:

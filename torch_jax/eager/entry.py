@@ -61,6 +61,7 @@ class Entry:
     fresh: bool = True  # compiled since then
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
+    maker: Any = None  # for recordings: what makes new arrays of nothing; False: there are operands
 
     def __hash__(self) -> int:
         return id(self)

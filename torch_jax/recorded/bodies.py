@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from torch_jax._private import jax_core
+from torch_jax.compiler import options
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -24,12 +25,16 @@ class Body(NamedTuple):
       check: whether the operands are in range, as a program of those that ``checked`` names;
         None where nothing can be wrong.
       checked: which operands the check looks at.
+      maker: what makes the results at once where they hang on no array and no draw, given those
+        operands that ``made_of`` names; None elsewhere.
     """
 
     run: Callable[..., list[Any]]
     outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
     check: Callable[..., Any] | None
     checked: tuple[int, ...]
+    maker: Callable[..., list[Any]] | None
+    made_of: tuple[int, ...]
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -39,6 +44,12 @@ def body_of(entry: Any, operands: list[Any]) -> Body:
     if body is None:
         body = entry.bodies[avals] = _make(entry, avals)
     return body
+
+
+def maker_of(entry: Any, operands: list[Any]) -> Body | None:
+    """The body of an entry that makes new arrays of nothing, such as ``zeros_like``; None else."""
+    body = body_of(entry, operands)
+    return body if body.maker is not None else None
 
 
 def aval_of(operand: Any) -> Any:
@@ -63,10 +74,24 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
         ACTIVE.recorder = recorder
     check: Any = None
     checked: tuple[int, ...] = ()
+    count = len(closed.out_avals) - bool(entry.check)
     if entry.check:
-        kept, used = jax_core.only_output(closed, len(closed.out_avals) - 1)
-        checked = tuple(at for at, is_used in enumerate(used) if is_used)
-        check = jax.jit(core.jaxpr_as_fun(kept))
-        closed = jax_core.without_last_output(closed)
+        check, checked = _part(closed, [count])
+        closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
+    maker, made_of = _part(closed, range(count))
+    if entry.slots or not all(_is_number(avals[at]) for at in made_of):
+        maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(core.jaxpr_as_fun(closed), outs, check, checked)
+    return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of)
+
+
+def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, tuple[int, ...]]:
+    """Some outputs by themselves, as a program of the inputs that they hang on, and which."""
+    part, used = jax_core.with_outputs(closed, outputs)
+    program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.fast())
+    return program, tuple(at for at, is_used in enumerate(used) if is_used)
+
+
+def _is_number(aval: Any) -> bool:
+    """Whether an operand is one of Python's numbers."""
+    return bool(aval.weak_type) or (aval.dtype == np.bool_ and not aval.shape)

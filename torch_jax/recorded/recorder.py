@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
 from torch_jax.recorded import metrics
-from torch_jax.recorded.bodies import body_of
+from torch_jax.recorded.bodies import body_of, maker_of
 from torch_jax.recorded.path import (
     BOOL,
     FLOAT,
@@ -151,11 +152,19 @@ class Recorder:
         """Run what is written down."""
         self.recording.run()
 
-    def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> tuple[Node, ...]:
+    def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
+
+        New arrays that hang on no other are made at once.
 
         Raises what the check of its indices raises, for which these are computed.
         """
+        maker = entry.maker
+        if maker is None:
+            maker = entry.maker = _maker(entry, memories)
+        if maker:
+            with x64():
+                return maker.maker(*operands([memories[at] for at in maker.made_of]))
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
@@ -199,6 +208,15 @@ class Recorder:
         if child.operators == self.most:
             self.flush()
         return nodes
+
+
+def _maker(entry: Any, memories: Any) -> Any:
+    """What makes an entry's results of nothing, at once; False where they are computed.
+
+    A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
+    makes its state, is the graph of all later steps.
+    """
+    return maker_of(entry, [m if type(m) is Node else operand(m) for m in memories]) or False
 
 
 def _give(recording: Recording, array: Any) -> int:
