@@ -11,12 +11,15 @@ import torch
 from torch_jax.core.active import ACTIVE
 from torch_jax.recorded.recorder import Recorder
 
+# Where fused mode cuts a recording, in operators: see :class:`Recorder`.
+_MOST, _LEAST = 256, 32
+
 
 class _Own(threading.local):
-    """The recorder of a thread."""
+    """The recorders of a thread."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder()
+        self.lazy, self.fused = Recorder(), Recorder(_MOST, _LEAST)
 
 
 _own = _Own()
@@ -37,12 +40,37 @@ def lazy() -> Iterator[None]:
     >>> y.tolist()
     [4.0, 4.0, 4.0]
     """
+    with _recording(_own.lazy):
+        yield
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """Run this thread's operators in groups, with no :func:`sync`.
+
+    A group ends where a value is looked at, where a loop comes around, and after some hundred
+    operators. It is compiled as one program when it has come several times; until then its
+    operators run one by one, as in eager mode.
+
+    >>> with fused():
+    ...     total = torch.zeros((), device="jax")
+    ...     for i in range(100):
+    ...         total = (total + i).clamp(max=1000)
+    >>> total.item()
+    1000.0
+    """
+    with _recording(_own.fused):
+        yield
+
+
+@contextmanager
+def _recording(recorder: Recorder) -> Iterator[None]:
     if ACTIVE.recorder is not None or ACTIVE.tracer is not None:
         yield
         return
     # Backward passes stay on this thread: one of autograd's would not record.
     with torch.autograd.set_multithreading_enabled(False):
-        ACTIVE.recorder = recorder = _own.recorder
+        ACTIVE.recorder = recorder
         try:
             yield
         finally:
@@ -55,4 +83,5 @@ def sync() -> None:
 
     Where nothing is recorded, nothing happens.
     """
-    _own.recorder.flush()
+    _own.lazy.flush()
+    _own.fused.flush()

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from torch_jax.compiler import options
+from torch_jax.compiler import options, tiers
 from torch_jax.core.x64 import x64
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
 
@@ -23,13 +23,17 @@ class Program:
     Attributes:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
+      from_run: the run of the graph from which on it is used.
     """
+
+    from_run = 0
 
     def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
         self.outputs, self.donated = outputs, donated
         self._needed = frozenset(outputs)
+        self._compiled: Any = None
         self._may_donate = frozenset(donated)
-        self._call = jax.jit(
+        self._call: Any = jax.jit(
             _function(state.steps(), outputs),
             donate_argnums=tuple(at + 2 for at in donated),
             compiler_options=options.whole(),
@@ -39,6 +43,28 @@ class Program:
     def serves(self, live: frozenset[int], dead: frozenset[int]) -> bool:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
         return live <= self._needed and self._may_donate <= dead
+
+    def compile_aside(self, from_run: int, arrays: list[Any], floats: int, integers: int) -> None:
+        """Compile on another thread, for arrays like these and so many numbers."""
+        self.from_run = from_run
+        forms: list[Any] = [
+            jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
+        ]  # fmt: skip
+        forms += [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+            for a in arrays
+        ]
+
+        def compile_() -> None:
+            self._call = self._call.lower(*forms).compile()
+
+        self._compiled = tiers.WORKER.submit(compile_, ())
+
+    def wait(self) -> None:
+        """Wait until it has been compiled aside, if it is."""
+        if self._compiled is not None:
+            self._compiled.wait()
+            self._compiled = None
 
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""

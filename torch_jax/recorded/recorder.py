@@ -42,7 +42,12 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import program_for
+from torch_jax.recorded.program import program_for, run_one_by_one
+
+# A graph of a patient recorder is run operator by operator at first, compiled on another thread
+# when it comes for the second time, and run compiled from so many runs later on: it is always the
+# same runs, so that results do not hang on the speed of a thread.
+_AGAIN, _LATER = 2, 3
 
 _NUMBERS = {float: FLOAT, int: INT, bool: BOOL}
 _ARRAY = jax_core.array_type()
@@ -109,18 +114,40 @@ class Recording:
         arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
-        program, is_new = program_for(state, live, _dead(arrays), lambda at: _form(arrays[at]))
         start = time.perf_counter()
         try:
-            results = program(floats, integers, arrays)
+            outputs, results, is_new = self._results(state, live, floats, integers, arrays)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
             return
         if is_new:
             metrics.compiled(state, time.perf_counter() - start)
-        for at, array in zip(program.outputs, results, strict=True):
+        for at, array in zip(outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
+
+    def _results(
+        self, state: State, live: Sequence[int], floats: list, integers: list, arrays: list[Any]
+    ) -> tuple[Sequence[int], list[Any], bool]:
+        """Numbers of results, these results, and whether a program was compiled for them."""
+        state.runs += 1
+        if self.recorder.is_patient and state.runs < _AGAIN and not state.programs:
+            return live, _one_by_one(state, live, floats, integers, arrays), False
+        program, is_new = program_for(state, live, _dead(arrays), lambda at: _form(arrays[at]))
+        if is_new and self.recorder.is_patient:
+            program.compile_aside(state.runs + _LATER, arrays, len(floats), len(integers))
+        if self.recorder.is_patient and state.runs < program.from_run:
+            return live, _one_by_one(state, live, floats, integers, arrays), False
+        program.wait()
+        return program.outputs, program(floats, integers, arrays), is_new
+
+
+def _one_by_one(
+    state: State, live: Sequence[int], floats: list, integers: list, arrays: list[Any]
+) -> list[Any]:
+    """The results that are wanted, each operator run by itself."""
+    results = run_one_by_one(state.steps(), floats, integers, arrays)
+    return [results[at] for at in live]
 
 
 def _dead(arrays: list[Any]) -> frozenset[int]:
@@ -136,10 +163,18 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
 class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
-    def __init__(self, most: int = 0):
-        """``most``: after how many operators a recording is run in any case; 0: never."""
+    def __init__(self, most: int = 0, least: int = 0):
+        """A recorder that cuts recordings by itself, or does not.
+
+        Args:
+          most: after how many operators a recording is run in any case; 0: never.
+          least: from how many operators on it is run where one comes that a recording has begun
+            with before, so that a loop is cut at the same places each time it comes around; 0:
+            never. Graphs are then compiled when they come again, not before.
+        """
         self.lock = threading.RLock()
-        self.most = most
+        self.most, self.least, self.is_patient = most, least, least > 0
+        self._beginnings: set[int] = set()
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
@@ -151,6 +186,15 @@ class Recorder:
     def flush(self) -> None:
         """Run what is written down."""
         self.recording.run()
+
+    def _cut(self, serial: int) -> None:
+        """Run what is written down if an entry that recordings begin with comes again."""
+        operators = self.recording.log[-1][0].operators
+        if operators >= self.least and serial in self._beginnings:
+            self.flush()
+            operators = 0
+        if not operators:
+            self._beginnings.add(serial)
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
@@ -165,6 +209,8 @@ class Recorder:
         if maker:
             with x64():
                 return maker.maker(*operands([memories[at] for at in maker.made_of]))
+        if self.least:
+            self._cut(entry.serial)
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
