@@ -127,7 +127,7 @@ class Recording:
             node.array, node.recording = array, None
 
     def _results(
-        self, state: State, live: Sequence[int], floats: list, integers: list, arrays: list[Any]
+        self, state: State, live: tuple[int, ...], floats: list, integers: list, arrays: list[Any]
     ) -> tuple[Sequence[int], list[Any], bool]:
         """Numbers of results, these results, and whether a program was compiled for them."""
         state.runs += 1
