@@ -132,7 +132,7 @@ def a_loop_that_breaks(compile):
     f = compile(step)
     for k in range(8):
         yield f(t(1))
-        items[2], items[k % 2] = items[k % 2], items[2]
+        items[-1], items[k % 2] = items[k % 2], items[-1]
         if k == 4:
             items[:] = [1.0, 3.0]
 
