@@ -76,6 +76,8 @@ class _Observer:
         found = _attributes(value)
         if isinstance(value, dict):
             for index, (key, element) in enumerate(value.items()):
+                if key == "capturable":  # docs/jit.md: some steps are counted on the device
+                    continue
                 found += [(f"key {index}", key), (f"value {index}", element)]
         elif isinstance(value, set | frozenset):
             found += [("elements", sorted(map(repr, value)))]
@@ -105,11 +107,24 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         parts = ("training", "_parameters", "_buffers", "_modules")
         own = [(n, v) for n, v in vars(value).items() if not n.startswith("_") and n != "training"]
         return [(name, getattr(value, name)) for name in parts] + own
-    if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
+    if isinstance(value, torch.optim.Optimizer):
+        return [("param_groups", value.param_groups), ("state", dict(_state(value)))]
+    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
         return [("state_dict", value.state_dict())]
     slots = [n for kind in type(value).__mro__ for n in vars(kind).get("__slots__", ())]
     found = [(f".{n}", getattr(value, n)) for n in slots if hasattr(value, n) and n[:2] != "__"]
     return found + [(f".{name}", fact) for name, fact in getattr(value, "__dict__", {}).items()]
+
+
+def _state(optimizer: torch.optim.Optimizer) -> list[tuple[int, Any]]:
+    """The state of an optimizer by parameter; steps as numbers, wherever they are counted."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return [
+        (i, optimizer.state[p] | ({"step": float(step)} if step is not None else {}))
+        for i, p in enumerate(parameters)
+        if p in optimizer.state
+        for step in [optimizer.state[p].get("step")]
+    ]
 
 
 def _words(value: Any) -> str:

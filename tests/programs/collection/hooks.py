@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from tests.programs.writing import Bag, linear, program, t
 
@@ -259,9 +260,9 @@ def a_mask_of_pruning(compile):
     for k in range(7):
         yield f(t(k))
         if k == 2:
-            nn.utils.prune.l1_unstructured(model, "weight", amount=0.5)
+            prune.l1_unstructured(model, "weight", amount=0.5)
         if k == 4:
-            nn.utils.prune.remove(model, "weight")
+            prune.remove(model, "weight")
 
 
 @program
