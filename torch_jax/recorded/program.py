@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
 
 from torch_jax.compiler import options
+from torch_jax.core import progress
 from torch_jax.core.x64 import x64
+from torch_jax.recorded import bounds
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
-
-# After so many programs for one graph, the next gives all that was ever asked of it.
-_MOST = 4
 
 
 class Program:
@@ -23,10 +25,12 @@ class Program:
     Attributes:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
+      seconds: how long it took to compile.
     """
 
     def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
         self.outputs, self.donated = outputs, donated
+        self.seconds = 0.0
         self._needed = frozenset(outputs)
         self._may_donate = frozenset(donated)
         self._call = jax.jit(
@@ -36,37 +40,80 @@ class Program:
             keep_unused=True,
         )
 
-    def serves(self, live: frozenset[int], dead: frozenset[int]) -> bool:
+    def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
-        return live <= self._needed and self._may_donate <= dead
+        return self._needed.issuperset(live) and self._may_donate <= dead
+
+    def compile(self, *given: Any) -> float:
+        """Compile for what the first call will be given; returns how many seconds that took."""
+        start = time.perf_counter()
+        with x64(), progress.program("a recorded graph"):
+            self._call.lower(*_as_arrays(*given)).compile()
+        self.seconds = time.perf_counter() - start
+        return self.seconds
 
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
         with x64():
-            return self._call(np.array(floats, np.float64), np.array(integers, np.int64), *arrays)
+            return self._call(*_as_arrays(floats, integers, arrays))
+
+
+def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
+    return np.array(floats, np.float64), np.array(integers, np.int64), *arrays
+
+
+# Which results can be reached, and which arrays nobody else can reach.
+Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
-    state: State, live: tuple[int, ...], dead: frozenset[int], form: Callable[[int], Any]
+    state: State, alive: Callable[[], Alive], form: Callable[[int], Any]
 ) -> tuple[Program, bool]:
-    """The program of a graph that gives what is ``live``, and whether it is a new one.
+    """The program of a graph that gives what is reachable, and whether it is a new one.
+
+    Results may be reachable because garbage holds them, which hangs on when Python has collected it
+    last. So a graph has two programs at most: one for what was reachable first, and one, made anew
+    when that is not enough either, for all that has ever been; and before it is made, garbage is
+    collected, unless that has taken as long as compiling did.
 
     Args:
       state: the graph.
-      live: the results that somebody can reach.
-      dead: the arrays that nobody else can reach.
+      alive: which results somebody can reach, and which arrays nobody else can.
       form: shape and dtype of an array, by its number.
     """
-    wanted = frozenset(live)
-    fitting = [program for program in state.programs if program.serves(wanted, dead)]
-    if fitting:
-        return min(fitting, key=lambda program: len(program.outputs)), False
-    if len(state.programs) >= _MOST:
-        wanted = wanted.union(*(program.outputs for program in state.programs))
-    outputs = tuple(sorted(wanted))
-    program = Program(state, outputs, _donatable(state, outputs, dead, form))
+    live, dead = alive()
+    found = _serving(state, live, dead)
+    if found is None and _may_be_garbage(state):
+        start = time.perf_counter()
+        gc.collect()
+        state.collected += time.perf_counter() - start
+        found = _serving(state, *alive())
+    if found is not None:
+        return found, False
+    # what was garbage is needed, too: the next time it may be there again
+    outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
+    donatable = dead.intersection(*(one.donated for one in state.programs))
+    return Program(state, outputs, _donatable(state, outputs, donatable, form)), True
+
+
+def keep(state: State, program: Program) -> None:
+    """Keep a program that was compiled for a graph."""
+    for wider in state.programs[1:]:
+        bounds.replaced(wider)
+    state.programs[1:] = []
     state.programs.append(program)
-    return program, True
+    state.collected = 0.0
+
+
+def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Program | None:
+    fitting = [program for program in state.programs if program.serves(live, dead)]
+    return min(fitting, key=lambda program: len(program.outputs), default=None)
+
+
+def _may_be_garbage(state: State) -> bool:
+    """Whether collecting garbage may pay: no longer than it takes to compile."""
+    compiled = max((program.seconds for program in state.programs), default=0.0)
+    return gc.isenabled() and state.collected < compiled
 
 
 def _donatable(

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import metrics
+from torch_jax.recorded import bounds, metrics
 from torch_jax.recorded.bodies import body_of, maker_of
+from torch_jax.recorded.explained import explain
 from torch_jax.recorded.path import (
     BOOL,
     FLOAT,
@@ -42,7 +42,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import program_for
+from torch_jax.recorded.program import keep, program_for
 
 _NUMBERS = {float: FLOAT, int: INT, bool: BOOL}
 _ARRAY = jax_core.array_type()
@@ -73,21 +73,29 @@ class Recording:
       log: what was written down, each by one ``append``: the state that the tree of paths is in,
         the nodes of the results, and the Python numbers and the arrays that this run is given.
       leaves: how arrays stand in keys, by their id.
+      new: the first state that no recording had come to before; None where there is none.
     """
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}
+        self.new: State | None = None
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = False
 
-    def run(self) -> None:
-        """Run what was written down; an error of XLA's is raised to whoever asks for a node."""
+    def run(self, is_early: bool = True) -> None:
+        """Run what was written down; an error of XLA's is raised to whoever asks for a node.
+
+        ``is_early``: somebody looks at a value.
+        """
+        forks.refuse()
         with self._running:
             if not self._is_over:
                 self.recorder.leave(self)
+                if is_early and self.log[-1][0].operators:
+                    metrics.COUNTS.looked_at()
                 self._run()
                 self._is_over = True
                 self.log = self.log[:1]
@@ -100,27 +108,41 @@ class Recording:
             return
         nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in self.log))
         numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in self.log))
-        live = tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
         metrics.COUNTS.ran(state.operators)
-        if live:
-            self._compute(state, nodes, numbers, live)
+        if _live(nodes):
+            self._compute(state, nodes, numbers)
+        bounds.cut(ROOT)
 
-    def _compute(self, state: State, nodes: list, numbers: list, live: tuple[int, ...]) -> None:
+    def _compute(self, state: State, nodes: list, numbers: list) -> None:
         arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
-        program, is_new = program_for(state, live, _dead(arrays), lambda at: _form(arrays[at]))
-        start = time.perf_counter()
+        given = floats, integers, arrays
         try:
-            results = program(floats, integers, arrays)
+            program, is_new = program_for(
+                state, lambda: (_live(nodes), _dead(arrays)), lambda at: _form(arrays[at])
+            )
+            if is_new:
+                seconds = program.compile(*given)
+                metrics.compiled(explain(state, self.new, program), seconds)
+                keep(state, program)
+            bounds.used(program, state)
+            signals.undisturbed(self._launch, program, nodes, given)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
-            return
-        if is_new:
-            metrics.compiled(state, time.perf_counter() - start)
+
+    def _launch(self, program: Any, nodes: list, given: tuple) -> None:
+        """Run a program, which may write over its arrays: nothing may come between."""
+        results = program(*given)
         for at, array in zip(program.outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
+        self._is_over = True
+
+
+def _live(nodes: list[Any]) -> tuple[int, ...]:
+    """The results that somebody else than the recording can reach."""
+    return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
 
 
 def _dead(arrays: list[Any]) -> frozenset[int]:
@@ -136,10 +158,11 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
 class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
-    def __init__(self, most: int = 0):
-        """``most``: after how many operators a recording is run in any case; 0: never."""
+    def __init__(self, most: int = 0, cut: Callable[[Recorder], None] | None = None):
+        """``most``: after how many operators ``cut`` runs a recording in any case; 0: never."""
         self.lock = threading.RLock()
         self.most = most
+        self._cut = cut or Recorder.flush
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
@@ -150,7 +173,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Run what is written down."""
-        self.recording.run()
+        self.recording.run(is_early=False)
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
@@ -192,6 +215,7 @@ class Recorder:
         child = state.after.get(step)
         if child is None:
             child = _step(op, entry, memories, state, step)
+            recording.new = recording.new or child
         if child.step.body.check is not None:
             _check(entry, child.step.body, memories)
         at = state.nodes
@@ -206,7 +230,7 @@ class Recorder:
                 return self.record(op, entry, memories)
             recording.log.append((child, nodes, numbers, ()))
         if child.operators == self.most:
-            self.flush()
+            self._cut(self)
         return nodes
 
 
@@ -226,6 +250,7 @@ def _give(recording: Recording, array: Any) -> int:
     child = state.after.get(form)
     if child is None:
         child = state.after[form] = State(state, None, given=True)
+        recording.new = recording.new or child
     recording.log.append((child, (), [], (array,)))
     code = recording.leaves[id(array)] = LEAF - state.given
     return code
