@@ -148,7 +148,8 @@ def _moved(value: Any, known: dict[int, Any]) -> Any:
     """A value with its tensors moved; ``known``: those that were, by the ids of what they were."""
     if isinstance(value, torch.Tensor | PackedSequence):
         if id(value) not in known:
-            known[id(value)] = value.to(device=pytorch.DEVICE_TYPE)
+            tensor: Any = value
+            known[id(value)] = tensor.to(pytorch.DEVICE_TYPE)
         return known[id(value)]
     if isinstance(value, str | bytes | type):
         return value
