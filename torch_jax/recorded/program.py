@@ -15,7 +15,7 @@ import numpy as np
 from torch_jax.compiler import options
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
-from torch_jax.recorded import bounds
+from torch_jax.recorded import limits
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
 
 
@@ -99,7 +99,7 @@ def program_for(
 def keep(state: State, program: Program) -> None:
     """Keep a program that was compiled for a graph."""
     for wider in state.programs[1:]:
-        bounds.replaced(wider)
+        limits.replaced(wider)
     state.programs[1:] = []
     state.programs.append(program)
     state.collected = 0.0

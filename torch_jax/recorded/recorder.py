@@ -23,7 +23,7 @@ from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import bounds, metrics
+from torch_jax.recorded import limits, metrics
 from torch_jax.recorded.bodies import body_of, maker_of
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.path import (
@@ -111,7 +111,7 @@ class Recording:
         metrics.COUNTS.ran(state.operators)
         if _live(nodes):
             self._compute(state, nodes, numbers)
-        bounds.cut(ROOT)
+        limits.cut(ROOT)
 
     def _compute(self, state: State, nodes: list, numbers: list) -> None:
         arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
@@ -126,7 +126,7 @@ class Recording:
                 seconds = program.compile(*given)
                 metrics.compiled(explain(state, self.new, program), seconds)
                 keep(state, program)
-            bounds.used(program, state)
+            limits.used(program, state)
             signals.undisturbed(self._launch, program, nodes, given)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
