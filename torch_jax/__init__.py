@@ -32,10 +32,15 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.environment.overrides import register_op as register_op
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.observe.metrics import metrics as metrics
+    from torch_jax.observe.metrics import report as report
+    from torch_jax.observe.metrics import reset_metrics as reset_metrics
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
+    from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
     from torch_jax.recorded.lazy import lazy as lazy
+    from torch_jax.recorded.lazy import mark_step as mark_step
     from torch_jax.recorded.lazy import sync as sync
 
 
@@ -66,10 +71,15 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "register_op": "environment.overrides",
     "export": "exporting.export",
     "JaxInterpreter": "graphs.interpreter",
+    "metrics": "observe.metrics",
+    "report": "observe.metrics",
+    "reset_metrics": "observe.metrics",
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
     "trace_ops": "observe.trace_ops",
+    "DeviceLoader": "recorded.device_loader",
     "lazy": "recorded.lazy",
+    "mark_step": "recorded.lazy",
     "sync": "recorded.lazy",
 }
 

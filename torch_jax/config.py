@@ -83,6 +83,34 @@ SETTINGS: dict[str, Setting] = {
         "of every operator that is compiled, with the line that called it; 'debug' also of "
         "overrides as they come and go.",
     ),
+    "mode": Setting(
+        "eager",
+        ("eager", "lazy", "fused"),
+        "How operators run: each at once; written down and run together as one program at "
+        "torch_jax.sync(), or where a value is looked at; or in groups that begin and end by "
+        "themselves, as eager mode with less overhead. The environment variable holds for all "
+        "threads; set while a program runs, it holds for the thread that sets it, and for those "
+        "that use the device for the first time afterwards.",
+    ),
+    "lazy_operators": Setting(
+        20000,
+        (),
+        "After how many operators a recording is run although nobody calls torch_jax.sync(), with "
+        "one warning.",
+    ),
+    "lazy_programs": Setting(
+        256,
+        (),
+        "How many programs of recorded graphs are kept in the process; those go first that have "
+        "not been run for the longest time.",
+    ),
+    "lazy_states": Setting(
+        100000,
+        (),
+        "How many operators of recorded sequences are remembered, those that sequences begin with "
+        "in common counted once. Beyond that, half of them is forgotten, and with them the "
+        "programs that were not run lately. An operator takes about 1 KB.",
+    ),
     "jit_recorded_calls": Setting(
         8,
         (),
@@ -142,6 +170,7 @@ SETTINGS: dict[str, Setting] = {
 _values: dict[str, Any] = {}
 _version = 0
 listeners: list[Callable[[], None]] = []  # called after each change
+setters: dict[str, Callable[[Any], None]] = {}  # called with the value that one setting is given
 
 
 def get(name: str) -> Any:
@@ -166,6 +195,8 @@ def set(name: str, value: Any) -> None:
     global _version
     _values[name] = _checked(name, value)
     _version += 1
+    if name in setters:
+        setters[name](value)
     for listener in listeners:
         listener()
 

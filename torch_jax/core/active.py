@@ -8,6 +8,7 @@ run by itself would ask the device or the host.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +94,28 @@ class _Active(threading.local):
 
 
 ACTIVE = _Active()
+
+
+class _OnFirstUse:
+    """Stands for what a thread has not been given yet: it is asked for at the thread's first use.
+
+    What a thread has of its own comes before this, at no cost.
+    """
+
+    def __init__(self, begin: Callable[[], Any]):
+        self._begin = begin
+
+    def __get__(self, active: Any, kind: type | None = None) -> Any:
+        return self._begin()
+
+
+def begin_threads_by(begin: Callable[[], Any]) -> None:
+    """Have ``begin`` called at the first use of the device on each thread.
+
+    It answers what ``ACTIVE.recorder`` is; and puts that there, lest it be called again.
+    """
+    _Active.recorder = _OnFirstUse(begin)
+
 
 # Held while storages hold tracers; other threads that meet one wait for it to be over.
 TRACING = threading.RLock()

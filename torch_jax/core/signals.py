@@ -38,7 +38,10 @@ class _Handler:
         self.signum, self.function = signum, function
 
     def __call__(self, signum: int, frame: Any) -> None:
-        self.function(signum, frame)
+        if _arrived is None:
+            self.function(signum, frame)
+        else:
+            _arrived.append(self)
 
     def __bool__(self) -> bool:
         self.function(self.signum, sys._getframe(1))
@@ -70,6 +73,28 @@ def let_go() -> Iterator[None]:
 def _turns(to: Callable[..., Any]) -> Iterator[None]:
     once = itertools.repeat
     return map(setattr, once(_switch), once("__call__"), once(to))
+
+
+_arrived: list[_Handler] | None = None  # handlers that wait for a call that must not be torn apart
+
+
+def undisturbed(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that no signal may interrupt: handlers are called when it has returned.
+
+    >>> undisturbed(max, 1, 2)
+    2
+    """
+    global _arrived
+    if _arrived is not None or threading.current_thread() is not threading.main_thread():
+        return function(*args)
+    arrived: list[_Handler] = []
+    _arrived = arrived
+    try:
+        return function(*args)
+    finally:
+        _arrived = None
+        for handler in arrived:
+            _later(handler)
 
 
 def through_switch(signum: int, handler: Any) -> Any:

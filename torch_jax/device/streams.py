@@ -14,6 +14,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, forks, waking
+from torch_jax.core.active import ACTIVE
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -28,6 +29,8 @@ def synchronize(device: Any = None) -> None:
     """
     if not (waking.is_awake() or forks.is_lost()):
         return
+    if ACTIVE.recorder is not None:  # what has only been written down is given to the device now
+        ACTIVE.recorder.flush()
     jax = _jax()
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:

@@ -59,6 +59,7 @@ class Entry:
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
     uses: int = 0  # calls by the slow path since entries were last dropped
     fresh: bool = True  # compiled since then
+    key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
     maker: Any = None  # for recordings: what makes new arrays of nothing; False: there are operands

@@ -342,7 +342,7 @@ class Kernel:
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
         entry.run.promoted = functools.partial(_drop, self.hot, key)
-        self.cache[key] = entry
+        self.cache[key], entry.key = entry, key
         bound.added(self, config.get("cache_size"))
         return entry
 

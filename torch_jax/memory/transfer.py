@@ -7,6 +7,7 @@ in, and once on the way out.
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from torch_jax._private import jax_core
 from torch_jax.compiler import options
 from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, geometry, windows
 from torch_jax.memory.storage import (
@@ -40,8 +42,10 @@ def array_of(tensor: torch.Tensor) -> jax.Array:
     then share the memory of that copy, which nobody else sees.
     """
     policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
+    host = np.array(dtypes.numpy_of(tensor.contiguous()))
+    TRAFFIC.to_device(host.nbytes)
     with x64():
-        return jax.device_put(np.array(dtypes.numpy_of(tensor.contiguous())))
+        return jax.device_put(host)
 
 
 def is_host_made() -> bool:
@@ -98,8 +102,11 @@ def on_host(array: jax.Array) -> np.ndarray:
     if tracers.is_traced(array):
         raise tracers.needs_value_on_host(array)
     forks.refuse()
+    start = time.perf_counter()
     try:
-        return np.asarray(jax.block_until_ready(array))
+        host = np.asarray(jax.block_until_ready(array))
+        TRAFFIC.to_host(host.nbytes, time.perf_counter() - start)
+        return host
     except RuntimeError as error:
         raise errors.translate(error, "while waiting for a value") from error
 

@@ -1,14 +1,23 @@
-"""Lazy mode: ``with torch_jax.lazy():`` operators are recorded, and run together at ``sync()``."""
+"""Lazy mode: ``with torch_jax.lazy():`` operators are recorded, and run together at ``sync()``.
+
+With the setting ``mode`` a thread records from its first use of the device on.
+"""
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
+from torch_jax.device import streams
 from torch_jax.recorded.recorder import Recorder
 
 # Where fused mode cuts a recording, in operators: see :class:`Recorder`.
@@ -16,12 +25,38 @@ _MOST, _LEAST = 256, 32
 
 
 class _Own(threading.local):
-    """The recorders of a thread."""
+    """What a thread records with.
+
+    Attributes:
+      recorder: of this thread, in blocks and in lazy mode.
+      fused: the one that runs operators in groups, by itself.
+      outside: the recorder outside of blocks; None in eager mode.
+      one_thread: the block in which backward passes stay on this thread, outside of blocks.
+    """
 
     def __init__(self) -> None:
-        self.lazy, self.fused = Recorder(), Recorder(_MOST, _LEAST)
+        self.recorder = Recorder(config.get("lazy_operators"), _cut)
+        self.fused = Recorder(_MOST, least=_LEAST)
+        self.outside: Recorder | None = None
+        self.one_thread: Any = None
 
 
+def _cut(recorder: Recorder) -> None:
+    """Run a recording that nobody has run for very long."""
+    line = tracers.user_line()
+    if not _warned:
+        _warned.append(line)
+        warnings.warn(
+            f"{recorder.most} operators were recorded without a torch_jax.sync(), and are run as "
+            f"they are, at {line}. Call torch_jax.sync() at the end of each step, or iterate over "
+            "torch_jax.DeviceLoader(loader): else the program is cut at another operator each "
+            "time, and each piece is compiled. TORCH_JAX_LAZY_OPERATORS sets the number.",
+            stacklevel=2,
+        )
+    recorder.flush()
+
+
+_warned: list[str] = []
 _own = _Own()
 
 
@@ -31,7 +66,7 @@ def lazy() -> Iterator[None]:
 
     Python runs as ever, so nothing can be stale. Operators are run together, as one program that
     XLA compiles once for each graph: at :func:`sync`, at the end of the block, and whenever a value
-    is looked at. Within a block of the same kind nothing changes.
+    is looked at. Within a block of the same kind, and in lazy mode, nothing changes.
 
     >>> x = torch.ones(3, device="jax")
     >>> with lazy():
@@ -40,7 +75,7 @@ def lazy() -> Iterator[None]:
     >>> y.tolist()
     [4.0, 4.0, 4.0]
     """
-    with _recording(_own.lazy):
+    with _recording(_own.recorder):
         yield
 
 
@@ -65,23 +100,78 @@ def fused() -> Iterator[None]:
 
 @contextmanager
 def _recording(recorder: Recorder) -> Iterator[None]:
+    waking.wake()  # which finds out what the mode is
     if ACTIVE.recorder is not None or ACTIVE.tracer is not None:
         yield
         return
     # Backward passes stay on this thread: one of autograd's would not record.
     with torch.autograd.set_multithreading_enabled(False):
-        ACTIVE.recorder = recorder
         try:
+            ACTIVE.recorder = recorder
             yield
         finally:
-            ACTIVE.recorder = None
+            ACTIVE.recorder = _own.outside  # which lazy mode may have become, within the block
             recorder.flush()
 
 
-def sync() -> None:
+def sync(wait: bool = False) -> None:
     """Run what this thread has recorded; the device goes on working when this returns.
 
-    Where nothing is recorded, nothing happens.
+    Where nothing is recorded, nothing happens. ``torch_jax.mark_step`` is another name for it.
+
+    Args:
+      wait: return when all work on the device is done; errors of it surface here.
+
+    >>> sync(wait=True)
     """
-    _own.lazy.flush()
+    _own.recorder.flush()
     _own.fused.flush()
+    if wait:
+        streams.synchronize()
+
+
+mark_step = sync
+
+
+def stay_eager() -> None:
+    """Have operators of this thread run at once, whatever the mode; for threads of our own."""
+    _take(None)
+
+
+def install() -> None:
+    """Follow the settings of lazy mode; called once, at the first use of the device."""
+    active.begin_threads_by(_begin)
+    config.setters["mode"] = _follow
+    config.setters["lazy_operators"] = _set_most
+
+
+def _begin() -> Recorder | None:
+    """What the calling thread records with, which uses the device for the first time.
+
+    Autograd's threads run operators of somebody else's backward pass, and never record.
+    """
+    if pytorch.current_graph_task() != -1:
+        return None
+    _follow(config.get("mode"))
+    return ACTIVE.recorder
+
+
+def _follow(mode: str) -> None:
+    """Run operators of this thread as a mode says."""
+    _take({"lazy": _own.recorder, "fused": _own.fused}.get(mode))
+
+
+def _take(recorder: Recorder | None) -> None:
+    before, _own.outside = _own.outside, recorder
+    if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
+        ACTIVE.recorder = recorder
+    if recorder is not None and before is None:
+        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
+    if before is not None and recorder is not before:
+        before.flush()
+        if recorder is None:
+            _own.one_thread.__exit__(None, None, None)
+
+
+def _set_most(most: int) -> None:
+    _own.recorder.most = most

@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, deque
 from typing import Any
 
-from torch_jax.core import log
+from torch_jax.core import log, tracers
+
+_KEPT = 256  # explanations
 
 
 class Counts:
-    """Counters of this process."""
+    """Counters of this process.
+
+    Attributes:
+      operators: how many were recorded and run.
+      graphs: how many recordings were run.
+      compiles: how many programs were compiled for them.
+      compile_seconds: how long that took.
+      early: by line of the user's code, how often a value was looked at that was not computed yet.
+      explanations: why programs were compiled, the latest ones.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
         self.operators = self.graphs = self.compiles = 0
         self.compile_seconds = 0.0
         self.early: Counter[str] = Counter()
+        self.explanations: deque[str] = deque(maxlen=_KEPT)
 
     def ran(self, operators: int) -> None:
         """A recording of so many operators is run."""
-        self.operators += operators
-        self.graphs += 1
+        with self._lock:
+            self.operators += operators
+            self.graphs += 1
+
+    def looked_at(self) -> None:
+        """Python asks for a value that is not computed yet, so that a recording is run early."""
+        line = tracers.user_line()
+        with self._lock:
+            self.early[line] += 1
+
+    def compiled(self, explanation: str, seconds: float) -> None:
+        """A program was compiled."""
+        with self._lock:
+            self.compiles += 1
+            self.compile_seconds += seconds
+            self.explanations.append(explanation)
 
 
 COUNTS = Counts()
 
 
-def compiled(state: Any, seconds: float) -> None:
-    """A graph was compiled."""
-    COUNTS.compiles += 1
-    COUNTS.compile_seconds += seconds
-    log.LOGGER.info("compiled a recorded graph of %d operators in %.2f s", state.operators, seconds)
+def compiled(explanation: Any, seconds: float) -> None:
+    """A graph was compiled, for a reason."""
+    COUNTS.compiled(explanation, seconds)
+    log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)

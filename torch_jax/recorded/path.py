@@ -8,7 +8,7 @@ without a second walk, and there hang the programs that were compiled for it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 # How an operand stands in a step's key. Results of operators are their numbers, from 0 on; arrays
 # that the graph is given are ``LEAF``, ``LEAF - 1``, and so on.
@@ -62,12 +62,18 @@ class State:
       operators: how many operators there are.
       outs: for each result of ``step``: its aval, shape and dtype.
       programs: what has been compiled for a graph that ends here.
+      number: of the graph that ends here, by the order of compilation; 0 where there is none.
       runs: how often a recording has ended here.
+      collected: seconds of collecting garbage, which might have made results live, since the
+        graph was last compiled.
+      count: how many states have been made, less those that were cut off.
     """
 
     __slots__ = (
-        "after", "before", "given", "nodes", "operators", "outs", "programs", "runs", "step",
+        "after", "before", "collected", "given", "nodes", "number", "operators", "outs",
+        "programs", "runs", "step",
     )  # fmt: skip
+    count: ClassVar[int] = 0
 
     def __init__(self, before: State | None, step: Any, outs: tuple = (), given: bool = False):
         self.before, self.step, self.outs = before, step, outs
@@ -76,7 +82,9 @@ class State:
         self.operators: int = (before.operators if before else 0) + (step is not None)
         self.after: dict[Hashable, State] = {}
         self.programs: list[Any] = []
-        self.runs = 0
+        self.number = self.runs = 0
+        self.collected = 0.0
+        State.count += 1
 
     def steps(self) -> list[Any]:
         """The operators that lead here, first to last."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
 
 from torch_jax.compiler import options, tiers
+from torch_jax.core import progress
 from torch_jax.core.x64 import x64
+from torch_jax.recorded import limits
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
-
-# After so many programs for one graph, the next gives all that was ever asked of it.
-_MOST = 4
 
 
 class Program:
@@ -23,13 +25,15 @@ class Program:
     Attributes:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
-      from_run: the run of the graph from which on it is used.
+      from_run: the run of the graph from which on it is used by who is patient.
+      seconds: how long it took to compile.
     """
 
     from_run = 0
 
     def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
         self.outputs, self.donated = outputs, donated
+        self.seconds = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._may_donate = frozenset(donated)
@@ -40,25 +44,29 @@ class Program:
             keep_unused=True,
         )
 
-    def serves(self, live: frozenset[int], dead: frozenset[int]) -> bool:
+    def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
-        return live <= self._needed and self._may_donate <= dead
+        return self._needed.issuperset(live) and self._may_donate <= dead
 
-    def compile_aside(self, from_run: int, arrays: list[Any], floats: int, integers: int) -> None:
-        """Compile on another thread, for arrays like these and so many numbers."""
-        self.from_run = from_run
-        forms: list[Any] = [
-            jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
-        ]  # fmt: skip
-        forms += [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-            for a in arrays
-        ]
+    def compile(
+        self, floats: list[float], integers: list[int], arrays: list[Any], aside: bool = False
+    ) -> float:
+        """Compile for what the first call is given; returns how many seconds that took.
 
-        def compile_() -> None:
-            self._call = self._call.lower(*forms).compile()
+        ``aside``: on another thread, which is waited for by :meth:`wait`.
+        """
+        given = _forms(*_as_arrays(floats, integers, arrays))
+        if aside:
+            self._compiled = tiers.WORKER.submit(self._compile, tuple(given))
+            return 0.0
+        start = time.perf_counter()
+        with x64(), progress.program("a recorded graph"):
+            self._compile(*given)
+        self.seconds = time.perf_counter() - start
+        return self.seconds
 
-        self._compiled = tiers.WORKER.submit(compile_, ())
+    def _compile(self, *forms: Any) -> None:
+        self._call.lower(*forms).compile()
 
     def wait(self) -> None:
         """Wait until it has been compiled aside, if it is."""
@@ -69,37 +77,80 @@ class Program:
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
         with x64():
-            return self._call(np.array(floats, np.float64), np.array(integers, np.int64), *arrays)
+            return self._call(*_as_arrays(floats, integers, arrays))
+
+
+def _forms(*arrays: Any) -> list[Any]:
+    """The forms of arrays, which hold no memory."""
+    return [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+        for a in arrays
+    ]
+
+
+def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
+    return np.array(floats, np.float64), np.array(integers, np.int64), *arrays
+
+
+# Which results can be reached, and which arrays nobody else can reach.
+Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
-    state: State, live: tuple[int, ...], dead: frozenset[int], form: Callable[[int], Any]
+    state: State, alive: Callable[[], Alive], form: Callable[[int], Any]
 ) -> tuple[Program, bool]:
-    """The program of a graph that gives what is ``live``, and whether it is a new one.
+    """The program of a graph that gives what is reachable, and whether it is a new one.
+
+    Results may be reachable because garbage holds them, which hangs on when Python has collected it
+    last. So a graph has two programs at most: one for what was reachable first, and one, made anew
+    when that is not enough either, for all that has ever been; and before it is made, garbage is
+    collected, unless that has taken as long as compiling did.
 
     Args:
       state: the graph.
-      live: the results that somebody can reach.
-      dead: the arrays that nobody else can reach.
+      alive: which results somebody can reach, and which arrays nobody else can.
       form: shape and dtype of an array, by its number.
     """
-    wanted = frozenset(live)
-    fitting = [program for program in state.programs if program.serves(wanted, dead)]
-    if fitting:
-        return min(fitting, key=lambda program: len(program.outputs)), False
-    if len(state.programs) >= _MOST:
-        wanted = wanted.union(*(program.outputs for program in state.programs))
-    outputs = tuple(sorted(wanted))
-    program = Program(state, outputs, _donatable(state, outputs, dead, form))
+    live, dead = alive()
+    found = _serving(state, live, dead)
+    if found is None and _may_be_garbage(state):
+        start = time.perf_counter()
+        gc.collect()
+        state.collected += time.perf_counter() - start
+        found = _serving(state, *alive())
+    if found is not None:
+        return found, False
+    # what was garbage is needed, too: the next time it may be there again
+    outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
+    donatable = dead.intersection(*(one.donated for one in state.programs))
+    return Program(state, outputs, _donatable(state, outputs, donatable, form)), True
+
+
+def keep(state: State, program: Program) -> None:
+    """Keep a program that was compiled for a graph."""
+    for wider in state.programs[1:]:
+        limits.replaced(wider)
+    state.programs[1:] = []
     state.programs.append(program)
-    return program, True
+    state.collected = 0.0
+
+
+def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Program | None:
+    fitting = [program for program in state.programs if program.serves(live, dead)]
+    return min(fitting, key=lambda program: len(program.outputs), default=None)
+
+
+def _may_be_garbage(state: State) -> bool:
+    """Whether collecting garbage may pay: no longer than it takes to compile."""
+    compiled = max((program.seconds for program in state.programs), default=0.0)
+    return gc.isenabled() and state.collected < compiled
 
 
 def _donatable(
     state: State, outputs: Sequence[int], dead: frozenset[int], form: Callable[[int], Any]
 ) -> tuple[int, ...]:
     """Those of the dead arrays that have the form of a result, one for each."""
-    forms = _forms(state)
+    forms = _forms_of(state)
     free = Counter(forms[at] for at in outputs)
     found = []
     for at in sorted(dead):
@@ -109,7 +160,7 @@ def _donatable(
     return tuple(found)
 
 
-def _forms(state: State) -> list[Any]:
+def _forms_of(state: State) -> list[Any]:
     """Shape and dtype of every result."""
     forms: list[Any] = []
     for one in state.way():

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import metrics
+from torch_jax.recorded import limits, metrics
 from torch_jax.recorded.bodies import body_of, maker_of
+from torch_jax.recorded.explained import explain
 from torch_jax.recorded.path import (
     BOOL,
     FLOAT,
@@ -42,7 +42,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import program_for, run_one_by_one
+from torch_jax.recorded.program import Program, keep, program_for, run_one_by_one
 
 # A graph of a patient recorder is run operator by operator at first, compiled on another thread
 # when it comes for the second time, and run compiled from so many runs later on: it is always the
@@ -78,21 +78,29 @@ class Recording:
       log: what was written down, each by one ``append``: the state that the tree of paths is in,
         the nodes of the results, and the Python numbers and the arrays that this run is given.
       leaves: how arrays stand in keys, by their id.
+      new: the first state that no recording had come to before; None where there is none.
     """
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}
+        self.new: State | None = None
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = False
 
-    def run(self) -> None:
-        """Run what was written down; an error of XLA's is raised to whoever asks for a node."""
+    def run(self, is_early: bool = True) -> None:
+        """Run what was written down; an error of XLA's is raised to whoever asks for a node.
+
+        ``is_early``: somebody looks at a value.
+        """
+        forks.refuse()
         with self._running:
             if not self._is_over:
                 self.recorder.leave(self)
+                if is_early and self.log[-1][0].operators:
+                    metrics.COUNTS.looked_at()
                 self._run()
                 self._is_over = True
                 self.log = self.log[:1]
@@ -105,49 +113,60 @@ class Recording:
             return
         nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in self.log))
         numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in self.log))
-        live = tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
         metrics.COUNTS.ran(state.operators)
-        if live:
-            self._compute(state, nodes, numbers, live)
+        if _live(nodes):
+            self._compute(state, nodes, numbers)
+        limits.cut(ROOT)
 
-    def _compute(self, state: State, nodes: list, numbers: list, live: tuple[int, ...]) -> None:
+    def _compute(self, state: State, nodes: list, numbers: list) -> None:
         arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
-        start = time.perf_counter()
+        given = floats, integers, arrays
         try:
-            outputs, results, is_new = self._results(state, live, floats, integers, arrays)
+            program = self._program(state, nodes, given)
+            if program is not None:
+                limits.used(program, state)
+            signals.undisturbed(self._launch, program, state, nodes, given)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
-            return
+
+    def _program(self, state: State, nodes: list, given: tuple) -> Program | None:
+        """The program that gives what is reachable; None where operators run one by one."""
+        patient = self.recorder.is_patient
+        state.runs += 1
+        if patient and state.runs < _AGAIN and not state.programs:
+            return None
+        floats, integers, arrays = given
+        program, is_new = program_for(
+            state, lambda: (_live(nodes), _dead(arrays)), lambda at: _form(arrays[at])
+        )
         if is_new:
-            metrics.compiled(state, time.perf_counter() - start)
+            seconds = program.compile(floats, integers, arrays, patient)
+            metrics.compiled(explain(state, self.new, program), seconds)
+            keep(state, program)
+            program.from_run = state.runs + _LATER if patient else 0
+        if patient and state.runs < program.from_run:
+            return None
+        program.wait()
+        return program
+
+    def _launch(self, program: Program | None, state: State, nodes: list, given: tuple) -> None:
+        """Run a program, which may write over its arrays: nothing may come between."""
+        if program is None:
+            outputs: Sequence[int] = range(len(nodes))
+            results = run_one_by_one(state.steps(), *given)
+        else:
+            outputs, results = program.outputs, program(*given)
         for at, array in zip(outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
-
-    def _results(
-        self, state: State, live: tuple[int, ...], floats: list, integers: list, arrays: list[Any]
-    ) -> tuple[Sequence[int], list[Any], bool]:
-        """Numbers of results, these results, and whether a program was compiled for them."""
-        state.runs += 1
-        if self.recorder.is_patient and state.runs < _AGAIN and not state.programs:
-            return live, _one_by_one(state, live, floats, integers, arrays), False
-        program, is_new = program_for(state, live, _dead(arrays), lambda at: _form(arrays[at]))
-        if is_new and self.recorder.is_patient:
-            program.compile_aside(state.runs + _LATER, arrays, len(floats), len(integers))
-        if self.recorder.is_patient and state.runs < program.from_run:
-            return live, _one_by_one(state, live, floats, integers, arrays), False
-        program.wait()
-        return program.outputs, program(floats, integers, arrays), is_new
+        self._is_over = True
 
 
-def _one_by_one(
-    state: State, live: Sequence[int], floats: list, integers: list, arrays: list[Any]
-) -> list[Any]:
-    """The results that are wanted, each operator run by itself."""
-    results = run_one_by_one(state.steps(), floats, integers, arrays)
-    return [results[at] for at in live]
+def _live(nodes: list[Any]) -> tuple[int, ...]:
+    """The results that somebody else than the recording can reach."""
+    return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
 
 
 def _dead(arrays: list[Any]) -> frozenset[int]:
@@ -163,17 +182,21 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
 class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
-    def __init__(self, most: int = 0, least: int = 0):
-        """A recorder that cuts recordings by itself, or does not.
+    def __init__(
+        self, most: int = 0, cut: Callable[[Recorder], None] | None = None, least: int = 0
+    ):
+        """A recorder that runs recordings by itself, or does not.
 
         Args:
-          most: after how many operators a recording is run in any case; 0: never.
+          most: after how many operators ``cut`` runs a recording in any case; 0: never.
+          cut: called for that; it runs the recording if nothing is given.
           least: from how many operators on it is run where one comes that a recording has begun
             with before, so that a loop is cut at the same places each time it comes around; 0:
             never. Graphs are then compiled when they come again, not before.
         """
         self.lock = threading.RLock()
         self.most, self.least, self.is_patient = most, least, least > 0
+        self._cut = cut or Recorder.flush
         self._beginnings: set[int] = set()
         self.recording = Recording(self)
 
@@ -185,9 +208,9 @@ class Recorder:
 
     def flush(self) -> None:
         """Run what is written down."""
-        self.recording.run()
+        self.recording.run(is_early=False)
 
-    def _cut(self, serial: int) -> None:
+    def _come_around(self, serial: int) -> None:
         """Run what is written down if an entry that recordings begin with comes again."""
         operators = self.recording.log[-1][0].operators
         if operators >= self.least and serial in self._beginnings:
@@ -210,7 +233,7 @@ class Recorder:
             with x64():
                 return maker.maker(*operands([memories[at] for at in maker.made_of]))
         if self.least:
-            self._cut(entry.serial)
+            self._come_around(entry.serial)
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
@@ -238,6 +261,7 @@ class Recorder:
         child = state.after.get(step)
         if child is None:
             child = _step(op, entry, memories, state, step)
+            recording.new = recording.new or child
         if child.step.body.check is not None:
             _check(entry, child.step.body, memories)
         at = state.nodes
@@ -252,7 +276,7 @@ class Recorder:
                 return self.record(op, entry, memories)
             recording.log.append((child, nodes, numbers, ()))
         if child.operators == self.most:
-            self.flush()
+            self._cut(self)
         return nodes
 
 
@@ -272,6 +296,7 @@ def _give(recording: Recording, array: Any) -> int:
     child = state.after.get(form)
     if child is None:
         child = state.after[form] = State(state, None, given=True)
+        recording.new = recording.new or child
     recording.log.append((child, (), [], (array,)))
     code = recording.leaves[id(array)] = LEAF - state.given
     return code

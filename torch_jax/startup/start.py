@@ -19,10 +19,12 @@ def start() -> None:
     from torch_jax.core import signals
     from torch_jax.dispatch import registration
     from torch_jax.patches import install
+    from torch_jax.recorded import lazy
 
     registration.install()
     install.at_first_use()
     signals.install()
+    lazy.install()
     disk_cache.install()
     process_exit.install()
 

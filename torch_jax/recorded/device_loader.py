@@ -1,0 +1,198 @@
+"""``torch_jax.DeviceLoader``: batches are on the device when a training loop asks for them."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from torch_jax._private import pytorch
+from torch_jax.core.active import ACTIVE
+from torch_jax.recorded import lazy
+
+_PATIENCE = 5.0  # seconds that a loop which is left waits for the batch that is being loaded
+
+
+class DeviceLoader:
+    """Iterates over a ``DataLoader``, or anything, with the tensors of each batch on the device.
+
+    Batches are loaded and moved ahead of time, on a thread of their own. In lazy mode, a step ends
+    where the next batch is asked for: :func:`torch_jax.sync` is called there.
+
+    Tensors are moved wherever they stand in a batch: in lists, tuples, named tuples, dicts and
+    dataclasses. All else stays what it is. The first batch is loaded by the thread that iterates,
+    so that a sampler draws its seed there.
+
+    Args:
+      loader: what gives the batches; whoever iterates again does so over it again.
+      ahead: how many batches wait on the device at most.
+
+    >>> for x, name in DeviceLoader([(torch.ones(2), "a"), (torch.zeros(2), "b")]):
+    ...     print(name, x.device.type, x.sum().item())
+    a jax 2.0
+    b jax 0.0
+    """
+
+    def __init__(self, loader: Iterable[Any], ahead: int = 2):
+        if ahead < 1:
+            raise ValueError(f"ahead must be at least 1, not {ahead}")
+        self.loader, self.ahead = loader, ahead
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        try:
+            first = moved(next(batches))
+        except StopIteration:
+            return
+        ahead = _Ahead(batches, self.ahead)
+        del batches  # workers of a DataLoader end when nobody holds its iterator
+        try:
+            yield first
+            del first
+            while True:
+                _end_step()
+                try:
+                    batch = ahead.take()
+                except StopIteration:
+                    return
+                yield batch
+                del batch
+        finally:
+            ahead.close()
+
+
+def _end_step() -> None:
+    if ACTIVE.recorder is not None:
+        lazy.sync()
+
+
+class _Ahead:
+    """Batches that a thread loads, and moves to the device, before they are asked for."""
+
+    def __init__(self, batches: Iterator[Any], most: int):
+        self._ready: deque[Any] = deque()
+        self._most = most
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._is_closed = False
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._load, batches), name="DeviceLoader", daemon=True
+        )
+        self._thread.start()
+
+    def _load(self, batches: Iterator[Any]) -> None:
+        lazy.stay_eager()
+        error: BaseException = StopIteration()
+        try:
+            while self._has_room():
+                self._add(moved(next(batches)))
+        except BaseException as raised:  # whatever it is, the loop raises it
+            error = raised
+        del batches
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        """Wait for room; False where nobody asks for more."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._ready) < self._most or self._is_closed)
+            return not self._is_closed
+
+    def _add(self, batch: Any) -> None:
+        with self._changed:
+            self._ready.append(batch)
+            self._changed.notify_all()
+
+    def take(self) -> Any:
+        """The next batch; raises what the loader has raised, ``StopIteration`` at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._error is not None)
+            if not self._ready:
+                assert self._error is not None
+                raise self._error
+            batch = self._ready.popleft()
+            self._changed.notify_all()
+            return batch
+
+    def close(self) -> None:
+        """Load nothing more."""
+        with self._changed:
+            self._is_closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+        self._thread.join(_PATIENCE)
+
+
+def moved(batch: Any) -> Any:
+    """A batch with its tensors on the device, wherever they stand in it.
+
+    >>> moved({"x": [torch.ones(2)], "n": 3})["x"][0].device.type
+    'jax'
+    """
+    return _moved(batch, {})
+
+
+def _moved(value: Any, known: dict[int, Any]) -> Any:
+    """A value with its tensors moved; ``known``: those that were, by the ids of what they were."""
+    if isinstance(value, torch.Tensor | PackedSequence):
+        if id(value) not in known:
+            tensor: Any = value
+            known[id(value)] = tensor.to(pytorch.DEVICE_TYPE)
+        return known[id(value)]
+    if isinstance(value, str | bytes | type):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_moved(one, known) for one in value))
+    if isinstance(value, list | tuple | deque):
+        return _rebuilt(value, [_moved(one, known) for one in value])
+    if isinstance(value, Mapping):
+        return _with_items(value, {key: _moved(one, known) for key, one in value.items()})
+    if dataclasses.is_dataclass(value):
+        return _with_fields(value, known)
+    return value
+
+
+def _rebuilt(value: Any, items: list[Any]) -> Any:
+    """A sequence of the same type with these items; the very same where none has changed."""
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    if type(value) is tuple:
+        return tuple(items)
+    if isinstance(value, tuple):
+        return type(value)(items)
+    other = copy.copy(value)
+    for at, item in enumerate(items):
+        other[at] = item
+    return other
+
+
+def _with_items(value: Any, items: dict[Any, Any]) -> Any:
+    """A mapping of the same type with these items."""
+    if type(value) is dict:
+        return items
+    other = copy.copy(value)  # type and attributes stay: a default factory, a tokenizer's encodings
+    for key, item in items.items():
+        if item is not value[key]:
+            other[key] = item
+    return other
+
+
+def _with_fields(value: Any, known: dict[int, Any]) -> Any:
+    """A copy of a dataclass; one that is frozen, or computes its fields, is filled all the same."""
+    other = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(other, field.name, _moved(getattr(value, field.name), known))
+    return other

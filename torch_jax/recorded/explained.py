@@ -1,0 +1,181 @@
+"""Why a recorded graph was compiled: up to where it is as another one, and what differs there.
+
+Recordings leave the tree of paths at one state. What they did there is held against what the most
+similar of the earlier recordings did from that state on. Only compilations ask for this.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_jax.memory import dtypes
+from torch_jax.recorded.path import State
+
+_numbers = itertools.count(1)
+_MOST = 256  # states that are looked at, to find what is similar
+
+
+def explain(state: State, new: State | None, program: Any) -> str:
+    """Why a program is compiled for the graph that ends at ``state``.
+
+    Args:
+      state: the end of the recording.
+      new: the first state of it that no recording had come to before.
+      program: the program; it is not yet among the state's.
+    """
+    was_known = state.number > 0
+    state.number = state.number or next(_numbers)
+    operators = f"{state.operators} operator{'s' * (state.operators != 1)}"
+    return f"graph {state.number} ({operators}): {_reason(state, new, was_known, program)}"
+
+
+def _reason(state: State, new: State | None, was_known: bool, program: Any) -> str:
+    if was_known:
+        return _again(state, program)
+    if new is None:
+        further = _graph_after(state)
+        return "the beginning of " + (f"graph {further}" if further else "an earlier recording")
+    fork = new.before
+    assert fork is not None
+    mine = _operator_on_way(state, new)
+    siblings = [one for one in list(fork.after.values())[-_MOST:] if one is not new]
+    compared = [(_likeness(mine, _first_operator(one)), one) for one in siblings]
+    if not compared:
+        if fork.before is None:
+            return "the first one"
+        as_far = f"graph {fork.number}" if fork.number else "an earlier recording"
+        return f"as {as_far}, and on from {_call(mine)}"
+    other = max(compared, key=lambda pair: pair[0])[1]
+    number = _graph_after(other)
+    as_far = f"graph {number}" if number else "an earlier recording"
+    return f"as {as_far} up to {_call(mine)}, {_difference(fork, new, mine, other)}"
+
+
+def _again(state: State, program: Any) -> str:
+    """Why a graph that has a program is compiled again."""
+    known = set(itertools.chain.from_iterable(one.outputs for one in state.programs))
+    added = sorted(set(program.outputs) - known)
+    if added:
+        made = next((one for one in state.way() if one.nodes - len(one.outs) <= added[0]), None)
+        more = f" and {len(added) - 1} more" if len(added) > 1 else ""
+        return f"the result of {_call(made)}{more} can be reached now, and could not before"
+    if state.programs:
+        return "some of its arguments are used elsewhere, and must not be written over"
+    return "its program was dropped (setting lazy_programs)"
+
+
+def _operator_on_way(state: State, new: State) -> State:
+    """The first operator of a recording from its first new state on."""
+    found = state
+    for one in state.way():
+        if one.step is not None:
+            found = one
+        if one is new:
+            break
+    return found
+
+
+def _first_operator(state: State) -> State | None:
+    """The operator that a state is, or that comes first after the arrays that are given there."""
+    for one in _below(state):
+        if one.step is not None:
+            return one
+    return None
+
+
+def _below(state: State) -> Iterator[State]:
+    """States of the tree from one on, the latest branches first; a bounded number of them."""
+    left = [state]
+    for _ in range(_MOST * _MOST):
+        if not left:
+            return
+        one = left.pop()
+        yield one
+        left += list(one.after.values())
+
+
+def _graph_after(state: State) -> int:
+    """The number of a graph that goes through a state; 0 where none was compiled."""
+    return next((one.number for one in _below(state) if one.number), 0)
+
+
+def _likeness(mine: State, other: State | None) -> tuple[bool, bool]:
+    if other is None:
+        return False, False
+    return mine.step.name == other.step.name, mine.step.line == other.step.line
+
+
+def _call(state: State | None) -> str:
+    """An operator and where it was called."""
+    if state is None:
+        return "an operator"
+    return f"{_name(state)} at {_line(state)}"
+
+
+def _name(state: State) -> str:
+    return state.step.name.replace("::", ".")
+
+
+def _line(state: State) -> str:
+    """``train.py:41`` for the file with its folders, and the function."""
+    file, _, rest = state.step.line.partition(", in ")[0].rpartition(":")
+    return f"{Path(file).name}:{rest}" if file else state.step.line
+
+
+def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
+    """What a recording did differently, as a part of a sentence about its operator."""
+    other = _first_operator(sibling)
+    if other is None:
+        return "which no recording had come to"
+    if mine.step.name != other.step.name:
+        return f"where {_call(other)} was called"
+    if mine.step.entry is not other.step.entry:
+        return _of_keys(mine.step.entry.key, other.step.entry.key)
+    if new.step is None and sibling.step is None:
+        return f"whose argument is stored as {_form(fork, new)}, was {_form(fork, sibling)}"
+    if mine.step.sources != other.step.sources:
+        return "which takes other results than before, or another constant"
+    return f"after that at {_line(other)}"
+
+
+def _form(fork: State, given: State) -> str:
+    """The form of an array that a recording was given, for which a state hangs on another."""
+    for form, state in list(fork.after.items()):
+        if state is given:
+            return _array(form[1], form[0])  # type: ignore[index]
+    return "another array"
+
+
+def _of_keys(mine: tuple, other: tuple) -> str:
+    """What differs between two calls of an operator, by the keys of their entries."""
+    for at, (one, two) in enumerate(zip(mine, other, strict=False)):
+        if type(one) is type(two) and one == two:
+            continue
+        if isinstance(one, torch.Size) and isinstance(two, torch.Size):
+            return f"whose argument is {_argument(mine, at)}, was {_argument(other, at)}"
+        if isinstance(one, torch.dtype) and isinstance(two, torch.dtype):
+            if at == 0:
+                return f"with {one} as the default dtype, was {two}"
+            return f"whose argument is {_argument(mine, at - 1)}, was {_argument(other, at - 1)}"
+        if at and isinstance(mine[at - 1], torch.dtype):
+            return "whose argument lies otherwise in its storage"
+        return f"whose argument is {_plain(one)}, was {_plain(two)}"
+    return "which is given other arguments"
+
+
+def _argument(key: tuple, at: int) -> str:
+    """The form of a tensor, whose shape stands in a key, its dtype behind it."""
+    return _array(dtypes.to_jax(key[at + 1]), key[at])
+
+
+def _array(dtype: Any, shape: Any) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def _plain(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else repr(value)
