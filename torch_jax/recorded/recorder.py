@@ -210,13 +210,16 @@ class Recorder:
         """Run what is written down."""
         self.recording.run(is_early=False)
 
-    def _come_around(self, serial: int) -> None:
-        """Run what is written down if an entry that recordings begin with comes again."""
+    def _cut_before(self, serial: int) -> None:
+        """Run what is written down if it is long, or an entry that recordings begin with comes."""
         operators = self.recording.log[-1][0].operators
-        if operators >= self.least and serial in self._beginnings:
+        if operators >= self.most:
+            self._cut(self)
+            operators = 0
+        elif self.least and operators >= self.least and serial in self._beginnings:
             self.flush()
             operators = 0
-        if not operators:
+        if self.least and not operators:
             self._beginnings.add(serial)
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
@@ -232,8 +235,8 @@ class Recorder:
         if maker:
             with x64():
                 return maker.maker(*operands([memories[at] for at in maker.made_of]))
-        if self.least:
-            self._come_around(entry.serial)
+        if self.most:
+            self._cut_before(entry.serial)
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
@@ -275,8 +278,6 @@ class Recorder:
             if self.recording is not recording:  # it was run, by the check or by another thread
                 return self.record(op, entry, memories)
             recording.log.append((child, nodes, numbers, ()))
-        if child.operators == self.most:
-            self._cut(self)
         return nodes
 
 
