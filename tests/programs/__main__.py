@@ -1,4 +1,4 @@
-"""Judge the programs, all or those whose names hold a word: ``python -m tests.programs [WORD ...]``.
+"""Judge programs, those whose names hold a word or all: ``python -m tests.programs [WORD ...]``.
 
 Prints a line for each that is not equal, counts by file, and the lists for ``known.py``.
 """

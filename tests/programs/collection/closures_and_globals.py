@@ -91,7 +91,7 @@ def globals_are_set_by_name(compile):
 def a_global_appears(compile):
     def step(x):
         try:
-            return x * APPEARS  # noqa: F821
+            return x * APPEARS
         except NameError:
             return x - 1
 

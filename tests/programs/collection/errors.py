@@ -1,4 +1,4 @@
-"""Exceptions: raised, caught, chained, after writes; state and tensors are as plain code leaves them."""
+"""Exceptions: raised, caught, chained, after writes; what they leave of state and tensors."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def stop_iteration_and_friends(compile):
     for kind in (None, *kinds, None):
         try:
             yield f(t(1), kind)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             if isinstance(error, GeneratorExit) and not error.args:
                 raise
             yield type(error).__name__

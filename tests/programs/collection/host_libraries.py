@@ -1,4 +1,4 @@
-"""The world outside: files, folders, environments, clocks, NumPy's settings, decimal contexts, locale."""
+"""The world outside: files, folders, environments, clocks, settings of libraries."""
 
 from __future__ import annotations
 

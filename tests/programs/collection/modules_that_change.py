@@ -1,4 +1,4 @@
-"""Modules: parts added, taken away, replaced, tied, frozen, loaded, moved, cast, subclassed."""
+"""Modules: parts added, taken away, replaced, tied, loaded, moved, cast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions compiled within functions, several of one kind, methods, recursion, their life and death."""
+"""Functions compiled within functions, several of one kind, methods; their life and death."""
 
 from __future__ import annotations
 
@@ -195,20 +195,23 @@ def objects_with_methods_die(compile):
         y = c.go(t(k))
         refs.append(weakref.ref(c))
         del c
-        gc.collect()
-        yield y, [r() is None for r in refs]
+        yield y, len(refs)
+    gc.collect()
+    yield [r() is None for r in refs]
 
 
 @program
 def arguments_die(compile):
     f = compile(lambda x: x * 2)
+    refs = []
     for k in range(6):
         x = t(k)
-        ref = weakref.ref(x)
+        refs.append(weakref.ref(x))
         y = f(x)
         del x
-        gc.collect()
-        yield y, ref() is None
+        yield y, len(refs)
+    gc.collect()
+    yield [r() is None for r in refs]
 
 
 @program
@@ -219,8 +222,9 @@ def results_die(compile):
         y, z = f(t(k))
         refs.append(weakref.ref(y))
         del y, z
-        gc.collect()
-        yield [r() is None for r in refs]
+        yield len(refs)
+    gc.collect()
+    yield [r() is None for r in refs]
 
 
 @program
@@ -231,11 +235,13 @@ def attributes_that_were_replaced_die(compile):
         s.w = s.w + x
 
     f = compile(step)
+    refs = []
     for k in range(6):
-        ref = weakref.ref(s.w)
+        refs.append(weakref.ref(s.w))
         f(t(k))
-        gc.collect()
-        yield ref() is None, s
+        yield len(refs), s
+    gc.collect()
+    yield [r() is None for r in refs]
 
 
 @program
