@@ -8,28 +8,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.programs.training import adam, sgd, step_of, x_of
+from tests.programs.training import adam, sgd, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
-
-
-def _trained(compile, make, change=lambda k, s: None, calls=7, model=None):
-    """Steps of an optimizer, with a change after each."""
-    s = Bag(model=model or linear())
-    s.opt = make(s.model.parameters())
-    f = compile(step_of(s.model, s))
-    for k in range(calls):
-        yield f(x_of(k)), list(s.model.parameters()), s.opt
-        change(k, s)
 
 
 @program
 def sgd_as_ever(compile):
-    yield from _trained(compile, sgd)
+    yield from trained(compile, sgd)
 
 
 @program
 def adam_as_ever(compile):
-    yield from _trained(compile, adam)
+    yield from trained(compile, adam)
 
 
 @program
@@ -37,7 +27,7 @@ def the_learning_rate_is_set(compile):
     def change(k, s):
         s.opt.param_groups[0]["lr"] = 0.01 * (k + 1)
 
-    yield from _trained(compile, sgd, change)
+    yield from trained(compile, sgd, change)
 
 
 @program
@@ -47,7 +37,7 @@ def the_learning_rate_is_a_numpy_number(compile):
     def change(k, s):
         s.opt.param_groups[0]["lr"] = rates[k]
 
-    yield from _trained(compile, sgd, change)
+    yield from trained(compile, sgd, change)
 
 
 @program
@@ -55,7 +45,7 @@ def the_learning_rate_is_a_tensor(compile):
     def change(k, s):
         s.opt.param_groups[0]["lr"] = torch.tensor(0.01 * (k + 1))
 
-    yield from _trained(compile, lambda p: torch.optim.SGD(p, lr=torch.tensor(0.01)), change)
+    yield from trained(compile, lambda p: torch.optim.SGD(p, lr=torch.tensor(0.01)), change)
 
 
 @program
@@ -65,7 +55,7 @@ def numbers_of_groups_become_others(compile):
         group["momentum"] = (0.9, 0.0, 0.5)[k % 3]
         group["weight_decay"] = 0.1 * (k % 2)
 
-    yield from _trained(compile, sgd, change, calls=9)
+    yield from trained(compile, sgd, change, calls=9)
 
 
 @program
@@ -74,7 +64,7 @@ def flags_of_groups_change(compile):
         group = s.opt.param_groups[0]
         group["nesterov"], group["maximize"] = k % 3 == 1, k % 2 == 1
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -82,7 +72,7 @@ def betas_change(compile):
     def change(k, s):
         s.opt.param_groups[0]["betas"] = (0.9 - 0.1 * k, 0.99)
 
-    yield from _trained(compile, adam, change)
+    yield from trained(compile, adam, change)
 
 
 @program
@@ -93,7 +83,7 @@ def amsgrad_is_switched_on(compile):
             for p in s.model.parameters():
                 s.opt.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)
 
-    yield from _trained(compile, adam, change)
+    yield from trained(compile, adam, change)
 
 
 @program
@@ -102,7 +92,7 @@ def the_state_is_cleared(compile):
         if k % 3 == 2:
             s.opt.state.clear()
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -111,7 +101,7 @@ def the_state_of_adam_is_cleared(compile):
         if k == 3:
             s.opt.state.clear()
 
-    yield from _trained(compile, adam, change)
+    yield from trained(compile, adam, change)
 
 
 @program
@@ -120,7 +110,7 @@ def the_state_of_one_parameter_is_deleted(compile):
         if k % 3 == 2:
             del s.opt.state[s.model.weight]
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -131,7 +121,7 @@ def the_momentum_is_zeroed(compile):
         if k == 5:
             s.opt.state[s.model.weight]["momentum_buffer"] = torch.zeros_like(s.model.weight)
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -140,7 +130,7 @@ def the_momentum_is_set_to_none(compile):
         if k == 3:
             s.opt.state[s.model.weight]["momentum_buffer"] = None
 
-    yield from _trained(compile, sgd, change)
+    yield from trained(compile, sgd, change)
 
 
 @program
@@ -153,7 +143,7 @@ def the_steps_of_adam_are_set_back(compile):
             for state in s.opt.state.values():
                 state["step"] += 10
 
-    yield from _trained(compile, adam, change, calls=8)
+    yield from trained(compile, adam, change, calls=8)
 
 
 @program
@@ -166,7 +156,7 @@ def the_state_is_loaded(compile):
         if k in (3, 5):
             s.opt.load_state_dict(kept["state"])
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -181,7 +171,7 @@ def model_and_optimizer_go_back_to_a_checkpoint(compile):
             s.model.load_state_dict(kept["model"])
             s.opt.load_state_dict(kept["opt"])
 
-    yield from _trained(compile, adam, change, calls=8)
+    yield from trained(compile, adam, change, calls=8)
 
 
 @program
@@ -190,7 +180,7 @@ def another_optimizer_takes_over(compile):
         if k == 3:
             s.opt = adam(s.model.parameters())
 
-    yield from _trained(compile, sgd, change)
+    yield from trained(compile, sgd, change)
 
 
 @program
@@ -199,7 +189,7 @@ def a_new_optimizer_of_the_same_kind(compile):
         if k % 3 == 2:
             s.opt = sgd(s.model.parameters())
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -214,7 +204,7 @@ def a_group_is_added(compile):
         if k == 3:
             s.opt.add_param_group({"params": [extra], "lr": 0.5})
 
-    for out in _trained(compile, sgd, change, model=Shifted(3, 3).to("jax")):
+    for out in trained(compile, sgd, change, model=Shifted(3, 3).to("jax")):
         yield out, extra
 
 
@@ -230,7 +220,7 @@ def a_group_is_taken_away(compile):
         if k == 5:
             s.opt.param_groups[0]["params"].append(s.model.bias)
 
-    yield from _trained(compile, make, change, calls=8)
+    yield from trained(compile, make, change, calls=8)
 
 
 @program
@@ -242,7 +232,7 @@ def groups_change_their_order(compile):
     def change(k, s):
         s.opt.param_groups.reverse()
 
-    yield from _trained(compile, make, change)
+    yield from trained(compile, make, change)
 
 
 @program
@@ -250,7 +240,7 @@ def a_parameter_is_frozen(compile):
     def change(k, s):
         s.model.weight.requires_grad_(k % 3 != 1)
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program
@@ -261,7 +251,7 @@ def a_parameter_is_replaced(compile):
         if k == 5:
             s.opt = sgd(s.model.parameters())
 
-    yield from _trained(compile, sgd, change, calls=8)
+    yield from trained(compile, sgd, change, calls=8)
 
 
 @program

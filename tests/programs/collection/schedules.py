@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
-from tests.programs.training import adam, sgd, step_of, x_of
+from tests.programs.training import adam, sgd, step_of, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
 
 
@@ -263,13 +263,13 @@ def an_optimizer_of_the_users_own(compile):
                         state["n"] = state.get("n", 0) + 1
                         p.add_(p.grad, alpha=-group["lr"] / state["n"])
 
-    yield from _trained(compile, Plain, lambda k, s: s.opt.state.clear() if k == 4 else None)
+    yield from trained(compile, Plain, lambda k, s: s.opt.state.clear() if k == 4 else None)
 
 
 @program
 def other_optimizers(compile):
     for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam):
-        yield from _trained(compile, lambda p, kind=kind: kind(p, lr=0.01), calls=4)
+        yield from trained(compile, lambda p, kind=kind: kind(p, lr=0.01), calls=4)
 
 
 @program
