@@ -319,12 +319,15 @@ def _without_one(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
                     yield (*before, Node(node.line, block), *after)
 
 
-def check(seed: int, executor: str) -> str | None:
-    """The smallest wrong program of a seed with its first difference; None where all is equal."""
+def is_wrong(seed: int, executor: str) -> bool:
+    """Whether an executor gets the program of a seed wrong; one that it refuses is not wrong."""
+    return outcome(draw(seed), EXECUTORS[executor]).verdict in (Verdict.WRONG, Verdict.VERSION)
+
+
+def smallest(seed: int, executor: str) -> str:
+    """The program of a seed as small as it is wrong, and its first difference."""
     run = EXECUTORS[executor]
-    drawn = draw(seed)
-    if outcome(drawn, run).verdict in (Verdict.EQUAL, Verdict.REFUSED):
-        return None
-    small = smaller(drawn, lambda d: outcome(d, run).verdict is Verdict.WRONG)
+    verdict = outcome(draw(seed), run).verdict
+    small = smaller(draw(seed), lambda drawn: outcome(drawn, run).verdict is verdict)
     words = outcome(small, run).words
     return f"seed {seed}, executor {executor}: {words}\n{small.text()}"
