@@ -70,7 +70,8 @@ class _Observer:
 
     def facts(self, value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, torch.Tensor):
-            return self.tensor(value)
+            with torch._C.DisableTorchFunctionSubclass():  # subclasses would hear of it
+                return self.tensor(value)
         if isinstance(value, np.ndarray):
             return [("dtype", str(value.dtype)), ("shape", value.shape), ("is", value.tolist())]
         found = _attributes(value)
@@ -96,7 +97,7 @@ class _Observer:
             ("_version", None if value.is_inference() else value._version),
             ("view", value._is_view()),
             ("storage", self.storages.setdefault(storage, len(self.storages))),
-            ("values", Values(value.detach().cpu().clone())),
+            ("values", Values(value.detach().as_subclass(torch.Tensor).cpu().clone())),
             ("grad", value.grad if value.is_leaf else None),
             *((f".{name}", fact) for name, fact in vars(value).items()),
         ]  # fmt: skip

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tests.programs.executors import EXECUTORS, Executor, plain
+from tests.programs.executors import EXECUTORS, STALE, Executor, plain
 from tests.programs.generator import (
     CALLS,
     Node,
@@ -65,20 +65,9 @@ def test_drawn_programs_run_to_their_end():
         assert len(shown(program_of(draw(seed).text()), Executor(plain))) == CALLS
 
 
-def _first_result(function):
-    found = []
-
-    def call(*args):
-        if not found:
-            found.append(function(*args))
-        return found[0]
-
-    return call
-
-
 def test_a_stale_executor_is_found_and_the_program_made_small():
     def stale_is_wrong(drawn):
-        return outcome(drawn, Executor(_first_result)).verdict is Verdict.WRONG
+        return outcome(drawn, STALE).verdict is Verdict.WRONG
 
     drawn = draw(3)
     assert stale_is_wrong(drawn)

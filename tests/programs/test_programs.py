@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 
 import pytest
 
-from tests.programs import known
-from tests.programs.executors import EXECUTORS, Executor, plain
+import torch_jax
+from tests.programs import executors, known
+from tests.programs.executors import EXECUTORS, STALE, Executor, plain
 from tests.programs.harness import Verdict, judge, run, shown
 from tests.programs.writing import PROGRAMS, Bag, t
 
-EVERY = 12  # of so many programs one is quick
+EVERY = 16  # of so many programs one is quick
 NAMES = [
     pytest.param(name, marks=() if i % EVERY == 0 else pytest.mark.slow)
     for i, name in enumerate(sorted(PROGRAMS))
@@ -41,19 +42,6 @@ def test_plain_calls_show_the_same_each_time(name):
 # --- what the harness must notice -----------------------------------------------------------------
 
 
-def _first_result(function):
-    """The fault of all faults: the function runs once, and its first result is given ever after."""
-    found = []
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        if not found:
-            found.append(function(*args, **kwargs))
-        return found[0]
-
-    return call
-
-
 def _counts(compile):
     s = Bag(w=t(1), n=0)
 
@@ -78,9 +66,7 @@ def _judged(change) -> Verdict:
 
 
 def test_a_stale_result_is_wrong():
-    assert judge(_counts, shown(_counts, Executor(plain)), Executor(_first_result)).verdict is (
-        Verdict.WRONG
-    )
+    assert judge(_counts, shown(_counts, Executor(plain)), STALE).verdict is (Verdict.WRONG)
 
 
 def test_what_is_equal_is_equal():
@@ -150,12 +136,21 @@ def test_a_program_that_raises_or_hangs_is_wrong(monkeypatch):
         assert judge(_counts, expected, Executor(fault)).verdict is Verdict.WRONG
 
 
+def test_an_executor_that_is_not_built_yet_is_run_as_soon_as_it_is(monkeypatch):
+    monkeypatch.setattr(torch_jax, "lazy", contextlib.nullcontext, raising=False)
+    lazy = executors.ALL["lazy"]
+    assert lazy.exists()
+    for name in ("nested_jits.methods_of_many_objects", "modules_that_change.a_module_is_compiled"):
+        program = PROGRAMS[name]
+        assert judge(program, shown(program, Executor(plain)), lazy).verdict is Verdict.EQUAL
+
+
 @pytest.mark.slow
 def test_every_program_notices_a_stale_result():
     """A program that even a frozen result passes would show nothing."""
     blind = []
     for name, program in PROGRAMS.items():
         expected = shown(program, Executor(plain))
-        if judge(program, expected, Executor(_first_result)).verdict is Verdict.EQUAL:
+        if judge(program, expected, STALE).verdict is Verdict.EQUAL:
             blind.append(name)
     assert blind == []

@@ -414,8 +414,8 @@ def the_caller_is_read(compile):
         return x * len(inspect.stack()[0].function)
 
     f = compile(step)
-    for _ in range(6):
-        yield f(t(1))
+    for k in range(6):
+        yield f(t(k))
 
 
 @program

@@ -25,10 +25,10 @@ def a_list_is_replaced_element_by_element(compile):
 @program
 def a_list_is_returned(compile):
     items = [t(1)]
-    f = compile(lambda: items)
+    f = compile(lambda x: (items, x * 2))
     for k in range(CALLS):
-        out = f()
-        yield out, out is items
+        out, y = f(t(k))
+        yield out, out is items, y
         items[0] = t(k)
         if k == 3:
             items.append(t(9))

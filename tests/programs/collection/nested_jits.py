@@ -100,7 +100,8 @@ def a_factory_of_compiled_functions(compile):
         return compile(lambda x: x * k)
 
     for k in range(8):
-        yield scaled(float(k))(t(1))
+        f = scaled(float(k))
+        yield f(t(1)), f(t(k))
 
 
 @program
@@ -251,8 +252,8 @@ def captured_objects_die(compile):
 
     thing = Thing(k=2.0)
     f = compile(lambda x, o: x * o.k)
-    for _ in range(5):
-        yield f(t(1), thing)
+    for k in range(5):
+        yield f(t(k), thing)
     ref = weakref.ref(thing)
     del thing
     gc.collect()
