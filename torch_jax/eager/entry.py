@@ -36,7 +36,7 @@ from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.on_host import on_host
-from torch_jax.ops.registry import InOrder, Lowering
+from torch_jax.ops.registry import InOrder, Leading, Lowering
 
 
 class Value(NamedTuple):
@@ -360,6 +360,10 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
     if result is None:
         return None
+    if isinstance(result, Leading):
+        arrays.append(result.value)
+        stride = result.stride or geometry.row_major(result.size)
+        return Output(result.size, stride, dtypes.to_torch(result.value.dtype))
     if isinstance(result, InOrder):
         result, spec = result.value, _in_order(result, spec)
     if isinstance(spec, Output) and not isinstance(result, _ARRAYS):
