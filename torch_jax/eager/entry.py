@@ -362,8 +362,8 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         return None
     if isinstance(result, Leading):
         arrays.append(result.value)
-        stride = result.stride or geometry.row_major(result.size)
-        return Output(result.size, stride, dtypes.to_torch(result.value.dtype))
+        steps = result.stride or geometry.row_major(result.size)
+        return Output(result.size, steps, dtypes.to_torch(result.value.dtype))
     if isinstance(result, InOrder):
         result, spec = result.value, _in_order(result, spec)
     if isinstance(spec, Output) and not isinstance(result, _ARRAYS):

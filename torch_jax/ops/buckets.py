@@ -99,7 +99,7 @@ class Masked(NamedTuple):
     axis: int
 
     @property
-    def count(self) -> int:
+    def places(self) -> int:
         """In how many places each mask holds."""
         return self.shape[self.axis]
 
@@ -159,7 +159,7 @@ def at(x: jax.Array, indices: list[Any], masks: tuple[bool, ...], length: int) -
 def take(x: jax.Array, given: Masked) -> Leading:
     """``x[indices]``."""
     indices, masks, length, shape, axis = given
-    return Leading(_take(x, indices, masks, length, axis, max(given.count, 1)), shape)
+    return Leading(_take(x, indices, masks, length, axis, max(given.places, 1)), shape)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
