@@ -58,7 +58,7 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
     x = _last(self, dim)
     if largest:
         if category(x.dtype) == 2:
-            x = jnp.where(jnp.isnan(x), jnp.nan, x)  # of either sign
+            x = lax.select(x != x, jnp.full_like(x, jnp.nan), x)  # of either sign
         values, order = lax.top_k(x, k)
     else:
         values, order = (y[..., :k] for y in sorted_with_positions(x))
