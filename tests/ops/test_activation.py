@@ -115,7 +115,7 @@ def test_masked_softmax():
     check(lambda x, m: torch._masked_softmax(x, m, -1, 1), x, mask[:2])
     full = mask.expand(2, 3, 4, 4).clone()
     full[1, :, 2] = True  # nothing to see: NaN
-    check_raises(lambda x, m: torch._masked_softmax(x, m, -1), x, full)
+    check_raises(lambda x, m: torch._masked_softmax(x, m, -1), x, mask)
     check(lambda x, m: torch._masked_softmax(x, m, -1, 2), x.requires_grad_(), full)
 
 

@@ -78,7 +78,7 @@ def masked_softmax(self, mask, dim=None, mask_type=None):
 
     Where all is hidden it is NaN.
     """
-    if mask_type is None:
+    if mask_type is None and mask.shape != self.shape:
         raise RuntimeError("Mask Type should be defined")
     if mask_type == 0 and mask.ndim == 2:
         mask = mask[None, None]
