@@ -122,12 +122,11 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
     if different:
         return None
     picked = [flag for i, m in zip(indices, masks, strict=True) for flag in _picks(i, m)]
+    picked += [False] * (x.ndim - len(picked))
     first, end = picked.index(True), len(picked) - picked[::-1].index(True)
     first = first if all(picked[first:end]) else 0
     block = np.broadcast_shapes((count,), *(i.shape for i in others))
-    rest = [n for n, flag in zip(x.shape, picked, strict=False) if not flag] + [
-        *x.shape[len(picked) :]
-    ]
+    rest = [n for n, flag in zip(x.shape, picked, strict=True) if not flag]
     length = length_for(count, min(mask.size for mask in mine))
     shape = (*rest[:first], *block, *rest[first:])
     return Masked(indices, masks, length, shape, first + len(block) - 1)
