@@ -15,7 +15,6 @@ from tests.support.compare import assert_same
 from tests.support.lazily import counted
 
 STEPS = 8
-WARM = 3  # steps after which nothing is compiled
 ROOT = Path(__file__).parents[2]
 
 

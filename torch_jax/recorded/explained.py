@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_jax.memory import dtypes
-from torch_jax.recorded.path import State
+from torch_jax.recorded.path import Constant, State
 
 _numbers = itertools.count(1)
 _MOST = 256  # states that are looked at, to find what is similar
@@ -138,9 +139,24 @@ def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
         return _of_keys(mine.step.entry.key, other.step.entry.key)
     if new.step is None and sibling.step is None:
         return f"whose argument is stored as {_form(fork, new)}, was {_form(fork, sibling)}"
-    if mine.step.sources != other.step.sources:
-        return "which takes other results than before, or another constant"
-    return f"after that at {_line(other)}"
+    return _of_sources(mine.step.sources, other.step.sources)
+
+
+def _of_sources(mine: tuple, other: tuple) -> str:
+    """What differs between the operands of one entry."""
+    for one, two in zip(mine, other, strict=True):
+        if type(one) is not type(two):
+            return "which takes operands from elsewhere"
+        if isinstance(one, Constant):
+            if not np.array_equal(one.value, two.value):
+                return f"whose integers are {_integers(one)}, were {_integers(two)}"
+        elif one != two:
+            return "which takes other results, or other arguments, than before"
+    return "whose integers are inputs from now on"
+
+
+def _integers(constant: Constant) -> str:
+    return str(np.asarray(constant.value).tolist())
 
 
 def _form(fork: State, given: State) -> str:

@@ -18,20 +18,26 @@ from torch_jax._private import pytorch
 from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
+from torch_jax.recorded import limits
 from torch_jax.recorded.recorder import Recorder
+
+# Where fused mode cuts a recording, in operators: see :class:`Recorder`.
+_MOST, _LEAST = 256, 32
 
 
 class _Own(threading.local):
     """What a thread records with.
 
     Attributes:
-      recorder: of this thread, in blocks and in lazy mode.
+      lazy: its recorder in blocks of :func:`lazy`, and in lazy mode.
+      fused: the same of :func:`fused`.
       outside: the recorder outside of blocks; None in eager mode.
-      one_thread: the block in which backward passes stay on this thread, in lazy mode.
+      one_thread: the block in which backward passes stay on this thread, while it records.
     """
 
     def __init__(self) -> None:
-        self.recorder = Recorder(config.get("lazy_operators"), _cut)
+        self.lazy = Recorder(config.get("lazy_operators"), full=_cut)
+        self.fused = Recorder(_MOST, _LEAST)
         self.outside: Recorder | None = None
         self.one_thread: Any = None
 
@@ -70,11 +76,37 @@ def lazy() -> Iterator[None]:
     >>> y.tolist()
     [4.0, 4.0, 4.0]
     """
-    waking.wake()  # which finds out what the mode is
+    with _recording("lazy"):
+        yield
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """Run this thread's operators in groups, with no :func:`sync`.
+
+    A group ends where a value is looked at, where a loop comes around, and after some hundred
+    operators. It is compiled as one program when it has come several times; until then its
+    operators run one by one, as in eager mode.
+
+    >>> with fused():
+    ...     total = torch.zeros((), device="jax")
+    ...     for i in range(100):
+    ...         total = (total + i).clamp(max=1000)
+    >>> total.item()
+    1000.0
+    """
+    with _recording("fused"):
+        yield
+
+
+@contextmanager
+def _recording(mode: str) -> Iterator[None]:
+    waking.wake()  # which finds out what the mode of this thread is
     if ACTIVE.recorder is not None or ACTIVE.tracer is not None:
         yield
         return
-    recorder = _own.recorder
+    recorder = _recorder_of(mode)
+    assert recorder is not None
     # Backward passes stay on this thread: one of autograd's would not record.
     with torch.autograd.set_multithreading_enabled(False):
         try:
@@ -95,7 +127,8 @@ def sync(wait: bool = False) -> None:
 
     >>> sync(wait=True)
     """
-    _own.recorder.flush()
+    _own.lazy.flush()
+    _own.fused.flush()
     if wait:
         streams.synchronize()
 
@@ -105,14 +138,15 @@ mark_step = sync
 
 def stay_eager() -> None:
     """Have operators of this thread run at once, whatever the mode; for threads of our own."""
-    _take(None)
+    _follow("eager")
 
 
 def install() -> None:
-    """Follow the settings of lazy mode; called once, at the first use of the device."""
+    """Follow the settings of recording; called once, at the first use of the device."""
     active.begin_threads_by(_begin)
     config.setters["mode"] = _follow
     config.setters["lazy_operators"] = _set_most
+    config.listeners.append(limits.forget)  # paths of other settings
 
 
 def _begin() -> Recorder | None:
@@ -126,21 +160,24 @@ def _begin() -> Recorder | None:
     return ACTIVE.recorder
 
 
+def _recorder_of(mode: str) -> Recorder | None:
+    """The recorder of this thread in a mode."""
+    return {"eager": None, "lazy": _own.lazy, "fused": _own.fused}[mode]
+
+
 def _follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
-    _take(_own.recorder if mode == "lazy" else None)
-
-
-def _take(recorder: Recorder | None) -> None:
+    recorder = _recorder_of(mode)
     before, _own.outside = _own.outside, recorder
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
         ACTIVE.recorder = recorder
+    if before is not None:
+        before.flush()
     if recorder is not None and before is None:
         _own.one_thread = torch.autograd.set_multithreading_enabled(False)
     elif recorder is None and before is not None:
-        before.flush()
         _own.one_thread.__exit__(None, None, None)
 
 
 def _set_most(most: int) -> None:
-    _own.recorder.most = most
+    _own.lazy.most = most

@@ -62,6 +62,7 @@ class State:
       operators: how many operators there are.
       outs: for each result of ``step``: its aval, shape and dtype.
       programs: what has been compiled for a graph that ends here.
+      runs: how often a recording has ended here.
       number: of the graph that ends here, by the order of compilation; 0 where there is none.
       collected: seconds of collecting garbage, which might have made results live, since the
         graph was last compiled.
@@ -70,7 +71,7 @@ class State:
 
     __slots__ = (
         "after", "before", "collected", "given", "nodes", "number", "operators", "outs",
-        "programs", "step",
+        "programs", "runs", "step",
     )  # fmt: skip
     count: ClassVar[int] = 0
 
@@ -81,7 +82,7 @@ class State:
         self.operators: int = (before.operators if before else 0) + (step is not None)
         self.after: dict[Hashable, State] = {}
         self.programs: list[Any] = []
-        self.number = 0
+        self.runs = self.number = 0
         self.collected = 0.0
         State.count += 1
 
@@ -95,6 +96,9 @@ class State:
         while state is not None:
             yield state
             state = state.before
+
+
+ROOT = State(None, None)
 
 
 class Step(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from torch_jax.compiler import options
+from torch_jax.compiler import options, tiers
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
 from torch_jax.recorded import limits
@@ -26,14 +26,18 @@ class Program:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
       seconds: how long it took to compile.
+      from_run: the run of the graph from which on it is used.
     """
+
+    from_run = 0
 
     def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
         self.outputs, self.donated = outputs, donated
         self.seconds = 0.0
         self._needed = frozenset(outputs)
+        self._compiled: Any = None
         self._may_donate = frozenset(donated)
-        self._call = jax.jit(
+        self._call: Any = jax.jit(
             _function(state.steps(), outputs),
             donate_argnums=tuple(at + 2 for at in donated),
             compiler_options=options.whole(),
@@ -52,6 +56,41 @@ class Program:
         self.seconds = time.perf_counter() - start
         return self.seconds
 
+    def compile_aside(
+        self,
+        from_run: int,
+        arrays: list[Any],
+        floats: int,
+        integers: int,
+        told: Callable[[float], None],
+    ) -> None:
+        """Compile on another thread, for arrays like these and so many numbers.
+
+        ``told`` is called there with the seconds that it took.
+        """
+        self.from_run = from_run
+        forms: list[Any] = [
+            jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
+        ]  # fmt: skip
+        forms += [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+            for a in arrays
+        ]
+
+        def compile_() -> None:
+            start = time.perf_counter()
+            self._call = self._call.lower(*forms).compile()
+            self.seconds = time.perf_counter() - start
+            told(self.seconds)
+
+        self._compiled = tiers.WORKER.submit(compile_, ())
+
+    def wait(self) -> None:
+        """Wait until it has been compiled aside, if it is."""
+        if self._compiled is not None:
+            self._compiled.wait()
+            self._compiled = None
+
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
         with x64():
@@ -67,7 +106,7 @@ Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
-    state: State, alive: Callable[[], Alive], form: Callable[[int], Any]
+    state: State, alive: Callable[[], Alive], form: Callable[[int], Any], may_collect: bool = True
 ) -> tuple[Program, bool]:
     """The program of a graph that gives what is reachable, and whether it is a new one.
 
@@ -80,10 +119,11 @@ def program_for(
       state: the graph.
       alive: which results somebody can reach, and which arrays nobody else can.
       form: shape and dtype of an array, by its number.
+      may_collect: whether there is time to collect garbage.
     """
     live, dead = alive()
     found = _serving(state, live, dead)
-    if found is None and _may_be_garbage(state):
+    if found is None and may_collect and _may_be_garbage(state):
         start = time.perf_counter()
         gc.collect()
         state.collected += time.perf_counter() - start

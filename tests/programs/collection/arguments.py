@@ -1,0 +1,543 @@
+"""Arguments: numbers, strings, containers, tensors of other forms, and what they carry along."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+import fractions
+
+import numpy as np
+import torch
+
+from tests.programs.writing import CALLS, Bag, attempt, m, program, t
+
+
+@program
+def numbers_of_all_types(compile):
+    f = compile(lambda x, k: x * k)
+    for k in (1, True, 1.0, 2, 0.5, False, -0.0, 0.0, 3, float("nan"), float("inf"), 2**40):
+        yield f(t(1), k)
+
+
+@program
+def a_number_decides(compile):
+    f = compile(lambda x, k: x + 1 if k > 2 else x - k)
+    for k in (1, 2, 3, 1, 4, 2.5, 2.0, 0):
+        yield f(t(1), k)
+
+
+@program
+def a_number_is_returned(compile):
+    f = compile(lambda x, k: (x + k, k, k * 2, type(k).__name__))
+    for k in (1, 1, True, 1.0, 2, 3.5, -0.0, 0.0):
+        yield f(t(1), k)
+
+
+@program
+def numpy_numbers(compile):
+    f = compile(lambda x, k: (x * k, type(k).__name__))
+    for k in (
+        np.float32(2),
+        np.float64(2),
+        np.float64(3),
+        np.int64(2),
+        np.int64(3),
+        np.bool_(True),
+    ):
+        yield f(t(1), k)
+
+
+@program
+def a_numpy_number_that_changes(compile):
+    rates = np.linspace(0.1, 1.0, 8)
+    f = compile(lambda x, k: x * float(k))
+    for k in range(8):
+        yield f(t(1), rates[k])
+
+
+@program
+def complex_numbers(compile):
+    f = compile(lambda x, k: x * k)
+    for k in (1j, 2j, 1 + 0j, 1.0, 1j, complex(0.0, -0.0)):
+        yield f(t(1), k)
+
+
+@program
+def whole_numbers_as_sizes(compile):
+    f = compile(lambda x, n: x[:n].sum() + n)
+    for n in (1, 2, 3, 1, 2, 0, True, -1):
+        yield f(t(1), n)
+
+
+@program
+def very_large_whole_numbers(compile):
+    f = compile(lambda x, n: x + n % 7)
+    for n in (10**30, 10**30 + 1, 2**64, 2**64, 3, 10**30):
+        yield f(t(1), n)
+
+
+@program
+def strings_choose(compile):
+    f = compile(lambda x, how: getattr(x, how)())
+    for how in ("sum", "mean", "sum", "max", "mean", "min"):
+        yield f(t(1), how)
+
+
+@program
+def none_or_a_tensor(compile):
+    f = compile(lambda x, mask=None: x if mask is None else x * mask)
+    for k in range(8):
+        yield f(t(k)) if k % 3 == 0 else f(t(k), t(k)) if k % 3 == 1 else f(t(k), mask=t(2))
+
+
+@program
+def a_tensor_or_a_number(compile):
+    f = compile(lambda x, k: (x * k, isinstance(k, torch.Tensor)))
+    for k in (2, t(2), 3.0, torch.tensor(4.0), t(1), 2, torch.tensor(5.0)):
+        yield f(t(1), k)
+
+
+@program
+def keyword_arguments_in_any_order(compile):
+    def step(**kw):
+        y = 0
+        for name, v in kw.items():
+            y = y * 2 + v
+        return y, list(kw)
+
+    f = compile(step)
+    for k in range(8):
+        yield f(a=t(k), b=t(1)) if k % 2 else f(b=t(1), a=t(k))
+
+
+@program
+def keyword_numbers_in_any_order(compile):
+    f = compile(lambda x, **kw: [x * v for v in kw.values()])
+    for k in range(8):
+        yield f(t(k), a=2.0, b=3.0) if k % 3 else f(t(k), b=3.0, a=2.0)
+
+
+@program
+def starred_arguments(compile):
+    f = compile(lambda *xs, **kw: (sum(xs), len(xs), len(kw)))
+    for k in range(8):
+        yield f(*[t(j) for j in range(1 + k % 3)], **{f"k{j}": j for j in range(k % 2)})
+
+
+@program
+def positional_or_by_name(compile):
+    f = compile(lambda x, k=2.0, *, bias=0: x * k + bias)
+    yield f(t(1))
+    yield f(t(1), 2.0)
+    yield f(t(1), k=2.0)
+    yield f(x=t(1), bias=1)
+    yield f(k=3.0, x=t(1))
+    yield f(t(1), 4.0, bias=True)
+    yield attempt(f, t(1), 1, 2)
+    yield attempt(f)
+
+
+@program
+def a_default_that_is_changed(compile):
+    def step(x, scale=[1.0]):  # noqa: B006
+        return x * scale[0]
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(1))
+        step.__defaults__[0][0] += 1
+        if k == 4:
+            step.__defaults__ = ([9.0],)
+
+
+@program
+def a_keyword_default_that_is_changed(compile):
+    def step(x, *, k=1.0):
+        return x * k
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(1))
+        if k == 3:
+            step.__kwdefaults__ = {"k": 5.0}
+
+
+@program
+def a_list_of_tensors_of_any_length(compile):
+    f = compile(lambda xs: sum(xs))
+    for k in range(8):
+        yield f([t(j) for j in range(1 + k % 4)])
+
+
+@program
+def a_list_or_a_tuple(compile):
+    f = compile(lambda xs: (type(xs).__name__, xs[0] + xs[1]))
+    for k in range(7):
+        xs = [t(k), t(1)]
+        yield f(xs if k % 2 else tuple(xs))
+
+
+@program
+def a_list_argument_is_returned(compile):
+    f = compile(lambda xs: xs)
+    for k in range(7):
+        xs = [t(k), t(1)]
+        out = f(xs)
+        yield out, out is xs, out[0] is xs[0]
+
+
+@program
+def an_argument_is_returned(compile):
+    f = compile(lambda x, y: (y, x, x))
+    for k in range(7):
+        x, y = t(k), t(1)
+        out = f(x, y)
+        yield out, out[0] is y, out[1] is x, out[2] is out[1]
+
+
+@program
+def an_argument_twice(compile):
+    def step(x, y):
+        x.add_(1)
+        return x * y, x is y
+
+    f = compile(step)
+    for k in range(8):
+        x = t(k)
+        yield f(x, x if k % 3 == 0 else t(1)), x
+
+
+@program
+def arguments_that_overlap(compile):
+    def step(x, y):
+        x.add_(1)
+        return x * y
+
+    f = compile(step)
+    for k in range(8):
+        base = torch.arange(4.0).to("jax")
+        y = base[1:] if k % 2 else base[:3]
+        yield f(base[:3], y), base, y
+
+
+@program
+def an_argument_on_a_captured_tensor(compile):
+    w = t(1)
+
+    def step(x):
+        w.mul_(2)
+        return x + w
+
+    f = compile(step)
+    for k in range(8):
+        yield f(w if k % 3 == 2 else w[:] if k % 3 == 1 else t(k)), w
+
+
+@program
+def forms_of_tensors(compile):
+    f = compile(lambda x: (x + x, x.sum(), x.shape, x.stride(), x.is_contiguous()))
+    for x in (t(1), t(1, 2), m(), m().t(), m()[:, ::2], t(1, dtype=torch.int64), m()[0], t(1)):
+        yield f(x)
+
+
+@program
+def the_offset_of_an_argument(compile):
+    f = compile(lambda x: (x * 2, x.storage_offset()))
+    base = torch.arange(9.0).to("jax")
+    for k in (0, 0, 3, 6, 3, 1, 0):
+        yield f(base[k : k + 3])
+
+
+@program
+def whether_an_argument_is_a_leaf(compile):
+    f = compile(lambda x: (x * 2, x.is_leaf, x.requires_grad, x.grad_fn is None))
+    w = t(1, grad=True)
+    for k in range(8):
+        yield f((t(k), w, w * 1, w.detach())[k % 4])
+
+
+@program
+def whether_gradients_are_wanted(compile):
+    def step(x):
+        y = (x * x).sum()
+        if y.requires_grad:
+            y.backward()
+        return y.detach()
+
+    f = compile(step)
+    for k in range(8):
+        x = t(k, grad=k % 2 == 1)
+        yield f(x), x.grad
+
+
+@program
+def shapes_that_are_returned(compile):
+    f = compile(lambda x: (x.shape, x.size(), x.shape[0], type(x.shape).__name__, x.numel()))
+    for x in (t(1), m(), t(1), m(), t(1, 2), m().t()):
+        yield f(x)
+
+
+@program
+def a_size_as_argument(compile):
+    f = compile(lambda x, size: (x.view(size), type(size).__name__))
+    for size in (torch.Size([2, 3]), (2, 3), [2, 3], torch.Size([3, 2]), (6,), torch.Size([2, 3])):
+        yield f(torch.arange(6.0).to("jax"), size)
+
+
+@program
+def the_class_of_a_tensor_argument(compile):
+    class Marked(torch.Tensor):
+        pass
+
+    f = compile(lambda x: (x + 1, type(x).__name__))
+    for k in range(7):
+        x = t(k)
+        yield f(x.as_subclass(Marked) if k % 2 else torch.nn.Parameter(x) if k % 3 == 2 else x)
+
+
+@program
+def dataclasses_that_compare_equal_and_differ(compile):
+    @dataclasses.dataclass
+    class Config:
+        n: int
+        scale: float = dataclasses.field(default=1.0, compare=False)
+
+    f = compile(lambda x, c: x * c.scale + c.n)
+    for k in range(7):
+        yield f(t(k), Config(1, scale=float(k)))
+
+
+@program
+def frozen_dataclasses_that_hash_alike(compile):
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        n: int
+        scale: float = dataclasses.field(default=1.0, compare=False, hash=False)
+
+    f = compile(lambda x, c: x * c.scale + c.n)
+    for k in range(7):
+        yield f(t(k), Config(k % 2, scale=float(k)))
+
+
+@program
+def dataclasses_replaced(compile):
+    @dataclasses.dataclass
+    class State:
+        w: torch.Tensor
+        k: float
+
+    f = compile(lambda s: dataclasses.replace(s, w=s.w * s.k, k=s.k + 1))
+    s = State(t(1), 2.0)
+    for _ in range(6):
+        s = f(s)
+        yield s
+
+
+@program
+def a_dataclass_is_changed_inside(compile):
+    @dataclasses.dataclass
+    class State:
+        w: torch.Tensor
+        n: int = 0
+
+    def step(s, x):
+        s.n += 1
+        s.w = s.w + x
+        return s.w * s.n
+
+    f, s = compile(step), State(t(1))
+    for k in range(8):
+        yield f(s, t(k)), s
+        if k == 4:
+            s = State(t(0), 10)
+
+
+@program
+def an_equality_of_its_own(compile):
+    class Always:
+        def __init__(self, k):
+            self.k = k
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 0
+
+    f = compile(lambda x, a: x * a.k)
+    for k in range(7):
+        yield f(t(1), Always(float(k)))
+
+
+@program
+def decimals_of_other_exponents(compile):
+    f = compile(lambda x, d: (x * float(d), str(d)))
+    for d in ("1.0", "1.00", "1", "2", "2.0", "1.000"):
+        yield f(t(1), decimal.Decimal(d))
+
+
+@program
+def fractions_and_numbers(compile):
+    f = compile(lambda x, d: (x * float(d), type(d).__name__))
+    for d in (fractions.Fraction(1), 1, 1.0, fractions.Fraction(1, 2), 0.5, fractions.Fraction(1)):
+        yield f(t(1), d)
+
+
+@program
+def enumerations(compile):
+    class How(enum.Enum):
+        ADD = 1
+        MUL = 2
+
+    class Level(enum.IntEnum):
+        LOW = 1
+        HIGH = 2
+
+    f = compile(lambda x, how: x + 2 if how is How.ADD or how is Level.LOW else x * 2)
+    for how in (How.ADD, How.MUL, Level.LOW, 1, Level.HIGH, How.ADD, 1):
+        yield f(t(3), how)
+
+
+@program
+def flags(compile):
+    class What(enum.Flag):
+        A = 1
+        B = 2
+
+    f = compile(lambda x, w: x + (10 if What.A in w else 0) + (100 if What.B in w else 0))
+    for w in (What.A, What.B, What.A | What.B, What(0), What.A, What.B):
+        yield f(t(3), w)
+
+
+@program
+def objects_as_arguments(compile):
+    f = compile(lambda x, o: x * o.k)
+    o = Bag(k=1.0)
+    for k in range(8):
+        yield f(t(1), o)
+        o.k += 1
+        if k % 3 == 2:
+            o = Bag(k=0.5)
+
+
+@program
+def an_object_argument_keeps_a_tensor(compile):
+    def step(o, x):
+        o.last, o.before = x * 2, o.last
+        return x + (0 if o.before is None else o.before)
+
+    f, o = compile(step), Bag(last=None)
+    for k in range(7):
+        yield f(o, t(k)), o
+        if k == 4:
+            o = Bag(last=t(50))
+
+
+@program
+def functions_as_arguments(compile):
+    f = compile(lambda x, g: g(x))
+    double = lambda x: x * 2
+    for g in (torch.sin, torch.cos, double, torch.sin, lambda x: x - 1, double, lambda x: x + 5):
+        yield f(t(1), g)
+
+
+@program
+def closures_of_one_code_as_arguments(compile):
+    def scaled(k):
+        return lambda x: x * k
+
+    f = compile(lambda x, g: g(x))
+    for k in range(7):
+        yield f(t(1), scaled(float(k)))
+
+
+@program
+def types_as_arguments(compile):
+    f = compile(lambda x, dtype, kind: (x.to(dtype), kind(3)))
+    for dtype in (
+        torch.float32,
+        torch.int64,
+        torch.float32,
+        torch.float16,
+        torch.int64,
+        torch.bool,
+    ):
+        yield f(t(1), dtype, float if dtype.is_floating_point else int)
+
+
+@program
+def ranges_and_slices(compile):
+    f = compile(lambda x, part, numbers: (x[part], sum(numbers)))
+    for k in range(7):
+        yield f(t(1), slice(k % 3, None), range(k % 4))
+
+
+@program
+def tuples_of_numbers_and_tensors(compile):
+    def step(pair):
+        (a, k), rest = pair
+        return a * k + rest["b"], pair
+
+    f = compile(step)
+    for k in range(7):
+        yield f(((t(k), float(k % 3)), {"b": t(1)}))
+
+
+@program
+def arrays_as_arguments(compile):
+    f = compile(lambda x, a: x * float(a[0]) + float(a.sum()))
+    a = np.ones(2)
+    for k in range(7):
+        yield f(t(1), a)
+        a[0] = k
+        if k == 4:
+            a = np.zeros(2)
+
+
+@program
+def an_array_argument_is_written(compile):
+    def step(x, a):
+        a += 1
+        return x * float(a[0])
+
+    f, a = compile(step), np.zeros(2)
+    for _ in range(7):
+        yield f(t(1), a), a
+
+
+@program
+def a_generator_as_argument(compile):
+    f = compile(lambda xs: sum(xs))
+    for k in range(6):
+        yield f(t(j) for j in range(1 + k % 3))
+
+
+@program
+def cpu_tensors_as_arguments(compile):
+    f = compile(lambda x, c: (x * c, c + 1))
+    for k in range(7):
+        yield f(t(1), torch.tensor(float(k)))[0]
+
+
+@program
+def an_empty_tensor_as_argument(compile):
+    f = compile(lambda x: (x.sum(), x * 2, x.numel()))
+    for k in (3, 0, 2, 0, 3, 1, 0):
+        yield f(torch.arange(float(k)).to("jax"))
+
+
+@program
+def seventeen_shapes_in_a_cycle(compile):
+    f = compile(lambda x: x * 2)
+    for k in list(range(1, 18)) + [1, 2, 17]:
+        yield f(torch.arange(float(k)).to("jax"))
+
+
+@program
+def an_argument_is_resized_between(compile):
+    f = compile(lambda x: x.sum())
+    x = t(1)
+    for k in range(CALLS):
+        yield f(x), x.shape
+        x = torch.cat([x.cpu(), torch.ones(1)]).to("jax") if k % 2 else x.cpu()[:2].to("jax")

@@ -1,0 +1,57 @@
+"""What programs are written with: how they are entered, tensors, and namespaces to keep them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torch_jax import DataDependentError, NotTraceableError
+
+Compile = Callable[[Any], Any]
+Program = Callable[[Compile], Iterator[Any]]
+PROGRAMS: dict[str, Program] = {}
+REFUSALS = (DataDependentError, NotTraceableError)
+CALLS = 6  # past the warm-up of every executor, unless a program says more
+
+
+def program(function: Program) -> Program:
+    """Enter a program under the name of its file and its own."""
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    assert name not in PROGRAMS, name
+    PROGRAMS[name] = function
+    return function
+
+
+def t(*values: Any, grad: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor on the device; making it compiles nothing. One number stands for ``[n, n+1, n+2]``."""
+    numbers = [values[0], values[0] + 1, values[0] + 2] if len(values) == 1 else list(values)
+    return torch.tensor(numbers, dtype=dtype).to("jax").requires_grad_(grad)
+
+
+def m(start: float = 0.0, grad: bool = False) -> torch.Tensor:
+    """A matrix of two rows and three columns on the device."""
+    return (torch.arange(6.0).view(2, 3) + start).to("jax").requires_grad_(grad)
+
+
+def linear(width: int = 3, out: int = 3, bias: bool = True) -> torch.nn.Linear:
+    """A layer on the device, its weights drawn on the CPU."""
+    return torch.nn.Linear(width, out, bias=bias).to("jax")
+
+
+class Bag:
+    """A namespace: an object of a plain class, with the attributes that it is given."""
+
+    def __init__(self, **attributes: Any):
+        vars(self).update(attributes)
+
+
+def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a call gives, or the type of what it raises; refusals of an executor are raised on."""
+    try:
+        return function(*args, **kwargs)
+    except REFUSALS:
+        raise
+    except Exception as error:
+        return type(error)
