@@ -107,14 +107,25 @@ def _recording(mode: str) -> Iterator[None]:
         return
     recorder = _recorder_of(mode)
     assert recorder is not None
-    # Backward passes stay on this thread: one of autograd's would not record.
-    with torch.autograd.set_multithreading_enabled(False):
-        try:
-            ACTIVE.recorder = recorder
-            yield
-        finally:
-            ACTIVE.recorder = _own.outside  # which lazy mode may have become, within the block
-            recorder.flush()
+    try:
+        _record_with(recorder)
+        yield
+    finally:
+        _record_with(_own.outside)  # which may have become another, within the block
+        recorder.flush()
+
+
+def _record_with(recorder: Recorder | None) -> None:
+    """Have this thread record, or run eagerly.
+
+    While it records, backward passes stay on this thread: one of autograd's would not record.
+    """
+    before = ACTIVE.__dict__.get("recorder")
+    if recorder is not None and before is None:
+        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
+    ACTIVE.recorder = recorder
+    if recorder is None and before is not None:
+        _own.one_thread.__exit__(None, None, None)
 
 
 def sync(wait: bool = False) -> None:
@@ -167,16 +178,11 @@ def _recorder_of(mode: str) -> Recorder | None:
 
 def _follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
-    recorder = _recorder_of(mode)
-    before, _own.outside = _own.outside, recorder
+    before, _own.outside = _own.outside, _recorder_of(mode)
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
-        ACTIVE.recorder = recorder
+        _record_with(_own.outside)
     if before is not None:
         before.flush()
-    if recorder is not None and before is None:
-        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
-    elif recorder is None and before is not None:
-        _own.one_thread.__exit__(None, None, None)
 
 
 def _set_most(most: int) -> None:

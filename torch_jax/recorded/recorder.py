@@ -111,18 +111,19 @@ class Recording:
             raise self._error
 
     def _run(self) -> None:
-        state = self.log[-1][0]
+        log = list(self.log)  # another thread may be writing down what comes too late
+        state = log[-1][0]
         if not state.operators:
             return
-        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in self.log))
-        numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in self.log))
+        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in log))
+        numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in log))
+        arrays = list(chain.from_iterable(arrays for *_, arrays in log))
         metrics.COUNTS.ran(state.operators)
         if _live(nodes):
-            self._compute(state, nodes, numbers)
+            self._compute(state, nodes, numbers, arrays)
         limits.cut()
 
-    def _compute(self, state: State, nodes: list, numbers: list) -> None:
-        arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
+    def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
         given = floats, integers, arrays
@@ -281,16 +282,16 @@ class Recorder:
         if child.step.body.check is not None:
             _check(entry, child.step.body, memories)
         at = state.nodes
-        nodes = tuple(
-            [
-                Node(aval, shape, dtype, recording, at + i)
-                for i, (aval, shape, dtype) in enumerate(child.outs)
-            ]
-        )
+        # A list beside the log's tuple: so they count as reachable before tensors hold them, for
+        # whoever runs the recording by then.
+        nodes = [
+            Node(aval, shape, dtype, recording, at + i)
+            for i, (aval, shape, dtype) in enumerate(child.outs)
+        ]
         with self.lock:
             if self.recording is not recording:  # it was run, by the check or by another thread
                 return self.record(op, entry, memories)
-            recording.log.append((child, nodes, numbers, ()))
+            recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
             self._full(self)
         return nodes
