@@ -86,9 +86,9 @@ SETTINGS: dict[str, Setting] = {
     "mode": Setting(
         "eager",
         ("eager", "lazy", "fused"),
-        "How operators run: each at once; written down and run together as one program at "
-        "torch_jax.sync(), or where a value is looked at; or in groups that begin and end by "
-        "themselves, as eager mode with less overhead. The environment variable holds for all "
+        "How operators run: each at once; or written down and run together as one program at "
+        "torch_jax.sync(), or where a value is looked at; or in groups that cut themselves. The "
+        "environment variable holds for all "
         "threads; set while a program runs, it holds for the thread that sets it, and for those "
         "that use the device for the first time afterwards.",
     ),

@@ -409,7 +409,7 @@ def test_mixed_with_exports():
             layer.bias.zero_().add_(1)
         x = torch.ones(4, 3).to("jax") * 2
         exported = torch_jax.export(layer, (x,))
-        y = exported(jax.numpy.full((4, 3), 2.0, "float32"))
+        y = exported.call(jax.numpy.full((4, 3), 2.0, "float32"))
     assert np.asarray(y).tolist() == [[13.0, 13.0]] * 4
 
 

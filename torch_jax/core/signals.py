@@ -44,7 +44,7 @@ class _Handler:
             _arrived.append(self)
 
     def __bool__(self) -> bool:
-        self.function(self.signum, sys._getframe(1))
+        self(self.signum, sys._getframe(1))
         return False  # a pending call that gives something else than 0 has failed
 
 
@@ -94,7 +94,7 @@ def undisturbed(function: Callable[..., Any], *args: Any) -> Any:
     finally:
         _arrived = None
         for handler in arrived:
-            _later(handler)
+            _later(handler, handler.signum, None)
 
 
 def through_switch(signum: int, handler: Any) -> Any:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_jax.memory import dtypes
-from torch_jax.recorded.path import State
+from torch_jax.recorded.path import Constant, Moving, State
 
 _numbers = itertools.count(1)
 _MOST = 256  # states that are looked at, to find what is similar
@@ -43,14 +44,16 @@ def _reason(state: State, new: State | None, was_known: bool, program: Any) -> s
     fork = new.before
     assert fork is not None
     mine = _operator_on_way(state, new)
-    siblings = [one for one in list(fork.after.values())[-_MOST:] if one is not new]
+    siblings = [one for one in list(fork.after.values())[:-_MOST:-1] if one is not new]
     compared = [(_likeness(mine, _first_operator(one)), one) for one in siblings]
     if not compared:
         if fork.before is None:
             return "the first one"
         as_far = f"graph {fork.number}" if fork.number else "an earlier recording"
         return f"as {as_far}, and on from {_call(mine)}"
-    other = max(compared, key=lambda pair: pair[0])[1]
+    likeness, other = max(compared, key=lambda pair: pair[0])
+    if not fork.operators and not likeness[0]:
+        return f"like no other, from {_call(mine)} on"
     number = _graph_after(other)
     as_far = f"graph {number}" if number else "an earlier recording"
     return f"as {as_far} up to {_call(mine)}, {_difference(fork, new, mine, other)}"
@@ -135,12 +138,33 @@ def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
     if mine.step.name != other.step.name:
         return f"where {_call(other)} was called"
     if mine.step.entry is not other.step.entry:
-        return _of_keys(mine.step.entry.key, other.step.entry.key)
+        found = _of_keys(mine.step.entry.key, other.step.entry.key)
+        if found is not None:
+            return found
     if new.step is None and sibling.step is None:
-        return f"whose argument is stored as {_form(fork, new)}, was {_form(fork, sibling)}"
-    if mine.step.sources != other.step.sources:
-        return "which takes other results than before, or another constant"
-    return f"after that at {_line(other)}"
+        return f"whose argument is part of {_form(fork, new)}, was of {_form(fork, sibling)}"
+    if mine.step.entry is not other.step.entry:
+        return "which is given other arguments, or parts of tensors that lie otherwise"
+    return _of_sources(mine.step.sources, other.step.sources)
+
+
+def _of_sources(mine: tuple, other: tuple) -> str:
+    """What differs between the operands of one entry."""
+    for one, two in zip(mine, other, strict=True):
+        if isinstance(one, Moving) and isinstance(two, Constant):
+            return "whose integers change from run to run, and are inputs from now on"
+        if type(one) is not type(two):
+            return "which takes operands from elsewhere"
+        if isinstance(one, Constant):
+            if not np.array_equal(one.value, two.value):
+                return f"whose integers are {_integers(one)}, were {_integers(two)}"
+        elif one != two:
+            return "which takes other results, or other arguments, than before"
+    return "which is the same; another thread recorded it meanwhile"
+
+
+def _integers(constant: Constant) -> str:
+    return str(np.asarray(constant.value).tolist())
 
 
 def _form(fork: State, given: State) -> str:
@@ -151,8 +175,11 @@ def _form(fork: State, given: State) -> str:
     return "another array"
 
 
-def _of_keys(mine: tuple, other: tuple) -> str:
-    """What differs between two calls of an operator, by the keys of their entries."""
+def _of_keys(mine: tuple, other: tuple) -> str | None:
+    """What differs between two calls of an operator, by the keys of their entries.
+
+    None where that is no more than how a tensor lies in its storage.
+    """
     for at, (one, two) in enumerate(zip(mine, other, strict=False)):
         if type(one) is type(two) and one == two:
             continue
@@ -163,9 +190,9 @@ def _of_keys(mine: tuple, other: tuple) -> str:
                 return f"with {one} as the default dtype, was {two}"
             return f"whose argument is {_argument(mine, at - 1)}, was {_argument(other, at - 1)}"
         if at and isinstance(mine[at - 1], torch.dtype):
-            return "whose argument lies otherwise in its storage"
+            return None
         return f"whose argument is {_plain(one)}, was {_plain(two)}"
-    return "which is given other arguments"
+    return None
 
 
 def _argument(key: tuple, at: int) -> str:

@@ -18,6 +18,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
+from torch_jax.recorded import limits
 from torch_jax.recorded.recorder import Recorder
 
 # Where fused mode cuts a recording, in operators: see :class:`Recorder`.
@@ -28,15 +29,15 @@ class _Own(threading.local):
     """What a thread records with.
 
     Attributes:
-      recorder: of this thread, in blocks and in lazy mode.
-      fused: the one that runs operators in groups, by itself.
+      lazy: its recorder in blocks of :func:`lazy`, and in lazy mode.
+      fused: the same of :func:`fused`.
       outside: the recorder outside of blocks; None in eager mode.
-      one_thread: the block in which backward passes stay on this thread, outside of blocks.
+      one_thread: the block in which backward passes stay on this thread, while it records.
     """
 
     def __init__(self) -> None:
-        self.recorder = Recorder(config.get("lazy_operators"), _cut)
-        self.fused = Recorder(_MOST, least=_LEAST)
+        self.lazy = Recorder(config.get("lazy_operators"), full=_cut)
+        self.fused = Recorder(_MOST, _LEAST)
         self.outside: Recorder | None = None
         self.one_thread: Any = None
 
@@ -75,7 +76,7 @@ def lazy() -> Iterator[None]:
     >>> y.tolist()
     [4.0, 4.0, 4.0]
     """
-    with _recording(_own.recorder):
+    with _recording("lazy"):
         yield
 
 
@@ -94,24 +95,37 @@ def fused() -> Iterator[None]:
     >>> total.item()
     1000.0
     """
-    with _recording(_own.fused):
+    with _recording("fused"):
         yield
 
 
 @contextmanager
-def _recording(recorder: Recorder) -> Iterator[None]:
-    waking.wake()  # which finds out what the mode is
+def _recording(mode: str) -> Iterator[None]:
+    waking.wake()  # which finds out what the mode of this thread is
     if ACTIVE.recorder is not None or ACTIVE.tracer is not None:
         yield
         return
-    # Backward passes stay on this thread: one of autograd's would not record.
-    with torch.autograd.set_multithreading_enabled(False):
-        try:
-            ACTIVE.recorder = recorder
-            yield
-        finally:
-            ACTIVE.recorder = _own.outside  # which lazy mode may have become, within the block
-            recorder.flush()
+    recorder = _recorder_of(mode)
+    assert recorder is not None
+    try:
+        _record_with(recorder)
+        yield
+    finally:
+        _record_with(_own.outside)  # which may have become another, within the block
+        recorder.flush()
+
+
+def _record_with(recorder: Recorder | None) -> None:
+    """Have this thread record, or run eagerly.
+
+    While it records, backward passes stay on this thread: one of autograd's would not record.
+    """
+    before = ACTIVE.__dict__.get("recorder")
+    if recorder is not None and before is None:
+        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
+    ACTIVE.recorder = recorder
+    if recorder is None and before is not None:
+        _own.one_thread.__exit__(None, None, None)
 
 
 def sync(wait: bool = False) -> None:
@@ -124,7 +138,7 @@ def sync(wait: bool = False) -> None:
 
     >>> sync(wait=True)
     """
-    _own.recorder.flush()
+    _own.lazy.flush()
     _own.fused.flush()
     if wait:
         streams.synchronize()
@@ -135,14 +149,15 @@ mark_step = sync
 
 def stay_eager() -> None:
     """Have operators of this thread run at once, whatever the mode; for threads of our own."""
-    _take(None)
+    _follow("eager")
 
 
 def install() -> None:
-    """Follow the settings of lazy mode; called once, at the first use of the device."""
+    """Follow the settings of recording; called once, at the first use of the device."""
     active.begin_threads_by(_begin)
     config.setters["mode"] = _follow
     config.setters["lazy_operators"] = _set_most
+    config.listeners.append(limits.forget)  # paths of other settings
 
 
 def _begin() -> Recorder | None:
@@ -156,22 +171,19 @@ def _begin() -> Recorder | None:
     return ACTIVE.recorder
 
 
+def _recorder_of(mode: str) -> Recorder | None:
+    """The recorder of this thread in a mode."""
+    return {"eager": None, "lazy": _own.lazy, "fused": _own.fused}[mode]
+
+
 def _follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
-    _take({"lazy": _own.recorder, "fused": _own.fused}.get(mode))
-
-
-def _take(recorder: Recorder | None) -> None:
-    before, _own.outside = _own.outside, recorder
+    before, _own.outside = _own.outside, _recorder_of(mode)
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
-        ACTIVE.recorder = recorder
-    if recorder is not None and before is None:
-        _own.one_thread = torch.autograd.set_multithreading_enabled(False)
-    if before is not None and recorder is not before:
+        _record_with(_own.outside)
+    if before is not None:
         before.flush()
-        if recorder is None:
-            _own.one_thread.__exit__(None, None, None)
 
 
 def _set_most(most: int) -> None:
-    _own.recorder.most = most
+    _own.lazy.most = most

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from torch_jax import config
-from torch_jax.recorded.path import State
+from torch_jax.recorded.path import ROOT, State
 
 _programs: OrderedDict[Any, State] = OrderedDict()  # and their graphs, the latest run last
 _cutting = threading.Lock()
@@ -34,14 +34,22 @@ def replaced(program: Any) -> None:
     _programs.pop(program, None)
 
 
-def cut(root: State) -> None:
-    """Forget parts of a tree that has grown too large, those whose programs ran long ago."""
+def forget() -> None:
+    """Forget all paths and programs."""
+    with _cutting:
+        ROOT.after.clear()
+        _programs.clear()
+        State.count = 1
+
+
+def cut() -> None:
+    """Forget parts of the tree if it has grown too large, those whose programs ran long ago."""
     most = config.get("lazy_states")
     if State.count <= most:
         return
     with _cutting:
         kept = _lately(list(_programs.values())[::-1], most // 2)
-        State.count = _keep(root, kept)
+        State.count = _keep(ROOT, kept)
         for program, state in list(_programs.items()):
             if state not in kept:
                 _programs.pop(program, None)

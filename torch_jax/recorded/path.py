@@ -62,8 +62,8 @@ class State:
       operators: how many operators there are.
       outs: for each result of ``step``: its aval, shape and dtype.
       programs: what has been compiled for a graph that ends here.
-      number: of the graph that ends here, by the order of compilation; 0 where there is none.
       runs: how often a recording has ended here.
+      number: of the graph that ends here, by the order of compilation; 0 where there is none.
       collected: seconds of collecting garbage, which might have made results live, since the
         graph was last compiled.
       count: how many states have been made, less those that were cut off.
@@ -82,7 +82,7 @@ class State:
         self.operators: int = (before.operators if before else 0) + (step is not None)
         self.after: dict[Hashable, State] = {}
         self.programs: list[Any] = []
-        self.number = self.runs = 0
+        self.runs = self.number = 0
         self.collected = 0.0
         State.count += 1
 
@@ -96,6 +96,9 @@ class State:
         while state is not None:
             yield state
             state = state.before
+
+
+ROOT = State(None, None)
 
 
 class Step(NamedTuple):

@@ -25,8 +25,8 @@ class Program:
     Attributes:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
-      from_run: the run of the graph from which on it is used by who is patient.
       seconds: how long it took to compile.
+      from_run: the run of the graph from which on it is used.
     """
 
     from_run = 0
@@ -48,25 +48,42 @@ class Program:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
         return self._needed.issuperset(live) and self._may_donate <= dead
 
-    def compile(
-        self, floats: list[float], integers: list[int], arrays: list[Any], aside: bool = False
-    ) -> float:
-        """Compile for what the first call is given; returns how many seconds that took.
-
-        ``aside``: on another thread, which is waited for by :meth:`wait`.
-        """
-        given = _forms(*_as_arrays(floats, integers, arrays))
-        if aside:
-            self._compiled = tiers.WORKER.submit(self._compile, tuple(given))
-            return 0.0
+    def compile(self, *given: Any) -> float:
+        """Compile for what the first call will be given; returns how many seconds that took."""
         start = time.perf_counter()
         with x64(), progress.program("a recorded graph"):
-            self._compile(*given)
+            self._call.lower(*_as_arrays(*given)).compile()
         self.seconds = time.perf_counter() - start
         return self.seconds
 
-    def _compile(self, *forms: Any) -> None:
-        self._call.lower(*forms).compile()
+    def compile_aside(
+        self,
+        from_run: int,
+        arrays: list[Any],
+        floats: int,
+        integers: int,
+        told: Callable[[float], None],
+    ) -> None:
+        """Compile on another thread, for arrays like these and so many numbers.
+
+        ``told`` is called there with the seconds that it took.
+        """
+        self.from_run = from_run
+        forms: list[Any] = [
+            jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
+        ]  # fmt: skip
+        forms += [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+            for a in arrays
+        ]
+
+        def compile_() -> None:
+            start = time.perf_counter()
+            self._call = self._call.lower(*forms).compile()
+            self.seconds = time.perf_counter() - start
+            told(self.seconds)
+
+        self._compiled = tiers.WORKER.submit(compile_, ())
 
     def wait(self) -> None:
         """Wait until it has been compiled aside, if it is."""
@@ -80,14 +97,6 @@ class Program:
             return self._call(*_as_arrays(floats, integers, arrays))
 
 
-def _forms(*arrays: Any) -> list[Any]:
-    """The forms of arrays, which hold no memory."""
-    return [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-        for a in arrays
-    ]
-
-
 def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
     return np.array(floats, np.float64), np.array(integers, np.int64), *arrays
 
@@ -97,7 +106,7 @@ Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
-    state: State, alive: Callable[[], Alive], form: Callable[[int], Any]
+    state: State, alive: Callable[[], Alive], form: Callable[[int], Any], may_collect: bool = True
 ) -> tuple[Program, bool]:
     """The program of a graph that gives what is reachable, and whether it is a new one.
 
@@ -110,10 +119,11 @@ def program_for(
       state: the graph.
       alive: which results somebody can reach, and which arrays nobody else can.
       form: shape and dtype of an array, by its number.
+      may_collect: whether there is time to collect garbage.
     """
     live, dead = alive()
     found = _serving(state, live, dead)
-    if found is None and _may_be_garbage(state):
+    if found is None and may_collect and _may_be_garbage(state):
         start = time.perf_counter()
         gc.collect()
         state.collected += time.perf_counter() - start
@@ -150,7 +160,7 @@ def _donatable(
     state: State, outputs: Sequence[int], dead: frozenset[int], form: Callable[[int], Any]
 ) -> tuple[int, ...]:
     """Those of the dead arrays that have the form of a result, one for each."""
-    forms = _forms_of(state)
+    forms = _forms(state)
     free = Counter(forms[at] for at in outputs)
     found = []
     for at in sorted(dead):
@@ -160,7 +170,7 @@ def _donatable(
     return tuple(found)
 
 
-def _forms_of(state: State) -> list[Any]:
+def _forms(state: State) -> list[Any]:
     """Shape and dtype of every result."""
     forms: list[Any] = []
     for one in state.way():

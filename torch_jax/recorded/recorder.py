@@ -9,6 +9,7 @@ long; whatever nobody can reach by then is not computed.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from torch_jax.recorded.path import (
     INT,
     LEAF,
     MOVING,
+    ROOT,
     WORDS,
     Constant,
     Given,
@@ -64,11 +66,12 @@ def _alone_in_log() -> int:
     return _references(list(chain.from_iterable(arrays for *_, arrays in log)))[0]
 
 
-ROOT = State(None, None)
 _ALONE = _alone_in_log()
 # Entries whose integers have differed where all else was the same: inputs from then on.
 _moving: set[int] = set()
-_seen_once: set[tuple] = set()
+# The integers of operators, by entry and by how many operators came before.
+_integers_at: dict[tuple[int, int], tuple] = {}
+_MOST_PLACES = 1 << 16
 
 
 class Recording:
@@ -99,7 +102,7 @@ class Recording:
         with self._running:
             if not self._is_over:
                 self.recorder.leave(self)
-                if is_early and self.log[-1][0].operators:
+                if is_early and self.log[-1][0].operators and not self.recorder.is_patient:
                     metrics.COUNTS.looked_at()
                 self._run()
                 self._is_over = True
@@ -108,18 +111,19 @@ class Recording:
             raise self._error
 
     def _run(self) -> None:
-        state = self.log[-1][0]
+        log = list(self.log)  # another thread may be writing down what comes too late
+        state = log[-1][0]
         if not state.operators:
             return
-        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in self.log))
-        numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in self.log))
+        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in log))
+        numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in log))
+        arrays = list(chain.from_iterable(arrays for *_, arrays in log))
         metrics.COUNTS.ran(state.operators)
         if _live(nodes):
-            self._compute(state, nodes, numbers)
-        limits.cut(ROOT)
+            self._compute(state, nodes, numbers, arrays)
+        limits.cut()
 
-    def _compute(self, state: State, nodes: list, numbers: list) -> None:
-        arrays = list(chain.from_iterable(arrays for *_, arrays in self.log))
+    def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
         given = floats, integers, arrays
@@ -127,38 +131,48 @@ class Recording:
             program = self._program(state, nodes, given)
             if program is not None:
                 limits.used(program, state)
-            signals.undisturbed(self._launch, program, state, nodes, given)
+                signals.undisturbed(self._launch, program, nodes, given)
+            else:
+                self._run_one_by_one(state, nodes, given)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
-    def _program(self, state: State, nodes: list, given: tuple) -> Program | None:
-        """The program that gives what is reachable; None where operators run one by one."""
+    def _program(self, state: State, nodes: list, given: tuple[list, list, list]) -> Program | None:
+        """The program of a graph; None where its operators are to be run one by one."""
+        floats, integers, arrays = given
         patient = self.recorder.is_patient
         state.runs += 1
         if patient and state.runs < _AGAIN and not state.programs:
             return None
-        floats, integers, arrays = given
         program, is_new = program_for(
-            state, lambda: (_live(nodes), _dead(arrays)), lambda at: _form(arrays[at])
+            state,
+            lambda: (_live(nodes), _dead(arrays)),
+            lambda at: _form(arrays[at]),
+            may_collect=not patient,
         )
         if is_new:
-            seconds = program.compile(floats, integers, arrays, patient)
-            metrics.compiled(explain(state, self.new, program), seconds)
+            told = functools.partial(metrics.compiled, explain(state, self.new, program))
+            if patient:
+                count = len(floats), len(integers)
+                program.compile_aside(state.runs + _LATER, arrays, *count, told)
+            else:
+                told(program.compile(*given))
             keep(state, program)
-            program.from_run = state.runs + _LATER if patient else 0
         if patient and state.runs < program.from_run:
             return None
         program.wait()
         return program
 
-    def _launch(self, program: Program | None, state: State, nodes: list, given: tuple) -> None:
+    def _run_one_by_one(self, state: State, nodes: list, given: tuple) -> None:
+        """Run each operator by itself."""
+        results = run_one_by_one(state.steps(), *given)
+        for at in _live(nodes):
+            nodes[at].array, nodes[at].recording = results[at], None
+
+    def _launch(self, program: Program, nodes: list, given: tuple) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
-        if program is None:
-            outputs: Sequence[int] = range(len(nodes))
-            results = run_one_by_one(state.steps(), *given)
-        else:
-            outputs, results = program.outputs, program(*given)
-        for at, array in zip(outputs, results, strict=True):
+        results = program(*given)
+        for at, array in zip(program.outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
         self._is_over = True
@@ -183,20 +197,20 @@ class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
     def __init__(
-        self, most: int = 0, cut: Callable[[Recorder], None] | None = None, least: int = 0
+        self, most: int = 0, least: int = 0, full: Callable[[Recorder], None] | None = None
     ):
-        """A recorder that runs recordings by itself, or does not.
+        """A recorder that cuts recordings by itself, or does not.
 
         Args:
-          most: after how many operators ``cut`` runs a recording in any case; 0: never.
-          cut: called for that; it runs the recording if nothing is given.
+          most: after how many operators a recording is run in any case; 0: never.
           least: from how many operators on it is run where one comes that a recording has begun
             with before, so that a loop is cut at the same places each time it comes around; 0:
             never. Graphs are then compiled when they come again, not before.
+          full: called where there are ``most`` operators, to run them.
         """
         self.lock = threading.RLock()
         self.most, self.least, self.is_patient = most, least, least > 0
-        self._cut = cut or Recorder.flush
+        self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
         self.recording = Recording(self)
 
@@ -210,16 +224,13 @@ class Recorder:
         """Run what is written down."""
         self.recording.run(is_early=False)
 
-    def _cut_before(self, serial: int) -> None:
-        """Run what is written down if it is long, or an entry that recordings begin with comes."""
+    def _cut(self, serial: int) -> None:
+        """Run what is written down if an entry that recordings begin with comes again."""
         operators = self.recording.log[-1][0].operators
-        if operators >= self.most:
-            self._cut(self)
-            operators = 0
-        elif self.least and operators >= self.least and serial in self._beginnings:
+        if operators >= self.least and serial in self._beginnings:
             self.flush()
             operators = 0
-        if self.least and not operators:
+        if not operators:
             self._beginnings.add(serial)
 
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
@@ -235,8 +246,8 @@ class Recorder:
         if maker:
             with x64():
                 return maker.maker(*operands([memories[at] for at in maker.made_of]))
-        if self.most:
-            self._cut_before(entry.serial)
+        if self.least:
+            self._cut(entry.serial)
         recording = self.recording
         leaves = recording.leaves
         key: list[Any] = [entry.serial]
@@ -263,21 +274,26 @@ class Recorder:
         state = recording.log[-1][0]
         child = state.after.get(step)
         if child is None:
+            if _have_changed(step, state):
+                _moving.add(entry.serial)
+                return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
             recording.new = recording.new or child
         if child.step.body.check is not None:
             _check(entry, child.step.body, memories)
         at = state.nodes
-        nodes = tuple(
-            [
-                Node(aval, shape, dtype, recording, at + i)
-                for i, (aval, shape, dtype) in enumerate(child.outs)
-            ]
-        )
+        # A list beside the log's tuple: so they count as reachable before tensors hold them, for
+        # whoever runs the recording by then.
+        nodes = [
+            Node(aval, shape, dtype, recording, at + i)
+            for i, (aval, shape, dtype) in enumerate(child.outs)
+        ]
         with self.lock:
             if self.recording is not recording:  # it was run, by the check or by another thread
                 return self.record(op, entry, memories)
-            recording.log.append((child, nodes, numbers, ()))
+            recording.log.append((child, tuple(nodes), numbers, ()))
+        if child.operators == self.most:
+            self._full(self)
         return nodes
 
 
@@ -320,6 +336,24 @@ def _other(recording: Recording, entry: Any, memory: Any, numbers: list[Any]) ->
     if kind is complex:
         return kind, repr(memory)
     raise NotRecordable
+
+
+def _have_changed(key: tuple, state: State) -> bool:
+    """Whether the integers of an operator, which comes here anew, were others before.
+
+    Asked of the operators' numbers, not of their states: behind the first operator whose integers
+    have changed no state is known.
+    """
+    integers = tuple(filter(_are_integers, key))
+    if not integers:
+        return False
+    if len(_integers_at) >= _MOST_PLACES:
+        _integers_at.clear()
+    return _integers_at.setdefault((key[0], state.operators), integers) != integers
+
+
+def _are_integers(code: Any) -> bool:
+    return type(code) is tuple and code[:1] != (complex,)
 
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
