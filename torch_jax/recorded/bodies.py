@@ -24,12 +24,16 @@ class Body(NamedTuple):
       check: whether the operands are in range, as a program of those that ``checked`` names;
         None where nothing can be wrong.
       checked: which operands the check looks at.
+      jaxpr: what ``run`` computes.
+      check_jaxpr: what ``check`` computes.
     """
 
     run: Callable[..., list[Any]]
     outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
     check: Callable[..., Any] | None
     checked: tuple[int, ...]
+    jaxpr: Any
+    check_jaxpr: Any
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -62,6 +66,7 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     finally:
         ACTIVE.recorder = recorder
     check: Any = None
+    kept: Any = None
     checked: tuple[int, ...] = ()
     if entry.check:
         kept, used = jax_core.only_output(closed, len(closed.out_avals) - 1)
@@ -69,4 +74,4 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
         check = jax.jit(core.jaxpr_as_fun(kept))
         closed = jax_core.without_last_output(closed)
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(core.jaxpr_as_fun(closed), outs, check, checked)
+    return Body(core.jaxpr_as_fun(closed), outs, check, checked, closed, kept)

@@ -23,7 +23,7 @@ from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import metrics
+from torch_jax.recorded import bounds, metrics
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.path import (
     BOOL,
@@ -234,8 +234,13 @@ def _other(recording: Recording, entry: Any, memory: Any, numbers: list[Any]) ->
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
     """The state that an operator leads to for the first time."""
-    body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
+    try:
+        body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
+    except Exception as error:  # the operator, run at once, raises what it raises eagerly
+        raise NotRecordable from error
     sources = tuple(map(_source, key[1:], memories))
+    if bounds.is_proven(state, body, sources):
+        body = body._replace(check=None)
     child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()), body.outs)
     state.after[key] = child
     return child
