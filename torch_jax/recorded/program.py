@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
+from torch_jax._private import jax_core
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
@@ -42,7 +44,7 @@ class Program:
 
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
-        with x64():
+        with x64(), at_once():
             return self._call(np.array(floats, np.float64), np.array(integers, np.int64), *arrays)
 
 
@@ -67,6 +69,11 @@ def program_for(
     program = Program(state, outputs, _donatable(state, outputs, dead, form))
     state.programs.append(program)
     return program, True
+
+
+def at_once() -> AbstractContextManager[Any]:
+    """What is recorded runs at once where a trace looks at it: it was called outside of that."""
+    return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
 
 
 def _donatable(

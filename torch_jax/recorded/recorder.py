@@ -41,7 +41,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import program_for
+from torch_jax.recorded.program import at_once, program_for
 
 _NUMBERS = {float: FLOAT, int: INT, bool: BOOL}
 _ARRAY = jax_core.array_type()
@@ -265,7 +265,7 @@ def _source(code: Any, memory: Any) -> Any:
 def _check(entry: Any, body: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
     given = operands([memories[at] for at in body.checked])
-    with x64():
+    with x64(), at_once():
         (fine,) = body.check(*given)
     if not transfer.on_host(fine):
         message, kind = (*entry.check, IndexError)[:2]
