@@ -20,7 +20,6 @@ from tests.conformance.unique import UNIQUE, is_random
 from tests.support.agreement import assert_agree, both_raised, wide
 from tests.support.arguments import on, outcome, tensors
 
-
 Parts = Callable[[Any, Any, int], Generator[None, None, bool]]
 
 
