@@ -10,6 +10,8 @@ from torch_jax.core import log
 
 _MANY = 4  # retraces of one function after which a warning names the cause
 
+_NOTES = 100  # how many are kept: a function with ever new reasons would fill the memory
+
 
 class Retrace(NamedTuple):
     """Why a function was traced again."""
@@ -89,10 +91,12 @@ class History:
         if note not in self.notes:
             self.notes.append(note)
 
-    def fell_back(self, why: str) -> None:
-        """A call ran eagerly."""
-        self.eager += 1
-        self.notes.append(f"runs eagerly: {why}")
+    def fell_back(self, why: str, calls: int = 1) -> None:
+        """Python runs at each call that is like this one; ``calls`` of them so far."""
+        self.eager += calls
+        note = f"runs eagerly: {why}"
+        if note not in self.notes and len(self.notes) < _NOTES:
+            self.notes.append(note)
 
     def explanation(self) -> Explanation:
         """The history so far."""

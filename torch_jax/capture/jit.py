@@ -15,7 +15,7 @@ executable::
                                                                          ▼
         OtherNumbers: sort and call again, with other numbers as inputs (_retry_numbers)
         GivenOut: sort and call again, with whole tensors, not copies of parts (_retry_whole)
-        DataDependentError, NotTraceableError: raised, or run eagerly (``fallback``)
+        DataDependentError, NotTraceableError: recorded, or raised (``fallback``)
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from torch_jax.capture.replay import Replay
 from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, TraceRequest, trace_and_compile
 from torch_jax.capture.training import hooks
+from torch_jax.capture.unproven import Unproven
 from torch_jax.capture.verify import verified
 from torch_jax.core import locks
 from torch_jax.core.active import ACTIVE
@@ -70,7 +71,7 @@ def jit(
     function: None = None,
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -80,7 +81,7 @@ def jit(  # type: ignore[overload-overlap]
     function: M,
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -90,7 +91,7 @@ def jit(
     function: Callable[P, R],
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -108,8 +109,10 @@ def jit(function: Any = None, **options: Any) -> Any:
     Args:
       function: what to compile. An ``nn.Module`` is compiled in place, and stays what it is.
       traced: names of float arguments that become inputs instead of being fixed by value.
-      fallback: ``"error"`` (default) or ``"eager"``: what to do where the function needs a value
-        that only the device knows (``.item()``, ``if tensor:``). Eager calls are counted.
+      fallback: what to do where Python has to run at each call, since the function needs a value
+        that only the device knows (``.item()``, ``if tensor:``), or does what is not proven to be
+        the same at each call. ``"record"`` (or ``"eager"``) runs it, and :meth:`Jitted.explain`
+        tells why; ``"error"`` raises. The default is the setting ``jit_fallback``: to record.
       dynamic: ``{"x": {0: (16, 32, 64)}}``: pad dim 0 of argument ``x`` up to the next of these
         sizes. An argument named ``x_mask`` that is not given gets a bool tensor of that size,
         true where ``x`` was not padded.
@@ -117,8 +120,10 @@ def jit(function: Any = None, **options: Any) -> Any:
       verify: how many later calls are run eagerly too, and compared; for finding what is stale.
 
     Raises:
-      DataDependentError: the function looks at a value of a tensor; with the line, and what to do.
-      NotTraceableError: it does what a compiled call could not repeat, such as printing.
+      DataDependentError: with ``fallback="error"``: the function looks at a value of a tensor; with
+        the line, and what to do.
+      NotTraceableError: with ``fallback="error"``: it does what a compiled call could not repeat,
+        such as printing, or what is not understood.
 
     >>> weight = torch.ones(2, device="jax")
     >>> @jit
@@ -166,21 +171,21 @@ class Jitted(Generic[P, R]):
         self,
         function: Callable[..., Any],
         traced: tuple[str, ...] | str = (),
-        fallback: str = "error",
+        fallback: str | None = None,
         dynamic: dict[str, dict[int, Any]] | None = None,
         donate: bool = True,
         verify: int | bool = 0,
     ):
         """See :func:`jit`."""
-        if fallback not in ("error", "eager"):
-            raise ValueError(f"fallback must be 'error' or 'eager', not {fallback!r}")
+        if fallback not in (None, "record", "eager", "error"):
+            raise ValueError(f"fallback must be 'record' or 'error', not {fallback!r}")
         functools.update_wrapper(self, function)
         self.function, self.fallback, self.donate = function, fallback, donate
         self.verify = 2 if verify is True else int(verify)
         self.history = history.History(getattr(function, "__qualname__", repr(function)))
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
-        self._eager: set[CallKey] = set()
+        self._unproven = Unproven()  # the calls whose Python runs each time, and why
         # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
         # and those that have to stay constants
         self._varying: dict[tuple, Place] = {}
@@ -257,7 +262,7 @@ class Jitted(Generic[P, R]):
     def _replay_or_trace(self, call: SortedCall) -> Any:
         """Run the first trace of this key whose guards hold; trace where there is none."""
         key = call.key
-        if key in self._eager:
+        if key in self._unproven:
             self.history.eager += 1
             return self._run_eagerly(call)
         reason = None
@@ -269,13 +274,19 @@ class Jitted(Generic[P, R]):
                     return self._verified(replay, call)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
+                self._unproven.hit()
                 return result
             except Changed as changed:
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
         if reason is None:
             self._let_change(key)
-        return self._trace_and_keep(call, reason or self._new_key(key))
+        reason = reason or self._new_key(key)
+        if self._records:
+            too_often = self._unproven.miss(key, reason)
+            if too_often is not None:
+                return self._record(call, too_often)
+        return self._trace_and_keep(call, reason)
 
     def _trace_and_keep(self, call: SortedCall, reason: str | None) -> Any:
         """Trace the function, for this call and later ones; ``reason`` is why it is done again."""
@@ -287,26 +298,38 @@ class Jitted(Generic[P, R]):
             self._fix(call.key.form, other.numbers)
             raise
         except (DataDependentError, NotTraceableError) as error:
-            if self.fallback != "eager":
+            if not self._records:
                 raise
-            if call.parts:  # an eager call may write them
-                raise GivenOut from error
-            self._eager.add(call.key)
-            self.history.fell_back(str(error))
-            return self._run_eagerly(call)
+            return self._record(call, str(error))
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
         else:
             self.history.not_kept(replay.once_because)
+        if replay.unproven is not None and self._records:
+            self._unproven.add(call.key, replay.unproven)
+            self.history.fell_back(replay.unproven, calls=0)
         return result
+
+    @property
+    def _records(self) -> bool:
+        """Whether Python that is not proven runs at each call; otherwise it is an error."""
+        return (self.fallback or config.get("jit_fallback")) != "error"
+
+    def _record(self, call: SortedCall, why: str) -> Any:
+        """Run this call's Python, and that of all that are like it."""
+        if call.parts:  # the function may write them
+            raise GivenOut
+        self._unproven.add(call.key, why)
+        self.history.fell_back(why)
+        return self._run_eagerly(call)
 
     def _request(self, call: SortedCall) -> TraceRequest:
         leaves, key, parts = call
         return TraceRequest(
             self.function, leaves, key.form, key.numbers, self.donate, parts,
             changing=self._arguments.changing.get(key.form, frozenset()),
-            places=tuple(self._varying.values()),
+            places=tuple(self._varying.values()), is_strict=not self._records,
         )  # fmt: skip
 
     def _keep(self, key: CallKey, replay: Replay) -> None:
@@ -378,7 +401,7 @@ class Jitted(Generic[P, R]):
     def clear_cache(self) -> None:
         """Forget every trace of this function."""
         self._replays.clear()
-        self._eager.clear()
+        self._unproven.clear()
         self._whole.clear()
 
 

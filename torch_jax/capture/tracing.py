@@ -46,6 +46,7 @@ class TraceRequest:
       parts: leaves that are copies, and what they are copies of.
       changing: those of ``numbers`` that nobody named: they may have to be constants after all.
       places: where further numbers stand that become inputs, and that nobody named either.
+      is_strict: whether Python that is not proven to be the same at each call is an error.
       run: whether the program is run, too; otherwise whatever the trace changed is put back.
     """
 
@@ -57,6 +58,7 @@ class TraceRequest:
     parts: Mapping[int, torch.Tensor] = field(default_factory=dict)
     changing: frozenset[int] = frozenset()
     places: Collection[Place] = ()
+    is_strict: bool = False
     run: bool = True
 
 
@@ -140,7 +142,7 @@ class Tracing:
 
     def __init__(self, request: TraceRequest):
         self.function, self.form, self.parts = request.function, request.form, request.parts
-        self.leaves = request.leaves
+        self.leaves, self.is_strict = request.leaves, request.is_strict
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
@@ -220,6 +222,8 @@ class Tracing:
         self.checks = [(message, kind) for _, message, kind in checks]
         flags = [jnp.stack([ok for ok, _, _ in checks])] if checks else []
         self.watch.finish()
+        if self.is_strict:
+            self.watch.refuse_doubt()
         self._forget_own_leaves()
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
@@ -353,7 +357,7 @@ class Tracing:
             self.leaves, self.capture.inputs, draws, self.capture.tape, self.fills,
             [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
             self.effects, self.gradients, self.checks, self.written, self.new_storages,
-            self.strays, self.originals,
+            self.strays, self.originals, self.watch.proof.doubt,
         )  # fmt: skip
 
     def _refuse_unknown_roots(self) -> None:
