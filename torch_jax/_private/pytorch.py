@@ -221,6 +221,25 @@ def default_device() -> Any:
     return devices[-1] if devices else None
 
 
+_functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
+_saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def is_transformed() -> bool:
+    """Whether something on this thread sees or changes each operator: a mode, vmap, hooks.
+
+    Not a mode that says on which device factories make tensors.
+    """
+    if _functorch_level() is not None or dispatch_modes() or _saved_tensors_hooks(True) is not None:
+        return True
+    if not function_modes():
+        return False
+    overrides = importlib.import_module("torch.overrides")
+    modes: list[Any] = getattr(overrides, "_get_current_function_mode_stack", list)()
+    kind = _device_context()
+    return any(not isinstance(mode, kind) for mode in modes)
+
+
 def factories() -> set[Callable[..., Any]]:
     """The functions that ``torch.set_default_device`` concerns."""
     module = importlib.import_module("torch.utils._device")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -128,10 +129,48 @@ class Arguments:
 def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
     """The leaves of arguments, and their tree."""
     try:
-        return jax.tree_util.tree_flatten((args, kwargs))
+        leaves, form = jax.tree_util.tree_flatten((args, kwargs))
     except (TypeError, ValueError):  # a dict whose keys cannot be sorted
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return leaves, _Form(spec)
+    if len(kwargs) > 1 or any(type(arg) not in _NO_DICTS for arg in args):
+        orders = tuple(map(tuple, _dicts((args, kwargs))))
+        if any(order != tuple(sorted(order)) for order in orders):
+            return leaves, _Ordered(form, orders)
+    return leaves, form
+
+
+_NO_DICTS = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)))
+
+
+def _dicts(value: Any) -> Iterator[dict]:
+    """The dicts in a tree of tuples, lists and dicts, which JAX sorts by their keys."""
+    if type(value) is dict:
+        yield value
+        for key in sorted(value):
+            yield from _dicts(value[key])
+    elif isinstance(value, tuple | list):
+        for element in value:
+            yield from _dicts(element)
+    elif isinstance(value, OrderedDict | defaultdict):
+        for element in value.values():
+            yield from _dicts(element)
+
+
+class _Ordered(NamedTuple):
+    """A tree of arguments with dicts whose keys stand in an order of their own."""
+
+    form: Any
+    orders: tuple[tuple, ...]
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """The arguments, with other leaves."""
+        value = self.form.unflatten(leaves)
+        for found, order in zip(list(_dicts(value)), self.orders, strict=True):
+            elements = dict(found)
+            found.clear()
+            found.update((key, elements[key]) for key in order)
+        return value
 
 
 class _Form:

@@ -24,7 +24,6 @@ import copy
 import functools
 import itertools
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from torch_jax import config
-from torch_jax._private import jax_core
+from torch_jax._private import jax_core, pytorch
 from torch_jax.capture import history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
@@ -192,26 +191,20 @@ class Jitted(Generic[P, R]):
         self._constant: set[tuple] = set()
         self._may_vary = True  # whether numbers that changed become inputs
         self._whole: set[CallKey] = set()  # calls that take no argument by value
-        self._bound: dict[int, Jitted] = {}
+        self._bound: dict[int, Jitted] = {}  # for objects that have no __dict__
         self._arguments = Arguments(function, self._traced_names, dynamic or {})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """A method compiled for each object that it is called on."""
         if owner is None:
             return self
-        known = self._bound.get(id(owner))
-        if known is None:
-            known = self._bound[id(owner)] = self._like(self.function.__get__(owner, kind))
-            self._forget_with(owner)
+        # the object keeps what is compiled for it, which holds the object: both go together
+        kept = getattr(owner, "__dict__", self._bound)
+        key = f"_torch_jax_jit_{id(self)}" if kept is not self._bound else id(owner)
+        known = kept.get(key)
+        if known is None or known.function.__self__ is not owner:
+            known = kept[key] = self._like(self.function.__get__(owner, kind))
         return known
-
-    def _forget_with(self, owner: Any) -> None:
-        """Keep what is compiled for an object as long as the object."""
-        try:
-            finalizer = weakref.finalize(owner, self._bound.pop, id(owner), None)
-            finalizer.atexit = False
-        except TypeError:  # no weak reference to the owner: its compiled method keeps it alive
-            pass
 
     def _like(self, function: Callable[..., Any]) -> Jitted:
         names, dynamic = tuple(self._traced_names), self._arguments.dynamic
@@ -228,7 +221,11 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
-        if ACTIVE.tracer is not None or not jax_core.is_outside_traces():
+        if (
+            ACTIVE.tracer is not None
+            or not jax_core.is_outside_traces()
+            or pytorch.is_transformed()  # by what sees each operator: Python has to run for it
+        ):
             return self.function(*args, **kwargs)  # part of a larger program
         with locks.RUNNING:
             if not ACTIVE.call_trees:

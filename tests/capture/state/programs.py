@@ -551,9 +551,11 @@ def matches(c, x):
 
 
 add("imports_inside", set_k, imports)
-add("reads_globals_by_text", set_scale, lambda c, x: x * globals()["SCALE"])
+add("reads_globals_by_text", set_scale, lambda c, x: x * globals()["SCALE"],
+    lambda d: (set_scale(None, 2), S())[1])  # fmt: skip
 add("reads_the_environment", lambda c, i: os.environ.__setitem__("TJ_TEST", str(i)),
-    lambda c, x: x * float(getenv("TJ_TEST", "7")))  # fmt: skip
+    lambda c, x: x * float(getenv("TJ_TEST", "7")),
+    lambda d: (os.environ.pop("TJ_TEST", None), S())[1])  # fmt: skip
 add("takes_a_dataclass_apart", lambda c, i: setattr(c.v, "b", float(i)),
     lambda c, x: x * dataclasses.asdict(c.v)["b"], lambda d: S(v=Half(1.0)))  # fmt: skip
 add("matches_classes", lambda c, i: setattr(c.v, "a", float(i)), matches, lambda d: S(v=Half(1.0)))
@@ -578,7 +580,8 @@ add("an_array", lambda c, i: c.a.__setitem__(0, i), lambda c, x: x * float(c.a[0
     lambda d: S(a=np.ones(3)))  # fmt: skip
 add("a_weak_dict", lambda c, i: c.w.__setitem__(c, float(i)), lambda c, x: x * len(c.w),
     lambda d: (lambda s: s)(WeakHolder()))  # fmt: skip
-add("a_context_variable", lambda c, i: VARIABLE.set(float(i)), lambda c, x: x * VARIABLE.get(1.0))
+add("a_context_variable", lambda c, i: VARIABLE.set(float(i)),
+    lambda c, x: x * VARIABLE.get(1.0), lambda d: (VARIABLE.set(1.0), S())[1])  # fmt: skip
 add("a_copied_cpu_tensor", lambda c, i: c.t.fill_(i), lambda c, x: x * copy.deepcopy(c.t).to(x.device),
     lambda d: S(t=torch.ones(3)))  # fmt: skip
 add("a_saved_tensor", lambda c, i: c.t.fill_(i), lambda c, x: (saved(c.t), x * 1),

@@ -80,7 +80,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     if kind in _PLAIN or kind in _CONTAINERS or kind in _TENSORS or kind in NUMBERS:
         return None
     if kind in _BUILTINS:
-        known = not is_passed_on or (is_known_builtin(value) and not _is_bound(value))
+        known = not _is_bound(value) and (not is_passed_on or is_known_builtin(value))
         return None if known else f"is the builtin {getattr(value, '__qualname__', value)}"
     if kind in _FUNCTIONS:
         return None
@@ -184,6 +184,6 @@ def _is_torchs(kind: type) -> bool:
 
 # Modules of bases that do nothing.
 _EMPTY = ("abc", "typing", "contextlib", "collections.abc")
-# Configurations, whose hooks look an attribute up under another name.
-_KNOWN_LIBRARIES = ("transformers.configuration_utils", "transformers.integrations.heterogeneity")
+# Its configurations and outputs are known: plain attributes, some of which have a second name.
+_KNOWN_LIBRARIES = ("transformers.",)
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by Python, as a rule

@@ -201,6 +201,9 @@ class Walker:
     def _walk_named(self, value: Any, name: str, label: str, reach: Reach) -> None:
         """Walk what stands in a place of this name; a builtin that is called at once is heard of."""
         if isinstance(value, types.BuiltinFunctionType) and name not in reach.values:
+            why = why_not(value, is_passed_on=False)
+            if why is not None and self.checks:
+                self.on_doubt(f"{label} {why}")
             return
         self.walk_placed(value, label, reach)
 
@@ -210,6 +213,7 @@ class Walker:
         if key in self._seen:
             return
         self._seen.add(key)
+        self._methods_of_tensors(reach)
         if not names.attributes.isdisjoint(("environ", "getenv")):
             self._elements(_ENVIRONMENT, "os.environ", reach)
         for name in names.globals | names.global_stores | (names.counts & owner.keys()):
@@ -220,6 +224,12 @@ class Walker:
                 self._walk_named(place.value, name, name, reach)
 
     # --- containers -------------------------------------------------------------------------------
+
+    def _methods_of_tensors(self, reach: Reach) -> None:
+        """What code names of ``torch.Tensor``: somebody may replace it, or put something before."""
+        owner = _dict_of(torch.Tensor)
+        for name in reach.names & _NAMES_OF_TENSORS:
+            self._note(DictEntry, owner, name, f"torch.Tensor.{name}", is_read=True)
 
     def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
         if is_made_here(value):
@@ -396,6 +406,15 @@ class Walker:
 def is_stepping() -> bool:
     """Whether an optimizer of the trace is in its step."""
     return ACTIVE.tracer is not None and ACTIVE.tracer.optimizers.is_stepping
+
+
+def _dict_of(kind: type) -> dict:
+    """The dict behind ``vars(kind)``, which shows it to nobody but the garbage collector."""
+    (found,) = gc.get_referents(vars(kind))
+    return found
+
+
+_NAMES_OF_TENSORS = frozenset(dir(torch.Tensor))
 
 
 def _is_tensor_key(key: Any) -> bool:

@@ -90,6 +90,8 @@ class Watch:
         self._root(function, "", NOTHING, self._walker.walk_placed)
         for arg in args:
             self._root(arg, "an argument", NOTHING, self._walker.walk_placed)
+            if isinstance(arg, torch.Tensor) and arg.__dict__:
+                self.proof.add("an argument is a tensor with attributes of its own")
         self.refuse_doubt()
         sys.setprofile(self._profiler)
 
