@@ -230,14 +230,18 @@ def is_transformed() -> bool:
 
     Not a mode that says on which device factories make tensors.
     """
-    if _functorch_level() is not None or dispatch_modes() or _saved_tensors_hooks(True) is not None:
+    if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
-    if not function_modes():
-        return False
-    overrides = importlib.import_module("torch.overrides")
-    modes: list[Any] = getattr(overrides, "_get_current_function_mode_stack", list)()
+    modes: list[Any] = []
+    if dispatch_modes():
+        module = importlib.import_module("torch.utils._python_dispatch")
+        modes += getattr(module, "_get_current_dispatch_mode_stack", list)()
+    if function_modes():
+        overrides = importlib.import_module("torch.overrides")
+        modes += getattr(overrides, "_get_current_function_mode_stack", list)()
     kind = _device_context()
-    return any(not isinstance(mode, kind) for mode in modes)
+    own = "torch_jax."  # modes that look on
+    return any(not isinstance(m, kind) and not type(m).__module__.startswith(own) for m in modes)
 
 
 def factories() -> set[Callable[..., Any]]:

@@ -53,14 +53,13 @@ def runs_python(leaves: Iterable[Any]) -> str | None:
     return None
 
 
-def saved_tensors(leaves: Iterable[Any]) -> list[torch.Tensor]:
-    """What the nodes behind results have saved: a backward pass asks whether it was written since."""
-    found: dict[int, torch.Tensor] = {}
-    for node in _nodes(leaves):
-        for value in _saved(node):
-            if isinstance(value, torch.Tensor):
-                found[id(value)] = value
-    return list(found.values())
+def saved_memories(leaves: Iterable[Any]) -> set[int]:
+    """The ids of the storages of what the nodes behind results have saved.
+
+    A backward pass asks whether one was written since.
+    """
+    values = (value for node in _nodes(leaves) for value in _saved(node))
+    return {id(value.untyped_storage()) for value in values if isinstance(value, torch.Tensor)}
 
 
 def _saved(node: Any) -> Iterator[Any]:

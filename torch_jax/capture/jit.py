@@ -161,6 +161,19 @@ def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     return module
 
 
+_KEPT = "_torch_jax_jit"  # the attribute of an object with what is compiled for its methods
+
+
+class _Kept(dict):
+    """What is compiled for one object; copies of the object and files of it have none of it."""
+
+    def __deepcopy__(self, memo: dict) -> _Kept:
+        return _Kept()
+
+    def __reduce__(self) -> tuple:
+        return _Kept, ()
+
+
 class Jitted(Generic[P, R]):
     """A compiled function; made by :func:`jit`."""
 
@@ -191,7 +204,7 @@ class Jitted(Generic[P, R]):
         self._constant: set[tuple] = set()
         self._may_vary = True  # whether numbers that changed become inputs
         self._whole: set[CallKey] = set()  # calls that take no argument by value
-        self._bound: dict[int, Jitted] = {}  # for objects that have no __dict__
+        self._bound: dict[tuple[int, int], Jitted] = {}  # for objects that have no __dict__
         self._arguments = Arguments(function, self._traced_names, dynamic or {})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
@@ -199,11 +212,14 @@ class Jitted(Generic[P, R]):
         if owner is None:
             return self
         # the object keeps what is compiled for it, which holds the object: both go together
-        kept = getattr(owner, "__dict__", self._bound)
-        key = f"_torch_jax_jit_{id(self)}" if kept is not self._bound else id(owner)
-        known = kept.get(key)
-        if known is None or known.function.__self__ is not owner:
-            known = kept[key] = self._like(self.function.__get__(owner, kind))
+        attributes = getattr(owner, "__dict__", None)
+        kept = self._bound
+        if isinstance(attributes, dict):
+            kept = attributes.setdefault(_KEPT, _Kept())
+        known = kept.get((id(self), id(owner)))
+        if known is None:
+            function = self.function.__get__(owner, kind)
+            known = kept[id(self), id(owner)] = self._like(function)
         return known
 
     def _like(self, function: Callable[..., Any]) -> Jitted:

@@ -44,14 +44,13 @@ class Pullback:
         leaves: list[Any],
         arguments: list[Any],
         known: Sequence[Any],
-        saved: Sequence[torch.Tensor],
+        saved: set[int],
     ):
         """Differentiate the ``leaves`` of a result, by what was there before.
 
-        ``saved`` are the tensors that the nodes behind them have saved.
+        ``saved`` are the ids of the storages that the nodes behind them have saved.
         """
         self.saves = bool(saved)
-        memories = {id(t.untyped_storage()) for t in saved if is_jax(t)}
         self.positions = [i for i, leaf in enumerate(leaves) if _is_differentiable(capture, leaf)]
         outputs = [leaves[i] for i in self.positions]
         candidates = {
@@ -63,7 +62,7 @@ class Pullback:
             t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
         ]
         self.saved = [
-            at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in memories
+            at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in saved
         ]
         if not self.inputs:
             self.positions = []

@@ -247,7 +247,7 @@ class Tracing:
         capture, proof = self.capture, self.watch.proof
         known = {*map(id, self.leaves), *self.watch.notes.tensors}
         whys = [border.rewritten(capture.histories[key] for key in capture.histories.keys() & known)]
-        self.saved: list[torch.Tensor] = []
+        self.saved: set[int] = set()
         if not capture.went_back:
             whys += [border.shared(capture, results), border.runs_python(results)]
             whys += ["a hook runs when its results are differentiated"] if proof.hooks else []
@@ -255,7 +255,7 @@ class Tracing:
             proof.add(why)
             self.watch.refuse_doubt()
         if not capture.went_back:
-            self.saved = border.saved_tensors(results)
+            self.saved = border.saved_memories(results)
         if keys.world() != self.world:
             proof.add("it leaves a mode or a setting other than it was")
         capture.histories.clear()

@@ -17,8 +17,8 @@ def _plain(value: Any) -> Any:
 
     def leaf(one: Any) -> Any:
         if isinstance(one, torch.Tensor):
-            numbers = [f"{number:.4g}" for number in one.detach().cpu().double().flatten().tolist()]
-            return numbers, one.shape, str(one.dtype), one.requires_grad
+            numbers = one.detach().cpu().double().flatten().tolist()
+            return pytest.approx(numbers, rel=1e-4, nan_ok=True), one.shape, str(one.dtype), one.requires_grad
         return repr(one) if isinstance(one, int | float | str | torch.Size) else type(one).__name__
 
     leaves, form = pytree.tree_flatten(value)

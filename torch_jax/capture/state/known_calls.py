@@ -145,7 +145,9 @@ def is_known_code(code: CodeType) -> bool:
     return (file.removeprefix(STDLIB), name) in _KNOWN_IN_STDLIB
 
 
-_KNOWN_FILES = ("/enum.py", "/transformers/configuration_utils.py")
+_KNOWN_FILES = (
+    "/enum.py", "/transformers/configuration_utils.py", "/transformers/utils/generic.py",
+)  # fmt: skip
 _KNOWN_FOLDERS = ("/transformers/integrations/heterogeneity/",)
 
 

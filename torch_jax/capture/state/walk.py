@@ -371,6 +371,8 @@ class Walker:
     def _instance(self, value: Any, label: str, reach: Reach) -> None:
         self.on_object(value)
         kind = type(value)
+        if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin):
+            self.on_doubt(f"{label} is a {kind.__name__}, which makes its parameters when it runs")
         self._note(ClassOf, value, "", f"the class of {label}", is_read=True)
         owner = getattr(value, "__dict__", None)
         if isinstance(owner, dict):
