@@ -90,7 +90,9 @@ class Evidence:
         if old is None:
             return None
         for before, now in zip(old, graphs, strict=True):
-            found = _other_array(before, now) or (None if has_numbers else _other_number(before, now))
+            found = _other_array(before, now) or (
+                None if has_numbers else _other_number(before, now)
+            )
             if found is not None:
                 return found
         return None
@@ -101,7 +103,9 @@ def _other_operator(old: list[State], new: list[State]) -> str:
     others = [step for state in new for step in state.steps()]
     for was, now in zip(steps, others, strict=False):
         if was is not now:
-            return f"it called {now.name} at {now.line}, where it had called {was.name} at {was.line}"
+            return (
+                f"it called {now.name} at {now.line}, where it had called {was.name} at {was.line}"
+            )
     return f"it called {len(others)} operators, where it had called {len(steps)}"
 
 

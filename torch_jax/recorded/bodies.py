@@ -87,9 +87,7 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     if entry.slots or not all(_is_number(avals[at]) for at in made_of):
         maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(
-        core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept
-    )
+    return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
 
 
 def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
