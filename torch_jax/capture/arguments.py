@@ -136,9 +136,7 @@ def _takes_any(function: Any) -> bool:
 # --- trees ----------------------------------------------------------------------------------------
 
 
-def flatten(
-    args: tuple, kwargs: dict[str, Any], takes_any: bool = True
-) -> tuple[list[Any], Any]:
+def flatten(args: tuple, kwargs: dict[str, Any], takes_any: bool = True) -> tuple[list[Any], Any]:
     """The leaves of arguments, and their tree.
 
     ``takes_any`` is whether the function has ``**kwargs``, whose order it may see.
@@ -187,7 +185,7 @@ class _Ordered(NamedTuple):
     def unflatten(self, leaves: list[Any]) -> Any:
         """The arguments, with other leaves."""
         value = self.form.unflatten(leaves)
-        dicts = list(_dicts(_with_orders(*value, self.takes_any)))
+        dicts = list(_dicts(_with_orders(value[0], value[1], self.takes_any)))
         for found, order in zip(dicts, self.orders, strict=True):
             elements = dict(found)
             found.clear()

@@ -36,7 +36,7 @@ def shared(capture: Any, leaves: Iterable[Any]) -> str | None:
     for tensor in wanted:
         known = capture.input_of(tensor.untyped_storage()) is not None
         if known and tensor.grad_fn is not None:
-            return "it returns a view of a tensor that was there before, of which gradients are wanted"
+            return "it returns a view of an older tensor of which gradients are wanted"
     uses = Counter(id(t.untyped_storage()) for t in {id(t): t for t in wanted}.values())
     if max(uses.values(), default=0) > 1:
         return "two of its results share memory, and gradients are wanted of them"

@@ -23,7 +23,6 @@ from torch_jax.memory import storage, transfer
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax, memory_of
 
-
 _NOTHING = torch.empty(0)
 
 
@@ -61,9 +60,7 @@ class Pullback:
         self.inputs = [
             t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
         ]
-        self.saved = [
-            at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in saved
-        ]
+        self.saved = [at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in saved]
         if not self.inputs:
             self.positions = []
             outputs = []

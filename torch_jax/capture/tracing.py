@@ -246,7 +246,9 @@ class Tracing:
         """Doubt what a caller could see of the run although it was skipped."""
         capture, proof = self.capture, self.watch.proof
         known = {*map(id, self.leaves), *self.watch.notes.tensors}
-        whys = [border.rewritten(capture.histories[key] for key in capture.histories.keys() & known)]
+        whys = [
+            border.rewritten(capture.histories[key] for key in capture.histories.keys() & known)
+        ]
         self.saved: set[int] = set()
         if not capture.went_back:
             whys += [border.shared(capture, results), border.runs_python(results)]

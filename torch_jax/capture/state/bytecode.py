@@ -184,7 +184,13 @@ def _folder(module: object) -> str:
 
 
 TORCH, STDLIB = _folder(torch), sysconfig.get_paths()["stdlib"] + "/"
-LIBRARIES = (_folder(jax), _folder(jaxlib), _folder(ml_dtypes), _folder(numpy), _folder(sys.modules["torch_jax"]))
+LIBRARIES = (
+    _folder(jax),
+    _folder(jaxlib),
+    _folder(ml_dtypes),
+    _folder(numpy),
+    _folder(sys.modules["torch_jax"]),
+)
 # The parts of PyTorch whose objects are a user's: their attributes count as the user's do.
 _PARTS = ("nn/modules/", "nn/utils/", "distributions/", "amp/", "optim/lr_sch", "optim/swa_utils")
 _WATCHED_IN_TORCH = tuple(TORCH + part for part in _PARTS)

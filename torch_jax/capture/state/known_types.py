@@ -10,6 +10,7 @@ import builtins
 import enum
 import functools
 import itertools
+import logging
 import operator
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -30,7 +31,9 @@ _CONTAINERS = frozenset((list, dict, set, frozenset, tuple, OrderedDict, default
 _TUPLE_GETTER = type(namedtuple("_One", "field").field)  # type: ignore[attr-defined]
 _FUNCTIONS = frozenset(
     (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property,
-     operator.attrgetter, operator.itemgetter, types.ModuleType, types.SimpleNamespace, _TUPLE_GETTER, types.MemberDescriptorType, types.GetSetDescriptorType)
+     operator.attrgetter, operator.itemgetter, logging.Logger, logging.RootLogger,
+     types.ModuleType, types.SimpleNamespace, _TUPLE_GETTER,
+     types.MemberDescriptorType, types.GetSetDescriptorType)
 )  # fmt: skip
 _BUILTINS = frozenset(
     (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
@@ -85,14 +88,16 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     if kind in _FUNCTIONS:
         return None
     if isinstance(value, type):
-        return why_not_class(value)
+        return why_not_class(value)  # type: ignore[arg-type]
     return _why_not_instance(kind)
 
 
 def _is_bound(builtin: Any) -> bool:
     """Whether a builtin is a method with its object, such as ``d.get``, which nobody watches."""
     owner = getattr(builtin, "__self__", None)
-    return not (owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(type(owner)))
+    return not (
+        owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(type(owner))
+    )
 
 
 @functools.lru_cache(4096)
@@ -119,7 +124,7 @@ def _why_not_instance(kind: type) -> str | None:
     if str(kind.__module__).startswith(_KNOWN_LIBRARIES):
         return None
     for base in kind.__mro__:
-        if base is object or _is_torchs(base):
+        if base is object or _is_torchs(base):  # type: ignore[arg-type]
             if base.__name__ in _NOT_UNDERSTOOD_IN_TORCH:
                 return f"{name}, a {base.__name__}"
             if base is torch.Tensor or issubclass(base, torch.Tensor):
@@ -145,13 +150,15 @@ def _why_not_base(base: type) -> str | None:
 
 
 def _is_harmless(base: type, hook: str) -> bool:
-    """Whether a hook is what Python itself makes: ``__hash__ = None``, ``__eq__`` of dataclasses."""
+    """Whether a hook is what Python makes: ``__hash__ = None``, ``__eq__`` of dataclasses."""
     value = vars(base)[hook]
     if value is None:
         return True
     file = getattr(getattr(value, "__code__", None), "co_filename", "")
-    return hook in ("__eq__", "__hash__") and "__dataclass_fields__" in vars(base) and (
-        file == "<string>" or file.endswith(("reprlib.py", "dataclasses.py"))
+    return (
+        hook in ("__eq__", "__hash__")
+        and "__dataclass_fields__" in vars(base)
+        and (file == "<string>" or file.endswith(("reprlib.py", "dataclasses.py")))
     )
 
 

@@ -172,7 +172,11 @@ class Watch:
     def refuse_doubt(self) -> None:
         """Stop before anything is done that may be more than a call can repeat, or undo."""
         if self.proof.doubt is not None and self._refused is None:
-            self._refuse(f"under torch_jax.jit this Python has to run at each call: {self.proof.doubt}")
+            self._refuse(
+                "under torch_jax.jit this Python has to run at each call: "
+                f"{self.proof.doubt}. To have it skipped, take an argument for what changes, and "
+                "where it makes something for others return it instead."
+            )
 
     def _refuse_started_generator(self, frame: Any) -> None:
         flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
