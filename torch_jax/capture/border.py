@@ -31,7 +31,7 @@ def rewritten(histories: Iterable[tuple[Any, Any, bool]]) -> str | None:
 
 
 def shared(capture: Any, leaves: Iterable[Any]) -> str | None:
-    """Why results are no results of one node: they are views, of what was there or of each other."""
+    """Why results are not of one node: they are views, of what was there or of each other."""
     wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and is_jax(t)]
     for tensor in wanted:
         known = capture.input_of(tensor.untyped_storage()) is not None
