@@ -96,9 +96,8 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
 def _is_bound(builtin: Any) -> bool:
     """Whether a builtin is a method with its object, such as ``d.get``, which nobody watches."""
     owner = getattr(builtin, "__self__", None)
-    return not (
-        owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(type(owner))
-    )
+    kind: Any = type(owner)
+    return not (owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(kind))
 
 
 @functools.lru_cache(4096)
