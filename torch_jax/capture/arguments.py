@@ -186,7 +186,7 @@ class _Ordered(NamedTuple):
     def unflatten(self, leaves: list[Any]) -> Any:
         """The arguments, with other leaves."""
         value = self.form.unflatten(leaves)
-        dicts = list(_dicts(_with_orders(*value, self.takes_any)))
+        dicts = list(_dicts(_with_orders(value[0], value[1], self.takes_any)))
         for found, order in zip(dicts, self.orders, strict=True):
             elements = dict(found)
             found.clear()

@@ -31,14 +31,12 @@ def rewritten(histories: Iterable[tuple[Any, Any, bool]]) -> str | None:
 
 
 def shared(capture: Any, leaves: Iterable[Any]) -> str | None:
-    """Why results are no results of one node: they are views, of what was there or of each other."""
+    """Why results are not of one node: they are views, of what was there or of each other."""
     wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad and is_jax(t)]
     for tensor in wanted:
         known = capture.input_of(tensor.untyped_storage()) is not None
         if known and tensor.grad_fn is not None:
-            return (
-                "it returns a view of a tensor that was there before, of which gradients are wanted"
-            )
+            return "it returns a view of an older tensor of which gradients are wanted"
     uses = Counter(id(t.untyped_storage()) for t in {id(t): t for t in wanted}.values())
     if max(uses.values(), default=0) > 1:
         return "two of its results share memory, and gradients are wanted of them"

@@ -50,7 +50,8 @@ _KNOWN_IN_TORCH = tuple(
         "_linalg_utils.py", "__init__.py", "utils/_device.py", "_prims", "_refs", "_decomp",
         "utils/_python_dispatch.py", "_VF.py", "_classes.py", "_C", "utils/_foreach_utils.py",
         "compiler/", "jit/__init__.py", "jit/_trace.py", "jit/_script.py", "_dynamo/", "library",
-        "_library", "fx/experimental/sym_node.py", "_lowrank.py", "types.py", "_utils.py", "_opaque_base.py",
+        "_library", "fx/experimental/sym_node.py", "_lowrank.py", "types.py", "_utils.py",
+        "_opaque_base.py",
     )
 )  # fmt: skip
 _DENIED_IN_TORCH = frozenset(
@@ -145,10 +146,8 @@ def is_known_code(code: CodeType) -> bool:
     return (file.removeprefix(STDLIB), name) in _KNOWN_IN_STDLIB
 
 
-_KNOWN_FILES = (
-    "/enum.py", "/transformers/configuration_utils.py", "/transformers/utils/generic.py",
-)  # fmt: skip
-_KNOWN_FOLDERS = ("/transformers/integrations/heterogeneity/",)
+_KNOWN_FILES = ("/enum.py", "/transformers/configuration_utils.py")
+_KNOWN_FOLDERS = ("/transformers/integrations/heterogeneity/", "/transformers/utils/")
 
 
 # What reads all tensors of a module, by no names that its caller mentions.

@@ -10,6 +10,7 @@ import builtins
 import enum
 import functools
 import itertools
+import logging
 import operator
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -30,7 +31,9 @@ _CONTAINERS = frozenset((list, dict, set, frozenset, tuple, OrderedDict, default
 _TUPLE_GETTER = type(namedtuple("_One", "field").field)  # type: ignore[attr-defined]
 _FUNCTIONS = frozenset(
     (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property,
-     operator.attrgetter, operator.itemgetter, types.ModuleType, types.SimpleNamespace, _TUPLE_GETTER, types.MemberDescriptorType, types.GetSetDescriptorType)
+     operator.attrgetter, operator.itemgetter, logging.Logger, logging.RootLogger,
+     types.ModuleType, types.SimpleNamespace, _TUPLE_GETTER,
+     types.MemberDescriptorType, types.GetSetDescriptorType)
 )  # fmt: skip
 _BUILTINS = frozenset(
     (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
@@ -76,7 +79,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     >>> why_not({}), why_not(iter([]))
     (None, 'is a list_iterator')
     """
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN or kind in _CONTAINERS or kind in _TENSORS or kind in NUMBERS:
         return None
     if kind in _BUILTINS:
@@ -85,20 +88,20 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     if kind in _FUNCTIONS:
         return None
     if isinstance(value, type):
-        return why_not_class(value)
+        found: Any = value
+        return why_not_class(found)
     return _why_not_instance(kind)
 
 
 def _is_bound(builtin: Any) -> bool:
     """Whether a builtin is a method with its object, such as ``d.get``, which nobody watches."""
     owner = getattr(builtin, "__self__", None)
-    return not (
-        owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(type(owner))
-    )
+    kind: Any = type(owner)
+    return not (owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(kind))
 
 
 @functools.lru_cache(4096)
-def why_not_class(kind: type) -> str | None:
+def why_not_class(kind: Any) -> str | None:
     """Why a class is not understood: calling it may run code that nobody sees."""
     if kind in _CLASSES or issubclass(kind, BaseException):
         return None
@@ -108,7 +111,7 @@ def why_not_class(kind: type) -> str | None:
 
 
 @functools.lru_cache(4096)
-def _why_not_instance(kind: type) -> str | None:
+def _why_not_instance(kind: Any) -> str | None:
     if not _is_known_metaclass(type(kind)):
         return f"is of a class with the metaclass {type(kind).__name__}"
     name = f"is a {kind.__qualname__}"
@@ -133,11 +136,11 @@ def _why_not_instance(kind: type) -> str | None:
     return None
 
 
-def _is_known_metaclass(kind: type) -> bool:
+def _is_known_metaclass(kind: Any) -> bool:
     return kind in _METACLASSES or _is_torchs(kind) or kind.__module__ in _METACLASS_MODULES
 
 
-def _why_not_base(base: type) -> str | None:
+def _why_not_base(base: Any) -> str | None:
     if base.__module__ in _EMPTY:
         return None
     if not base.__flags__ & _HEAP or not _is_users(base):
@@ -146,8 +149,8 @@ def _why_not_base(base: type) -> str | None:
     return f"whose class has a {own[0]} of its own" if own else None
 
 
-def _is_harmless(base: type, hook: str) -> bool:
-    """Whether a hook is what Python itself makes: ``__hash__ = None``, ``__eq__`` of dataclasses."""
+def _is_harmless(base: Any, hook: str) -> bool:
+    """Whether a hook is what Python makes: ``__hash__ = None``, ``__eq__`` of dataclasses."""
     value = vars(base)[hook]
     if value is None:
         return True
@@ -159,7 +162,7 @@ def _is_harmless(base: type, hook: str) -> bool:
     )
 
 
-def _why_not_enum(kind: type) -> str | None:
+def _why_not_enum(kind: Any) -> str | None:
     mixed = [base for base in kind.__mro__ if base not in (object, int, str, float, kind)]
     plain = all(isinstance(base, enum.EnumMeta) or base is enum.ReprEnum for base in mixed)
     own = [hook for hook in _HOOKS if hook in vars(kind) and hook not in ("__hash__",)]
@@ -167,19 +170,19 @@ def _why_not_enum(kind: type) -> str | None:
     return None if plain and not own else f"is a {kind.__qualname__}, an enum of its own kind"
 
 
-def _is_named_tuple(kind: type) -> bool:
+def _is_named_tuple(kind: Any) -> bool:
     return kind.__bases__ == (tuple,) and (
         hasattr(kind, "_fields") or kind.__module__ == "torch.return_types"
     )
 
 
-def _is_users(kind: type) -> bool:
+def _is_users(kind: Any) -> bool:
     """Whether a class was made by Python code that is watched, or that cannot do anything."""
     return is_watched_file(file_of(kind))
 
 
 @functools.lru_cache(4096)
-def _is_torchs(kind: type) -> bool:
+def _is_torchs(kind: Any) -> bool:
     """Whether a class is PyTorch's own, or of another library that is known as well."""
     if kind.__module__ == "torch":
         return True

@@ -117,13 +117,30 @@ def _why(instructions: list[dis.Instruction], at: int) -> str | None:
         return _WHY.get(name, f"runs an instruction that is not understood, {name}")
     if name == "IS_OP" and not _compares_with_constant(instructions, at):
         return "asks whether two objects are one"
-    if name == "PUSH_EXC_INFO" and instructions[at + 1].opname != "WITH_EXCEPT_START":
+    if name == "PUSH_EXC_INFO" and _catches(instructions, at):
         return "catches an exception"
     if name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"):
         return _why_not_named(str(value), stores=name not in ("LOAD_ATTR", "LOAD_METHOD"))
     if name.startswith("CALL_INTRINSIC") and "IMPORT_STAR" in instruction.argrepr:
         return _WHY["IMPORT_STAR"]
     return None
+
+
+def _catches(instructions: list[dis.Instruction], at: int) -> bool:
+    """Whether a handler keeps the exception; ``finally`` and ``with`` raise it again."""
+    if instructions[at + 1].opname == "WITH_EXCEPT_START":
+        return False
+    for instruction in instructions[at + 1 :]:
+        if instruction.opname in (
+            "POP_EXCEPT",
+            "CHECK_EXC_MATCH",
+            "CHECK_EG_MATCH",
+            "RETURN_VALUE",
+        ):
+            return True
+        if instruction.opname == "RERAISE":
+            return False
+    return True
 
 
 def _compares_with_constant(instructions: list[dis.Instruction], at: int) -> bool:

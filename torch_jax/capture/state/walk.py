@@ -199,7 +199,7 @@ class Walker:
             self._in_a_place = old
 
     def _walk_named(self, value: Any, name: str, label: str, reach: Reach) -> None:
-        """Walk what stands in a place of this name; a builtin that is called at once is heard of."""
+        """Walk what stands in a place of this name; a builtin called at once is heard of."""
         if isinstance(value, types.BuiltinFunctionType) and name not in reach.values:
             why = why_not(value, is_passed_on=False)
             if why is not None and self.checks:

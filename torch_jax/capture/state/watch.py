@@ -173,7 +173,9 @@ class Watch:
         """Stop before anything is done that may be more than a call can repeat, or undo."""
         if self.proof.doubt is not None and self._refused is None:
             self._refuse(
-                f"under torch_jax.jit this Python has to run at each call: {self.proof.doubt}"
+                "under torch_jax.jit this Python has to run at each call: "
+                f"{self.proof.doubt}. To have it skipped, take an argument for what changes, and "
+                "where it makes something for others return it instead."
             )
 
     def _refuse_started_generator(self, frame: Any) -> None:
