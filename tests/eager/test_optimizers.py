@@ -288,3 +288,15 @@ def test_a_step_is_a_few_calls_and_compiles_once(name, variant, most):
             optimizer.step()
         assert calls.count <= most
     assert sum(len(kernel.cache) for kernel in kernels) == compiled
+
+
+def test_versions_of_what_lists_of_tensors_write():
+    """Autograd finds by them that a saved tensor was written."""
+
+    def versions(device):
+        tensors = [torch.ones(2, device=device) for _ in range(3)]
+        torch._foreach_add_(tensors[:2], 1)
+        torch._foreach_addcdiv_(tensors[1:], tensors[1:], tensors[1:], 0.5)
+        return [tensor._version for tensor in tensors]
+
+    assert versions("jax") == versions("cpu")

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
@@ -61,6 +62,9 @@ class Kernel:
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
         self.by_name = sig.by_name
+        # PyTorch counts writes to single tensors; those of _foreach_ its CPU kernels count
+        counts = op._schema.name.startswith("aten::_foreach_")
+        self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype]] = {}
         self.call = self._make_call()
@@ -407,6 +411,8 @@ class Kernel:
             written = [owner[slot] for slot in entry.slots]
             if not put_back(written, [memories[slot] for slot in entry.slots], arrays):
                 raise tracers.TracedElsewhere  # another thread has written or traced meanwhile
+            for name in self._lists_written:
+                _count_writes(args[self.signature.names.index(name)])
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
@@ -557,6 +563,11 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
             yield from _dtypes(value)
         elif isinstance(value, torch.Tensor | Output):
             yield value.dtype
+
+
+def _count_writes(tensors: list[torch.Tensor]) -> None:
+    """Raise the versions of tensors, by which autograd finds that a saved one was written."""
+    increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def _read_again(memories: list, storages: list, slots: tuple[int, ...]) -> None:
