@@ -24,16 +24,17 @@ import copy
 import functools
 import itertools
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture import history, keys
+from torch_jax.capture import evidence, history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.keys import CallKey
@@ -48,10 +49,23 @@ from torch_jax.capture.warm_up import WarmUp
 from torch_jax.core import locks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
-from torch_jax.recorded.lazy import lazy
+from torch_jax.recorded.lazy import observed
 
 _installed = False
-_RECORD: Any = object()  # in place of a result: the call is to be recorded
+
+
+class _Recorded(NamedTuple):
+    """In place of a result: the call is to be recorded.
+
+    Attributes:
+      key: of the call.
+      replay: what is to be held against what the call does, if anything is.
+      known: for that, which tensor each array belongs to, by its id.
+    """
+
+    key: CallKey
+    replay: Replay | None = None
+    known: dict[int, Any] | None = None
 
 
 P = ParamSpec("P")
@@ -258,15 +272,36 @@ class Jitted(Generic[P, R]):
         """Skip Python where that is proven to change nothing; else run it, recorded."""
         with locks.RUNNING:
             result = self._retry_numbers(args, kwargs)
-        return self._record(args, kwargs) if result is _RECORD else result
+        return self._record(result, args, kwargs) if type(result) is _Recorded else result
 
-    def _record(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _record(self, wanted: _Recorded, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call the function itself; its operators run as one program."""
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
-        with lazy():
-            return self.function(*args, **kwargs)
+        reads_host = wanted.replay is not None and wanted.replay.reads_host
+        seen = evidence.Observation(wanted.known, reads_host)
+        with observed(seen, compiles=wanted.replay is None):
+            result = self.function(*args, **kwargs)
+        if wanted.replay is None:
+            self._warm_up.recorded(wanted.key, seen.graphs)
+        else:
+            self._compare(wanted.key, wanted.replay, seen.graphs)
+        return result
+
+    def _compare(self, key: CallKey, replay: Replay, graphs: list[evidence.Graph]) -> None:
+        """Give up skipping Python where it did another thing than the program does."""
+        difference = replay.evidence.difference(graphs, bool(replay.program.numbers))
+        if difference is not None:
+            self._replays.pop(key, None)
+            self._run_each_time(key, difference)
+            warnings.warn(
+                f"{self.history.name} under torch_jax.jit was not proven to do the same at each "
+                f"call, though it seemed so: {difference}. Its Python runs at each call from now "
+                "on; results since the last check may be wrong. Please report this, with what "
+                "torch_jax.explain(function) says.",
+                stacklevel=4,
+            )
 
     def _retry_numbers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call, and again while other numbers had better be inputs of the program.
@@ -293,7 +328,7 @@ class Jitted(Generic[P, R]):
         """Run the first trace of this key whose guards hold; trace where there is none."""
         key = call.key
         if key in self._unproven:
-            return _RECORD
+            return _Recorded(key)
         reason = None
         for replay in self._replays.get(key, ()):
             try:
@@ -301,6 +336,10 @@ class Jitted(Generic[P, R]):
                     replay.refuse_written(call.parts)
                 if self.verify > replay.verified:
                     return self._verified(replay, call)
+                if replay.evidence is not None and replay.evidence.is_due():
+                    replay.check(call.leaves)
+                    known = evidence.known_arrays(replay, call.leaves)
+                    return _Recorded(key, replay, known)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
                 self._unproven.hit()
@@ -309,7 +348,7 @@ class Jitted(Generic[P, R]):
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
         if self._records and self._warm_up.goes_on(key, reason is not None):
-            return _RECORD
+            return _Recorded(key)
         if reason is None:
             self._let_change(key)
         reason = reason or self._new_key(key)
@@ -350,7 +389,7 @@ class Jitted(Generic[P, R]):
         """Have Python run at all calls with this key."""
         self._unproven.add(key, why)
         self.history.runs_python(why)
-        return _RECORD
+        return _Recorded(key)
 
     def _request(self, call: SortedCall) -> TraceRequest:
         leaves, key, parts = call
@@ -363,6 +402,9 @@ class Jitted(Generic[P, R]):
     def _keep(self, key: CallKey, replay: Replay) -> None:
         if any(isinstance(place, CacheSize) for place in replay.guards.places):
             self._may_vary = False  # a cached function would keep numbers
+        states = self._warm_up.states(key)
+        if states is not None:
+            replay.evidence = evidence.Evidence(None if replay.steps else states)
         self._replays[key] = [replay, *self._replays.pop(key, ())]
         kept = sum(map(len, self._replays.values()))
         while kept > config.get("jit_cache_size"):

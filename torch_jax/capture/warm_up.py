@@ -12,7 +12,9 @@ from collections import OrderedDict
 from typing import Any
 
 from torch_jax import config
+from torch_jax.capture.evidence import Graph
 from torch_jax.capture.keys import CallKey, alike
+from torch_jax.recorded.path import State
 
 _MOST = 1024  # kinds of calls that are counted
 
@@ -22,6 +24,7 @@ class WarmUp:
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # so far, and how many to be
+        self._states: dict[Any, list[State]] = {}  # the graphs of the last call of each kind
 
     def goes_on(self, key: CallKey, has_changed: bool) -> bool:
         """Whether a call that no trace fits is to be recorded.
@@ -36,5 +39,14 @@ class WarmUp:
         goes_on = so_far < most
         self._calls[kind] = so_far + goes_on, most
         if len(self._calls) > _MOST:
-            self._calls.popitem(last=False)
+            gone, _ = self._calls.popitem(last=False)
+            self._states.pop(gone, None)
         return goes_on
+
+    def recorded(self, key: CallKey, graphs: list[Graph]) -> None:
+        """A call has been recorded."""
+        self._states[alike(key)] = [graph.state for graph in graphs]
+
+    def states(self, key: CallKey) -> list[State] | None:
+        """The graphs that the last recorded call of this kind has run, None where none was."""
+        return self._states.get(alike(key))
