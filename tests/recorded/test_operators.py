@@ -45,9 +45,11 @@ def _control_flow(x):
 
 
 def _autocast(x):
+    weight = (x * 2).detach().requires_grad_()
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
-        y = x @ x.t()
-    return y, y.float() + 1
+        y = torch.nn.functional.linear(x, weight)
+        again = torch.nn.functional.linear(x + 1, weight)
+    return y, again.float() + 1, torch.autograd.grad(y.float().sum() + again.float().sum(), weight)
 
 
 def _conjugates(x):

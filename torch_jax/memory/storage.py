@@ -223,7 +223,7 @@ def resize(storage: Any, nbytes: int) -> None:
     old = storage.array
     if type(old) is Node and nbytes % old.dtype.itemsize == 0:  # by an operator, to be recorded
         padding = (0, nbytes // old.dtype.itemsize - old.size)
-        new = held_by(torch.constant_pad_nd(wrap(old).view(-1), padding))
+        new = held_by(torch.constant_pad_nd(wrap(storage.array).view(-1), padding))
     else:
         old = memory_in(storage)
         new = _resized(old, nbytes)
