@@ -7,6 +7,9 @@ SAMPLES ?= 0
 # How many random calls `make calls` draws, and the number of the first: others every day.
 CALLS ?= 12000
 CALLS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
+# How many random programs `make programs` draws, and the number of the first.
+PROGRAMS ?= 300
+PROGRAMS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
 # `make upstream PYTORCH=/path/to/checkout TESTS="test_torch.py -k sum"`
 PYTORCH ?=
 TESTS ?=
@@ -91,6 +94,9 @@ calls: $(VENV)/.dev  ## random calls of every family against the CPU (CALLS=1000
 	CALLS=$(CALLS) CALLS_SEED=$(CALLS_SEED) $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST)) \
 	  tests/calls -m slow
 
+programs: $(VENV)/.dev  ## programs that change between calls, random ones too (PROGRAMS=10000)
+	PROGRAMS=$(PROGRAMS) PROGRAMS_SEED=$(PROGRAMS_SEED) $(PYTEST) tests/programs
+
 upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
 	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
 
@@ -118,4 +124,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance calls upstream docs bench lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream docs bench lint clean

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import torch_jax
 from tests.support.compare import assert_same
 
 INDICES = [[0, 1, 1], [1, 0, 0]]
@@ -94,6 +95,46 @@ def test_embeddings_are_trained_with_sparse_gradients(kind):
         return table.weight.detach(), *parts(table.weight.grad)
 
     assert_same(train("jax"), train("cpu"))
+
+
+BAGS = {
+    "sum": {},
+    "mean": {"mode": "mean"},
+    "weights": {"weighted": True},
+    "padding": {"mode": "mean", "padding_idx": 4},
+    "last offset": {"include_last_offset": True},
+}
+
+
+@pytest.mark.parametrize("case", BAGS)
+def test_bags_have_sparse_gradients(case):
+    options = {"mode": "sum"} | BAGS[case]
+    weighted = options.pop("weighted", False)
+
+    def train(device: str) -> Any:
+        torch.manual_seed(0)
+        table = nn.EmbeddingBag(6, 3, sparse=True, **options).to(device)
+        optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+        index = torch.tensor([1, 2, 4, 5, 1, 3], device=device)
+        begins = torch.tensor([0, 2, 2, 6], device=device)
+        weights = torch.arange(1.0, 7.0, device=device) if weighted else None
+        table(index, begins, per_sample_weights=weights).pow(2).sum().backward()
+        optimizer.step()
+        grad = table.weight.grad
+        return table.weight.detach(), grad._indices(), grad._values(), *parts(grad)
+
+    assert_same(train("jax"), train("cpu"))
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_compiled_functions_refuse_sparse_gradients(kind):
+    table = kind(5, 2, sparse=True).to("jax")
+
+    def step(index):
+        table(index).sum().backward()
+
+    with pytest.raises(NotImplementedError, match="sparse=False"):
+        torch_jax.jit(step)(torch.tensor([[1, 3]], device="jax"))
 
 
 def test_products_have_gradients():

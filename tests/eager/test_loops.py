@@ -11,6 +11,7 @@ import torch
 
 import torch_jax
 from benchmarks.loops import PROGRAMS
+from tests.support import ledger
 from tests.support.compare import assert_same
 from torch_jax.core import log
 from torch_jax.dispatch import ladder
@@ -68,6 +69,20 @@ def test_a_loop(name, monkeypatch):
     compiled.clear()
     PROGRAMS[name]("jax")
     assert not compiled
+
+
+@pytest.mark.parametrize("number", [3, 2.25, 1 + 2j])
+def test_a_number_that_comes_again_compiles_nothing(number, monkeypatch):
+    """It is kept as an array then, weakly typed as the number itself."""
+    monkeypatch.setattr(kernel, "_numbers", {})
+    monkeypatch.setattr(kernel, "_seen", set())
+    x = torch.ones(3, dtype=torch.complex64, device="jax")
+    first = x * number
+    ledger.listen()
+    ledger.take()
+    again = [x * number for _ in range(3)]
+    assert ledger.take() == ledger.Counts() and kernel._numbers
+    assert all(one.dtype == first.dtype and one.equal(first) for one in again)
 
 
 def test_a_line_that_goes_on_compiling_is_named_once(caplog, monkeypatch):

@@ -237,3 +237,32 @@ def test_random_halves_have_all_their_digits(dtype):
     assert x.max() < 1 and x.min() >= 0
     between = torch.empty(20_000, dtype=dtype, device="jax").uniform_(1, 3).cpu()
     assert between.max() < 3 and between.min() >= 1
+
+
+@pytest.mark.parametrize(
+    ("function", "bad"),
+    [
+        (lambda x, number: F.celu(x, number), 0.0),
+        (lambda x, number: torch.renorm(x, 2, 0, number), -1.0),
+        (lambda x, number: F.smooth_l1_loss(x, x, beta=number), -1.0),
+        (lambda x, number: x.half().fill_(number), 1e6),
+        (lambda x, number: x.clone().uniform_(0.0, number).sum() * 0, -2.0),
+    ],
+)
+def test_numbers_that_always_change_are_checked_all_the_same(function, bad):
+    x = torch.rand(3, 2)
+    for number in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        check(lambda x: function(x, number), x)  # noqa: B023
+    check_raises(lambda x: function(x, bad), x)
+
+
+def test_an_operator_that_takes_any_float_is_not_asked_for_each(monkeypatch):
+    asked = []
+    refusal = twins.refusal
+    monkeypatch.setattr(twins, "refusal", lambda op, named: asked.append(op) or refusal(op, named))
+    x = [torch.rand(3, device="jax")]
+    for step in range(1, 20):
+        torch._foreach_addcdiv_(x, x, x, [-0.001 / step])
+        if step == 5:
+            asked.clear()
+    assert asked == []

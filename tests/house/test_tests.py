@@ -6,7 +6,12 @@ import ast
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-OF_THEIR_OWN = ("calls", "conformance", "upstream")  # folders with helpers that no other needs
+OF_THEIR_OWN = (
+    "calls",
+    "conformance",
+    "programs",
+    "upstream",
+)  # folders with helpers that no other needs
 FILES = sorted(path for path in TESTS.rglob("*.py") if "scripts" not in path.parts)
 
 

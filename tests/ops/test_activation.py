@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.support.compare import check
+from tests.support.compare import check, check_raises
 from tests.support.values import SPECIAL, make
 
 ACTIVATIONS = {
@@ -114,6 +114,8 @@ def test_masked_softmax():
     check(lambda x, m: torch._masked_softmax(x, m, -1, 0), x, mask)
     check(lambda x, m: torch._masked_softmax(x, m, -1, 1), x, mask[:2])
     full = mask.expand(2, 3, 4, 4).clone()
+    full[1, :, 2] = True  # nothing to see: NaN
+    check_raises(lambda x, m: torch._masked_softmax(x, m, -1), x, mask)
     check(lambda x, m: torch._masked_softmax(x, m, -1, 2), x.requires_grad_(), full)
 
 

@@ -144,6 +144,15 @@ def test_powers(exponent, dtype):
     return check(lambda x: 2**x, x, scale=scale)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_powers_of_a_complex_zero(dtype):
+    exponents = torch.tensor([0, 1, -1, 2.5, -0.5, 1j, -1j, 1 + 1j, -1 - 1j], dtype=dtype)
+    check(torch.pow, torch.zeros(9, dtype=dtype), exponents)
+    check(lambda e: 0**e, exponents)
+    for exponent in (0, 1, -1, -2, 0.5, -0.5, 2.5, -2.5, 1j):
+        check(lambda x, e=exponent: x**e, torch.zeros(2, dtype=dtype))
+
+
 def test_integer_tensor_powers():
     base, exponent = torch.arange(-3, 4).repeat(7), torch.arange(-3, 4).repeat_interleave(7)
     check(torch.pow, base[base != 0], exponent[base != 0])

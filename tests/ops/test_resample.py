@@ -39,6 +39,30 @@ def test_align_corners(mode, n, size):
     check(lambda x: F.interpolate(x, size, mode=mode, align_corners=True), x)
 
 
+STAYS = [("linear", 1), ("bilinear", 2), ("trilinear", 3), ("bicubic", 2)]
+STAYS += [(mode, n) for mode in ("nearest", "nearest-exact") for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("mode", "n"), STAYS)
+def test_sizes_that_stay_or_double_for_another_scale(mode, n):
+    """Some of PyTorch's kernels copy, or repeat, such a dimension whatever the scale."""
+    for last in (1.1, 2.1, 0.6):
+        scale = (*[1.1] * (n - 1), last)
+        x = leaf(1, 2, *[5] * n)
+        check(lambda x, scale=scale: F.interpolate(x, scale_factor=scale, mode=mode), x)
+    if n == 2 and "exact" not in mode:
+        x = torch.arange(0, 250, 5, dtype=torch.uint8).view(1, 2, 5, 5)
+        check(lambda x: F.interpolate(x, scale_factor=1.1, mode=mode), x)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialias_of_sizes_that_stay(mode):
+    x = leaf(1, 2, 5, 7)
+    check(
+        lambda x: F.interpolate(x, scale_factor=(1.1, 0.6), mode=mode, antialias=True), x, scale=2
+    )
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [3, 9])
 def test_antialias(mode, size):

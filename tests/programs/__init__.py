@@ -1,9 +1,9 @@
-"""Small programs that change something between the calls of one function, and must not notice by what
-the function is run.
+"""Small programs that change something between the calls of one function, however it is run.
 
-* ``collection/``: programs by what changes; each is a generator ``program(compile)``, which makes its
-  state and ``f = compile(function)``, calls ``f`` again and again, and yields all that can be observed.
-* ``executors.py``: what ``compile`` may be. Each must give what the plain function gives on the device.
+* ``collection/``: programs by what changes. Each is a generator ``program(compile)``, which makes
+  its state and ``f = compile(function)``, calls ``f`` again and again, and yields all that can be
+  observed.
+* ``executors.py``: what ``compile`` may be. Each must give what plain calls on the device give.
 * ``generator.py``: programs that nobody wrote, drawn from a seed.
-* ``known.py``: what is wrong today; ``python -m tests.programs`` prints its lines anew.
+* ``known.py``: what is wrong today; ``python -m tests.programs`` tells what is.
 """

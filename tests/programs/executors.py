@@ -13,14 +13,16 @@ from torch_jax import config
 
 
 class Executor(NamedTuple):
-    """A way of running a function, and the settings that hold meanwhile."""
+    """A way of running a function, the settings that hold meanwhile, and a name it needs."""
 
     compile: Callable[[Any], Any]
     settings: dict[str, Any] = {}
+    needs: str = "config"
 
     def exists(self) -> bool:
-        """Whether this torch_jax knows the settings."""
-        return all(name in config.SETTINGS for name in self.settings)
+        """Whether this torch_jax has the name and knows the settings."""
+        known = all(name in config.SETTINGS for name in self.settings)
+        return known and hasattr(torch_jax, self.needs)
 
 
 def plain(function: Any) -> Any:
@@ -28,11 +30,19 @@ def plain(function: Any) -> Any:
     return function
 
 
-def _lazily(function: Any) -> Any:
-    if isinstance(function, torch.nn.Module):  # in place, as `torch_jax.jit` does
-        function._compiled_call_impl = _lazily(function._call_impl)
-        return function
+def _through(way: Callable[[Callable], Callable]) -> Callable[[Any], Any]:
+    """Functions run a way; of a module its call, in place, as ``torch_jax.jit`` does it."""
 
+    def compile(function: Any) -> Any:
+        if isinstance(function, torch.nn.Module):
+            function._compiled_call_impl = way(function._call_impl)
+            return function
+        return way(function)
+
+    return compile
+
+
+def _lazily(function: Callable) -> Callable:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch_jax.lazy():
@@ -41,19 +51,23 @@ def _lazily(function: Any) -> Any:
     return call
 
 
-_ALL = {
+def _once(function: Callable) -> Callable:
+    found: list[Any] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not found:
+            found.append(function(*args, **kwargs))
+        return found[0]
+
+    return call
+
+
+ALL = {
     "jit_at_once": Executor(torch_jax.jit, {"jit_recorded_calls": 0}),
     "jit": Executor(torch_jax.jit),
-    "lazy": Executor(_lazily),
+    "lazy": Executor(_through(_lazily), needs="lazy"),
     "fused": Executor(plain, {"mode": "fused"}),
 }
-
-
-def _built() -> dict[str, Executor]:
-    found = {name: executor for name, executor in _ALL.items() if executor.exists()}
-    if not hasattr(torch_jax, "lazy"):
-        del found["lazy"]
-    return found
-
-
-EXECUTORS = _built()
+EXECUTORS = {name: executor for name, executor in ALL.items() if executor.exists()}
+STALE = Executor(_through(_once))  # the fault of all faults: each function runs once

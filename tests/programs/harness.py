@@ -36,7 +36,7 @@ class Verdict(enum.Enum):
     """What became of a program."""
 
     EQUAL = "equal"
-    VERSION = "equal but for version counters"
+    VERSION = "version"  # equal but for version counters
     REFUSED = "refused"
     WRONG = "wrong"
 

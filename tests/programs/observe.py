@@ -70,7 +70,8 @@ class _Observer:
 
     def facts(self, value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, torch.Tensor):
-            return self.tensor(value)
+            with torch._C.DisableTorchFunctionSubclass():  # subclasses would hear of it
+                return self.tensor(value)
         if isinstance(value, np.ndarray):
             return [("dtype", str(value.dtype)), ("shape", value.shape), ("is", value.tolist())]
         found = _attributes(value)
@@ -96,7 +97,7 @@ class _Observer:
             ("_version", None if value.is_inference() else value._version),
             ("view", value._is_view()),
             ("storage", self.storages.setdefault(storage, len(self.storages))),
-            ("values", Values(value.detach().cpu().clone())),
+            ("values", Values(value.detach().as_subclass(torch.Tensor).cpu().clone())),
             ("grad", value.grad if value.is_leaf else None),
             *((f".{name}", fact) for name, fact in vars(value).items()),
         ]  # fmt: skip
@@ -108,7 +109,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         own = [(n, v) for n, v in vars(value).items() if not n.startswith("_") and n != "training"]
         return [(name, getattr(value, name)) for name in parts] + own
     if isinstance(value, torch.optim.Optimizer):
-        return [("param_groups", value.param_groups), ("state", dict(_state(value)))]
+        return [("param_groups", value.param_groups), ("state", _state(value))]
     if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
         return [("state_dict", value.state_dict())]
     slots = [n for kind in type(value).__mro__ for n in vars(kind).get("__slots__", ())]
@@ -116,15 +117,16 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     return found + [(f".{name}", fact) for name, fact in getattr(value, "__dict__", {}).items()]
 
 
-def _state(optimizer: torch.optim.Optimizer) -> list[tuple[int, Any]]:
-    """The state of an optimizer by parameter; steps as numbers, wherever they are counted."""
+def _state(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    """The state of an optimizer by parameter; counts as numbers, wherever they are kept."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return [
-        (i, optimizer.state[p] | ({"step": float(step)} if step is not None else {}))
-        for i, p in enumerate(parameters)
-        if p in optimizer.state
-        for step in [optimizer.state[p].get("step")]
-    ]
+    known = {i: optimizer.state[p] for i, p in enumerate(parameters) if p in optimizer.state}
+    return {i: {n: _count(v) for n, v in state.items()} for i, state in known.items()}
+
+
+def _count(value: Any) -> Any:
+    is_count = isinstance(value, torch.Tensor) and value.dim() == 0
+    return value.item() if is_count else value
 
 
 def _words(value: Any) -> str:

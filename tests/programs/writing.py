@@ -25,7 +25,7 @@ def program(function: Program) -> Program:
 
 
 def t(*values: Any, grad: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor on the device; making it compiles nothing. One number stands for ``[n, n+1, n+2]``."""
+    """A tensor on the device, for which nothing is compiled; a number n is ``[n, n+1, n+2]``."""
     numbers = [values[0], values[0] + 1, values[0] + 2] if len(values) == 1 else list(values)
     return torch.tensor(numbers, dtype=dtype).to("jax").requires_grad_(grad)
 

@@ -25,7 +25,7 @@ from torch_jax.capture.host.cpu_tensors import Host, is_host
 from torch_jax.capture.host.tape import Tape
 from torch_jax.capture.randomness import BodyDraws, Draws, keep_cpu_state, state_later
 from torch_jax.compiler import jaxpr
-from torch_jax.core import tracers
+from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE, Tracer
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
@@ -121,6 +121,7 @@ class Capture(Tracer):
 
     def see(self, tensor: torch.Tensor) -> None:
         """Note a device tensor that an operator takes."""
+        errors.refuse_sparse(tensor)
         storage = tensor.untyped_storage()
         if is_jax_storage(storage):
             self.lift(storage)
@@ -152,6 +153,7 @@ class Capture(Tracer):
             self.see(tensor)
         result = func(*args, **kwargs)
         for tensor in tensors_in(result):
+            errors.refuse_sparse(tensor)
             storage = tensor.untyped_storage()
             if is_jax_storage(storage):
                 self._new[id(storage)] = weakref.ref(storage)

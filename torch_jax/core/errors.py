@@ -53,6 +53,15 @@ def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
     )
 
 
+def refuse_sparse(tensor: torch.Tensor) -> None:
+    """Raise for a sparse tensor that a compiled function takes, makes or gives."""
+    if tensor.layout == torch.sparse_coo:
+        raise NotImplementedError(
+            f"{describe(tensor)}: a compiled function has no sparse tensors. Make and use them "
+            "eagerly, or give nn.Embedding and nn.EmbeddingBag sparse=False"
+        )
+
+
 def check_ordinal(device: torch.device) -> None:
     """Raise for ``jax:1`` and beyond: there is one logical device."""
     if device.type == "jax" and device.index not in (None, 0):

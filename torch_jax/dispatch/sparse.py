@@ -301,6 +301,34 @@ def _of_values(op: Any, self: Any) -> Any:
     return _with_values(coalesced, op(coalesced._values()))
 
 
+# --- gradients of tables --------------------------------------------------------------------------
+
+
+@kernel("_embedding_bag_backward")
+def _embedding_bag_backward(
+    grad,
+    indices,
+    offsets,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    sparse,
+    per_sample_weights,
+    padding_idx=-1,
+) -> Any:
+    """Of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
+    bags = offset2bag, bag_size
+    options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    if sparse:
+        make = torch.ops.aten._embedding_bag_sparse_backward
+        return make(grad, indices, offsets, *bags, num_weights, *options)
+    make = torch.ops.aten._embedding_bag_dense_backward
+    return make(grad, indices, *bags, maximum_indices, num_weights, *options)
+
+
 # --- products -------------------------------------------------------------------------------------
 
 

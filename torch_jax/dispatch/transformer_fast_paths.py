@@ -6,6 +6,7 @@ functions that the module calls in training: under a trace XLA fuses them itself
 
 from __future__ import annotations
 
+import torch
 from torch.nn import functional as F
 
 from torch_jax.dispatch.storage_kernels import kernel
@@ -27,7 +28,11 @@ def attention_block(
     average_attn_weights=True,
     mask_type=None,
 ):
-    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2)."""
+    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2).
+
+    The module turns masks of bool into 0 and -inf, and PyTorch's operator turns them back.
+    """
+    mask = None if mask is None else mask.bool()
     masks = {"attn_mask": mask, "key_padding_mask": None}
     if mask_type == 1:
         masks = {"attn_mask": None, "key_padding_mask": mask}
@@ -53,7 +58,28 @@ def attention_block(
         average_attn_weights=average_attn_weights,
         **masks,
     )
-    return out.transpose(0, 1), weights
+    out = out.transpose(0, 1)
+    if mask is None:
+        return out, weights
+    blind = _blind(mask, mask_type)
+    if weights is not None:
+        weights = weights.masked_fill(_of_weights(blind, average_attn_weights), torch.nan)
+    return out.masked_fill(blind.any(1)[..., None], torch.nan), weights
+
+
+def _blind(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
+    """Which queries see no key, by batch, head and query: they are NaN in the fused operators.
+
+    In training, and wherever else attention is asked for, they are zeros.
+    """
+    hidden = mask.all(-1)
+    if mask_type == 1:
+        return hidden[:, None, None]
+    return hidden if mask_type == 2 else hidden[None, None]
+
+
+def _of_weights(blind: torch.Tensor, averaged: bool) -> torch.Tensor:
+    return (blind.any(1) if averaged else blind)[..., None]
 
 
 @kernel("_transformer_encoder_layer_fwd")

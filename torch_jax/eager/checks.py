@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax.core import errors, numbers
-from torch_jax.eager import meta, twins
+from torch_jax.eager import meta, probes, twins
 from torch_jax.ops.registry import Lowering
 
 Call = Callable[..., Any]
@@ -50,9 +50,14 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     )  # calls with fewer arguments bring none
     infers = lowering.meta is True
     passed: set[tuple] = set()
+    bounds = probes.Bounds(op)
 
     def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
+        kind = probes.kind_of(known)
+        if bounds.hold(kind, (*args, *kwargs.values())):
+            return
         _refuse(op, infers, args, kwargs)
+        bounds.passed(kind, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
         # with no elements to compute, some kernels check nothing
         if not any(isinstance(v, torch.Tensor) and not v.numel() for v in args):
             if len(passed) >= _REMEMBERED:

@@ -22,6 +22,7 @@ from torch_jax.compiler.tiers import Tiered, Untraced
 from torch_jax.core import policies
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
+from torch_jax.eager import visits
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
@@ -38,7 +39,7 @@ from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.on_host import on_host
-from torch_jax.ops.registry import InOrder, Lowering
+from torch_jax.ops.registry import InOrder, Leading, Lowering
 
 
 class Value(NamedTuple):
@@ -101,6 +102,9 @@ class _View(NamedTuple):
         """As an array's, for predicates over arguments."""
         return len(self.size)
 
+    def place(self) -> visits.Place:
+        return visits.Place(self.slot, self.size, self.stride, self.offset, self.dtype)
+
     def lens(self, memories: list[Any]) -> geometry.Lens:
         if self.window:
             return windows.at(self.window, None if self.starts is None else memories[self.starts])
@@ -116,14 +120,14 @@ class _View(NamedTuple):
         """Raise where elements share memory, so that a write would be ambiguous."""
         strides = zip(self.size, self.stride, strict=True)
         if 0 not in self.size and any(n > 1 and step == 0 for n, step in strides):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a "
-                "single memory location. Please clone() the tensor before performing the operation."
-            )
+            raise RuntimeError(visits.REFUSAL)
 
-    def write(self, memories: list[Any], value: jax.Array) -> None:
+    def write(self, memories: list[Any], value: jax.Array, write: Any = None) -> None:
         value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
-        memories[self.slot] = geometry.write(memories[self.slot], self.lens(memories), value)
+        memory = memories[self.slot]
+        lens = self.lens(memories)
+        new = write(memory, value) if write else geometry.write(memory, lens, value)
+        memories[self.slot] = new
 
 
 class _Number(NamedTuple):
@@ -189,7 +193,8 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     key_slot = placed.pop("generator")
     outputs: list[Any] = []
     names = [name for name in sig.writes if placed.get(name) is not None]
-    written = sorted({view.slot for name in names for view in _views(placed[name])})
+    targets = [view for name in names for view in _views(placed[name])]
+    written = sorted({view.slot for view in targets})
     default = dtypes.to_jax(torch.get_default_dtype())
     check = lowering.check if policies.checks_indices() else None
     message: list[Any] = []
@@ -205,8 +210,10 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
     given = dict(zip(sig.names, args, strict=False)) | kwargs
     elements = _elements(given, inferred, [_whole(given[name]) for name in names])
     values_of = _reader(placed, elements, lowering.numpy) if concrete else _in_trace
+    operands = [view for view in _leaves(placed.values()) if isinstance(view, _View)]
+    shared = visits.of(op, lowering, *([view.place() for view in v] for v in (targets, operands)))
 
-    def run(*given):
+    def run(*given, write=None):
         memories = list(given)
         values = values_of(memories)
         call = {name: _fill(value, values) for name, value in placed.items()}
@@ -224,7 +231,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
             for result, spec in zip(results[: sig.fresh], specs, strict=True)
         ]
         for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
-            _put(placed.get(name), value, memories, lowering.uniform)
+            _put(placed.get(name), value, memories, lowering.uniform, write)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, *error = ok
@@ -235,7 +242,8 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 
-    function = Untraced(run) if concrete else Tiered(run, elements)
+    runs = run if shared is None else shared.in_turns(run, written, check is not None)
+    function = Untraced(runs) if concrete else Tiered(runs, elements)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
 
 
@@ -366,6 +374,10 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
     if result is None:
         return None
+    if isinstance(result, Leading):
+        arrays.append(result.value)
+        steps = result.stride or geometry.row_major(result.size)
+        return Output(result.size, steps, dtypes.to_torch(result.value.dtype))
     if isinstance(result, InOrder):
         result, spec = result.value, _in_order(result, spec)
     if isinstance(spec, Output) and not isinstance(result, _ARRAYS):
@@ -410,12 +422,12 @@ def _in_order(result: InOrder, spec: Output | None) -> Output:
     return Output(size, None if plain else tuple(stride), dtype)
 
 
-def _put(placed: Any, value: Any, memories: list[Any], uniform: bool) -> None:
-    """Write a new value (None: unchanged) through the view it belongs to."""
+def _put(placed: Any, value: Any, memories: list[Any], uniform: bool, write: Any = None) -> None:
+    """Write a new value (None: unchanged) through the view it belongs to, or by ``write``."""
     if isinstance(placed, list):
         for one, new in zip(placed, value, strict=True):
-            _put(one, new, memories, uniform)
+            _put(one, new, memories, uniform, write)
     elif placed is not None and value is not None:
         if not uniform:
             placed.refuse_repetition()
-        placed.write(memories, value)
+        placed.write(memories, value, write)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -539,7 +538,7 @@ def _number(value: Any) -> Any:
     if len(_numbers) >= 1024:
         _numbers.clear()
     with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
-        array = _numbers[known] = jnp.asarray(value)
+        array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled
     return array
 
 

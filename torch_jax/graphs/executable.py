@@ -413,6 +413,7 @@ def _specs(
         if host:
             arrays.append(transfer.value_of(value))
             return HostCopy(len(arrays) - 1, Form.of(value))
+        errors.refuse_sparse(value)
         memory: Any = value.untyped_storage()
         at = owner.get(id(memory))
         if at is not None and memory.array is before[at]:

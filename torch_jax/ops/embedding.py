@@ -149,27 +149,6 @@ def _embedding_bag_dense_backward(
     return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
-@op("_embedding_bag_backward")
-def _embedding_bag_backward(
-    grad,
-    indices,
-    offsets,
-    offset2bag,
-    bag_size,
-    maximum_indices,
-    num_weights,
-    scale_grad_by_freq,
-    mode,
-    sparse,
-    per_sample_weights,
-    padding_idx=-1,
-):
-    """Gradient of the table, dense: there are no sparse tensors on this device."""
-    bags = offset2bag, bag_size, maximum_indices, num_weights
-    options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
-    return _embedding_bag_dense_backward(grad, indices, *bags, *options)
-
-
 @op("_embedding_bag_per_sample_weights_backward")
 def _embedding_bag_per_sample_weights_backward(
     grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1

@@ -6,6 +6,7 @@ An index out of range is an error, raised through ``check``. Where checks are of
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops import buckets
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import column_major, op
@@ -23,14 +25,6 @@ from torch_jax.ops.registry import column_major, op
 def is_mask(index) -> bool:
     """Whether an index (or what stands for it before the call) is a mask: bool, or uint8."""
     return index is not None and index.dtype in (np.bool_, np.uint8)
-
-
-def compress(x, mask):
-    """The elements of a concrete ``x`` (its leading axis) where a concrete vector ``mask`` holds.
-
-    Arrays of NumPy, which come where memory is the host's, are not compiled for each new count.
-    """
-    return x[np.flatnonzero(on_host(mask))]
 
 
 def positions_of(mask) -> tuple[np.ndarray, ...]:
@@ -50,6 +44,18 @@ def _expand_masks(self, indices) -> tuple:
     _match_shapes([index.shape for index in result if not isinstance(index, slice)])
     _refuse_empty(self, result)
     return tuple(result)
+
+
+def _padded(self, indices) -> buckets.Masked | None:
+    """Indices with masks that are padded, where they can be and memory is a device's."""
+    if isinstance(self, np.ndarray) or not _has_mask(indices):
+        return None
+    axis = 0
+    for index in indices:
+        if is_mask(index):
+            _match_mask(self, index, axis)
+        axis += index.ndim if is_mask(index) else 1
+    return buckets.masked(self, list(indices), tuple(map(is_mask, indices)))
 
 
 def _match_shapes(shapes: list[tuple[int, ...]]) -> None:
@@ -172,6 +178,9 @@ def index(self, indices):
     _warn_of_bytes(indices)
     if isinstance(self, np.ndarray):
         return self[_expand_masks(self, indices)]
+    padded = _padded(self, indices)
+    if padded is not None:
+        return buckets.take(self, padded)
     return self.at[_expand_masks(self, indices)].get(mode="fill")
 
 
@@ -237,7 +246,9 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
     """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
     _warn_of_bytes(indices)
     masked = _one_mask(indices)
-    positions = () if masked else _expand_masks(self, indices)
+    padded = None if masked else _padded(self, indices)
+    padded = padded if padded is not None and padded.takes(values.shape) else None
+    positions = () if masked or padded else _expand_masks(self, indices)
     fills = masked and values.size == 1 and not accumulate
     if values.dtype != self.dtype and not fills:
         raise RuntimeError(
@@ -250,9 +261,19 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
     if masked:
         mask, values = _masked_values(self, indices, values)
         return jnp.where(mask, jnp.add(self, values) if accumulate else values, self)
+    if padded is not None:
+        return _write_padded(
+            self, padded.indices, padded.masks, padded.length, values, bool(accumulate)
+        )
     if isinstance(self, np.ndarray):
         return _write_on_host(self, positions, values, accumulate)
     return write(self, positions, values, "add" if accumulate else "set")
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 5))
+def _write_padded(x, indices, masks, length, values, accumulate):
+    at = buckets.at(x, indices, masks, length)
+    return write(x, at, values, "add" if accumulate else "set")
 
 
 def _write_on_host(x: np.ndarray, at: tuple, values: np.ndarray, accumulate: bool) -> np.ndarray:
@@ -336,7 +357,7 @@ def masked_select(self, mask):
     """The elements where the mask holds, as a vector; both are broadcast."""
     numpy = np if isinstance(self, np.ndarray) else jnp
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
-    return compress(*(numpy.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
+    return buckets.compress(*(numpy.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
 
 
 def _check_source(mask, source, self):
@@ -371,6 +392,8 @@ def masked_scatter_backward(grad_output, mask, sizes):
 @op("nonzero", concrete=True, meta=False, numpy=True)
 def nonzero(self):
     """``np.argwhere``, a column for each dimension laid out in one piece."""
+    if isinstance(self, jax.Array) and self.size and self.ndim:
+        return buckets.positions(self, buckets.count_of(self))
     return column_major(np.argwhere(on_host(self)))
 
 

@@ -225,8 +225,15 @@ def power(self, exponent):
     if category(self.dtype) == 1:
         return _integer_power(self, exponent)
     if category(self.dtype) == 3:
-        return jnp.where((self == 0) & (exponent.real > 0), 0, jnp.power(self, exponent))
+        return jnp.where(self == 0, _power_of_zero(exponent), jnp.power(self, exponent))
     return jnp.power(self, exponent)
+
+
+def _power_of_zero(exponent):
+    """As the C library has it for complex numbers: only the sign of the real part counts."""
+    real = jnp.where(exponent.real < 0, jnp.inf, jnp.nan)
+    power = lax.complex(real, jnp.full_like(real, jnp.nan)).astype(exponent.dtype)
+    return jnp.where(exponent.real > 0, 0, power)
 
 
 _POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {

@@ -66,7 +66,8 @@ class Lowering(NamedTuple):
         in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
         trace). The shapes of the results must not hang on them, nor what the meta function checks.
       numpy: where the function runs outside ``jit`` and JAX computes on the CPU, it is given
-        NumPy's arrays and may return such, so that no shape that hangs on values is compiled.
+        NumPy's arrays and may return such, so that no shape that hangs on values is compiled
+        (elsewhere :mod:`~torch_jax.ops.buckets` keeps such shapes few).
     """
 
     name: str
@@ -100,6 +101,20 @@ class InOrder(NamedTuple):
 
     value: jax.Array | np.ndarray
     order: tuple[int, ...]
+
+
+class Leading(NamedTuple):
+    """A result that is the first elements of a longer array, which stays behind it as memory.
+
+    Attributes:
+      value: the array.
+      size: of the result.
+      stride: of the result, if not row-major.
+    """
+
+    value: jax.Array
+    size: tuple[int, ...]
+    stride: tuple[int, ...] | None = None
 
 
 def column_major(x: jax.Array | np.ndarray) -> InOrder:

@@ -90,6 +90,13 @@ def _nearest(size, count, align_corners, scale, real) -> Taps:
     return _ones(np.minimum(index, size - 1))
 
 
+def _nearest_by_size(size, count, align_corners, scale, real) -> Taps:
+    """As :func:`_nearest`; sizes that stay or double do not ask for the scale."""
+    if count in (size, 2 * size):
+        return _ones(np.arange(count) * size // count)
+    return _nearest(size, count, align_corners, scale, real)
+
+
 def _nearest_exact(size, count, align_corners, scale, real) -> Taps:
     i = np.arange(count).astype(real) + real(0.5)
     index = np.floor(i * _ratio(size, count, scale, real)).astype(np.int64)
@@ -101,6 +108,9 @@ def _ones(index: np.ndarray) -> Taps:
 
 
 def _linear(size, count, align_corners, scale, real) -> Taps:
+    """A size that stays is copied, whatever the scale."""
+    if size == count:
+        return _ones(np.arange(size))
     source = np.maximum(_source(size, count, align_corners, scale, real), 0)
     low = np.minimum(source.astype(np.int64), size - 1)
     high = np.minimum(low + 1, size - 1)
@@ -174,20 +184,28 @@ def _interpolate(x, method, output_size, align_corners, scales):
             f"{list(x.shape)} and output {list(output_size)}"
         )
     taps = _taps(method, x.shape[-n:], output_size, align_corners, scales, x.dtype)
-    weighted = method not in (_nearest, _nearest_exact)
+    weighted = method not in (_nearest, _nearest_by_size, _nearest_exact)
     if weighted and x.dtype == jnp.uint8:
         return _interpolate_bytes(x, taps)
     if weighted:
         x = x.astype(opmath(x.dtype))
     for i, tap in enumerate(taps):
-        x = tap.apply(x, x.ndim - n + i)
+        axis = x.ndim - n + i
+        if method in _ANTIALIASED.values() and output_size[i] == x.shape[axis]:
+            continue  # copied, as on the CPU, whose gradient is the filter's all the same
+        x = tap.apply(x, axis)
     return x
 
 
 def _interpolate_bytes(x, taps):
-    """PyTorch's arithmetic for uint8: 16-bit weights, rounded after each dimension, last first."""
+    """PyTorch's arithmetic for uint8: 16-bit weights, rounded after each dimension, last first.
+
+    A size that stays is copied.
+    """
     x = x.astype(jnp.int32)
     for axis, tap in zip(range(-1, -1 - len(taps), -1), reversed(taps), strict=True):
+        if len(tap.place) == x.shape[axis]:
+            continue
         tap = tap.merge()
         bits = max(b for b in range(23) if int(0.5 + tap.weight.max() * (1 << b)) < 1 << 15)
         weight = np.trunc(tap.weight * (1 << bits) + np.copysign(0.5, tap.weight))
@@ -198,6 +216,8 @@ def _interpolate_bytes(x, taps):
 
 def _interpolate_backward(grad, method, output_size, input_size, align_corners, scales):
     n = len(output_size)
+    if method is _cubic and tuple(output_size) == tuple(input_size[-n:]):
+        return grad  # so does PyTorch, whatever the scales
     x = grad.astype(opmath(grad.dtype))
     taps = _taps(method, input_size[-n:], output_size, align_corners, scales, grad.dtype)
     for i, (tap, size) in enumerate(zip(taps, input_size[-n:], strict=True)):
@@ -208,8 +228,13 @@ def _interpolate_backward(grad, method, output_size, input_size, align_corners, 
 _SCALES = ("scales", "scales_d", "scales_h", "scales_w")
 
 
-def _register(name: str, method: Callable, aligned: bool) -> None:
-    """Enter the operator and its gradient; ``aligned``: it takes ``align_corners``."""
+def _register(
+    name: str, method: Callable, aligned: bool, backward_method: Callable | None = None
+) -> None:
+    """Enter the operator and its gradient; ``aligned``: it takes ``align_corners``.
+
+    Where PyTorch's gradient is not that of its own interpolation, ``backward_method`` says of what.
+    """
 
     def forward(self, output_size, *rest):
         align_corners, *scales = rest if aligned else (False, *rest)
@@ -219,8 +244,9 @@ def _register(name: str, method: Callable, aligned: bool) -> None:
     def backward(grad_output, output_size, input_size, *rest):
         align_corners, *scales = rest if aligned else (False, *rest)
         scales += [None] * (len(output_size) - len(scales))
+        of = backward_method or method
         return _interpolate_backward(
-            grad_output, method, output_size, input_size, align_corners, scales
+            grad_output, of, output_size, input_size, align_corners, scales
         )
 
     # PyTorch's meta functions of nearest neighbours fail where there is nothing.
@@ -230,7 +256,8 @@ def _register(name: str, method: Callable, aligned: bool) -> None:
 
 
 for _n in (1, 2, 3):
-    _register(f"upsample_nearest{_n}d", _nearest, aligned=False)
+    _forward = _nearest_by_size if _n == 2 else _nearest
+    _register(f"upsample_nearest{_n}d", _forward, False, backward_method=_nearest_by_size)
     _register(f"_upsample_nearest_exact{_n}d", _nearest_exact, aligned=False)
 for _name in ("linear1d", "bilinear2d", "trilinear3d"):
     _register(f"upsample_{_name}", _linear, aligned=True)

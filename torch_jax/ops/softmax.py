@@ -74,15 +74,18 @@ def safe_softmax(self, dim, dtype=None):
 
 @op("_masked_softmax")
 def masked_softmax(self, mask, dim=None, mask_type=None):
-    """Softmax of what ``mask`` does not hide; type 0 masks (L, L), type 1 masks (B, L)."""
+    """Softmax of what ``mask`` does not hide; type 0 masks (L, L), type 1 masks (B, L).
+
+    Where all is hidden it is NaN.
+    """
+    if mask_type is None and mask.shape != self.shape:
+        raise RuntimeError("Mask Type should be defined")
     if mask_type == 0 and mask.ndim == 2:
         mask = mask[None, None]
     elif mask_type == 1 and mask.ndim == 2:
         mask = mask[:, None, None]
     dim = -1 if dim is None else dim
-    x = jnp.where(mask, -jnp.inf, _wide(self))
-    hidden = jnp.all(x == -jnp.inf, dim, keepdims=True)
-    return jnp.where(hidden, 0, jax.nn.softmax(jnp.where(hidden, 0, x), dim)).reshape(self.shape)
+    return jax.nn.softmax(jnp.where(mask, -jnp.inf, _wide(self)), dim).reshape(self.shape)
 
 
 @op("_masked_softmax_backward")

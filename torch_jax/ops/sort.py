@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops import buckets
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import category, promote
-from torch_jax.ops.registry import op
+from torch_jax.ops.registry import Leading, op
 
 
 def _last(self, dim: int):
@@ -57,7 +58,7 @@ def topk(self, k, dim=-1, largest=True, sorted=True):
     x = _last(self, dim)
     if largest:
         if category(x.dtype) == 2:
-            x = jnp.where(jnp.isnan(x), jnp.nan, x)  # of either sign
+            x = lax.select(x != x, jnp.full_like(x, jnp.nan), x)  # of either sign
         values, order = lax.top_k(x, k)
     else:
         values, order = (y[..., :k] for y in sorted_with_positions(x))
@@ -208,6 +209,9 @@ def _tally(position, count: int, weights):
     return jnp.zeros(count, weights.dtype).at[position].add(weights, mode="drop")
 
 
+_sums = jax.jit(_tally, static_argnums=1)
+
+
 def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
     """The range of a histogram of ``x``, made wider where it is empty."""
     low, high = (jnp.asarray(v).astype(x.dtype) for v in (low, high))
@@ -313,11 +317,11 @@ def bincount(self, weights=None, minlength=0):
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if weights is None:
-        weights = jnp.ones(self.shape, jnp.int64)
+        weights = (np if isinstance(self, np.ndarray) else jnp).ones(self.shape, np.int64)
     elif weights.dtype != jnp.float32:
         weights = weights.astype(jnp.float64)
     count = max(most + 1, minlength)
-    if jax.default_backend() == "cpu":  # no compilation for each new length
-        sums = np.bincount(on_host(self), on_host(weights), count).astype(weights.dtype)
-        return jnp.asarray(sums)
-    return _tally(self.astype(jnp.int64), count, weights)
+    if isinstance(self, np.ndarray):
+        return np.bincount(self, weights, count).astype(weights.dtype)
+    sums = _sums(self.astype(jnp.int64), buckets.length_for(count), weights)
+    return Leading(sums, (count,))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax.ops.indexing import compress
+from torch_jax.ops.buckets import compress
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import sorted_with_positions

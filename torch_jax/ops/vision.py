@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from torch_jax.ops.on_host import on_host
+from torch_jax.ops.buckets import compress
 from torch_jax.ops.registry import op
 
 
@@ -21,7 +20,7 @@ def nms(dets, scores, iou_threshold):
     if not len(order):
         return order
     kept = _kept(dets[order], iou_threshold)
-    return order[np.flatnonzero(on_host(kept))]
+    return compress(order, kept)
 
 
 @jax.jit

@@ -1,4 +1,4 @@
 """The programs, a file for each kind of thing that changes between calls.
 
-A file imports :mod:`tests.programs.writing` and nothing of another file.
+A file imports what programs are written with, and nothing of another file.
 """

@@ -91,7 +91,7 @@ def globals_are_set_by_name(compile):
 def a_global_appears(compile):
     def step(x):
         try:
-            return x * APPEARS  # noqa: F821
+            return x * APPEARS
         except NameError:
             return x - 1
 
@@ -414,8 +414,8 @@ def the_caller_is_read(compile):
         return x * len(inspect.stack()[0].function)
 
     f = compile(step)
-    for _ in range(6):
-        yield f(t(1))
+    for k in range(6):
+        yield f(t(k))
 
 
 @program

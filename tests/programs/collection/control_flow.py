@@ -1,4 +1,4 @@
-"""What Python decides: loops, matches, short cuts, recursion, values of tensors that are looked at."""
+"""What Python decides: loops, matches, short cuts, recursion, values of tensors."""
 
 from __future__ import annotations
 

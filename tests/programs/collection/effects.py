@@ -1,4 +1,4 @@
-"""What a call leaves behind besides its result: text, files, queues, events, lists, warnings, modes."""
+"""What a call leaves behind besides its result: text, queues, arrays, warnings, modes."""
 
 from __future__ import annotations
 

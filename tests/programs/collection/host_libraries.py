@@ -1,4 +1,4 @@
-"""The world outside: files, folders, environments, clocks, NumPy's settings, decimal contexts, locale."""
+"""The world outside: files, folders, environments, clocks, settings of libraries."""
 
 from __future__ import annotations
 
@@ -366,8 +366,8 @@ def a_missing_file_raises(compile):
         f = compile(lambda x: x * float(path.read_text()))
         for k in range(6):
             yield attempt(f, t(1))
-            if k == 2:
-                path.write_text("3")
+            if k >= 2:
+                path.write_text(str(k))
 
 
 @program

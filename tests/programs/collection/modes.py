@@ -333,9 +333,9 @@ def scaled_dot_product_backends(compile):
     for k in range(6):
         if k % 2:
             with sdpa_kernel(SDPBackend.MATH):
-                yield f(q)
+                yield f(q + k)
         else:
-            yield f(q)
+            yield f(q + k)
 
 
 @program

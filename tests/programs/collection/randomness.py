@@ -1,4 +1,4 @@
-"""Random numbers: of the device, the CPU, Python and NumPy; seeds, states and generators that change."""
+"""Random numbers: of the device, the CPU, Python and NumPy; seeds, states, generators."""
 
 from __future__ import annotations
 

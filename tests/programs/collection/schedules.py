@@ -1,0 +1,304 @@
+"""Gradients kept, clipped and accumulated; schedulers, averages, scalers, several optimizers."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+
+from tests.programs.training import adam, sgd, step_of, trained, x_of
+from tests.programs.writing import Bag, linear, program, t
+
+
+@program
+def gradients_are_zeroed_or_none(compile):
+    s = Bag(model=linear(), none=True)
+    s.opt = sgd(s.model.parameters())
+
+    def step(x):
+        s.model(x).square().sum().backward()
+        s.opt.step()
+        s.opt.zero_grad(set_to_none=s.none)
+        return s.model(x).detach()
+
+    f = compile(step)
+    for k in range(8):
+        yield f(x_of(k)), s.opt, [p.grad for p in s.model.parameters()]
+        s.none = k % 3 == 0
+
+
+@program
+def gradients_are_accumulated(compile):
+    s = Bag(model=linear(), n=0)
+    s.opt = sgd(s.model.parameters())
+
+    def step(x):
+        (s.model(x).square().sum() / 3).backward()
+        s.n += 1
+        if s.n % 3 == 0:
+            s.opt.step()
+            s.opt.zero_grad()
+        return s.model.weight.sum().detach()
+
+    f = compile(step)
+    for k in range(10):
+        yield f(x_of(k)), [p.grad for p in s.model.parameters()]
+
+
+@program
+def gradients_are_clipped_by_a_changing_norm(compile):
+    s = Bag(model=linear(), norm=1.0)
+    s.opt = sgd(s.model.parameters())
+
+    def step(x):
+        s.opt.zero_grad()
+        s.model(x).square().sum().backward()
+        total = nn.utils.clip_grad_norm_(s.model.parameters(), s.norm)
+        s.opt.step()
+        return total
+
+    f = compile(step)
+    for k in range(7):
+        yield f(x_of(k)), list(s.model.parameters())
+        s.norm = 0.5 * (k + 1)
+
+
+@program
+def a_scheduler_inside(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    schedule = lr_scheduler.StepLR(s.opt, 2, 0.5)
+    step = step_of(s.model, s)
+
+    def both(x):
+        loss = step(x)
+        schedule.step()
+        return loss
+
+    f = compile(both)
+    for k in range(9):
+        yield f(x_of(k)), s.opt, schedule
+
+
+@program
+def a_scheduler_is_swapped(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    s.schedule = lr_scheduler.ExponentialLR(s.opt, 0.5)
+    step = step_of(s.model, s)
+
+    def both(x):
+        loss = step(x)
+        s.schedule.step()
+        return loss, s.schedule.get_last_lr()
+
+    f = compile(both)
+    for k in range(9):
+        yield f(x_of(k)), s.opt
+        if k == 4:
+            s.schedule = lr_scheduler.CosineAnnealingLR(s.opt, 4)
+
+
+@program
+def a_scheduler_that_calls_a_function(compile):
+    s = Bag(model=linear(), scale=1.0)
+    s.opt = sgd(s.model.parameters())
+    schedule = lr_scheduler.LambdaLR(s.opt, lambda epoch: s.scale / (epoch + 1))
+    step = step_of(s.model, s)
+
+    def both(x):
+        loss = step(x)
+        schedule.step()
+        return loss
+
+    f = compile(both)
+    for k in range(8):
+        yield f(x_of(k)), s.opt
+        s.scale = 1.0 + k % 2
+
+
+@program
+def a_scheduler_that_looks_at_the_loss(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    schedule = lr_scheduler.ReduceLROnPlateau(s.opt, patience=1, factor=0.5)
+    f = compile(step_of(s.model, s))
+    for k in range(8):
+        loss = f(x_of(k))
+        schedule.step(loss)
+        yield loss, s.opt
+
+
+@program
+def lbfgs_with_a_closure(compile):
+    w = nn.Parameter(t(1))
+    opt = torch.optim.LBFGS([w], lr=0.1, max_iter=2)
+
+    def step(x):
+        def closure():
+            opt.zero_grad()
+            loss = (w * x - 1).square().sum()
+            loss.backward()
+            return loss
+
+        return opt.step(closure).detach()
+
+    f = compile(step)
+    for _ in range(6):
+        yield f(t(1)), w
+
+
+@program
+def sgd_with_a_closure(compile):
+    s = Bag(model=linear(), n=0)
+    s.opt = sgd(s.model.parameters())
+
+    def step(x):
+        def closure():
+            s.n += 1
+            s.opt.zero_grad()
+            loss = s.model(x).square().sum()
+            loss.backward()
+            return loss
+
+        return s.opt.step(closure).detach()
+
+    f = compile(step)
+    for k in range(7):
+        yield f(x_of(k)), s.n, s.opt
+
+
+@program
+def a_moving_average_of_a_model(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    average = swa_utils.AveragedModel(s.model)
+    step = step_of(s.model, s)
+
+    def both(x):
+        loss = step(x)
+        average.update_parameters(s.model)
+        return loss
+
+    f = compile(both)
+    for k in range(6):
+        yield f(x_of(k)), list(average.parameters()), average.n_averaged.cpu()
+
+
+@program
+def an_average_of_the_users_own(compile):
+    s = Bag(model=linear(), decay=0.9)
+    s.opt = sgd(s.model.parameters())
+    shadow = {n: p.detach().clone() for n, p in s.model.named_parameters()}
+    step = step_of(s.model, s)
+
+    def both(x):
+        loss = step(x)
+        for name, p in s.model.named_parameters():
+            shadow[name] = shadow[name] * s.decay + p.detach() * (1 - s.decay)
+        return loss
+
+    f = compile(both)
+    for k in range(8):
+        yield f(x_of(k)), shadow
+        if k == 4:
+            s.decay = 0.5
+        if k == 5:
+            shadow["bias"] = t(0)
+
+
+@program
+def two_optimizers_in_turn(compile):
+    s = Bag(a=linear(), b=linear(), n=0)
+    s.one, s.two = sgd(s.a.parameters()), adam(s.b.parameters())
+
+    def step(x):
+        for opt in (s.one, s.two):
+            opt.zero_grad()
+        loss = s.b(s.a(x)).square().sum()
+        loss.backward()
+        (s.one if s.n % 2 else s.two).step()
+        s.n += 1
+        return loss.detach()
+
+    f = compile(step)
+    for k in range(8):
+        yield f(x_of(k)), s.one, s.two
+
+
+@program
+def hooks_of_optimizers(compile):
+    s = Bag(model=linear(), seen=0)
+    s.opt = sgd(s.model.parameters())
+
+    def count(*args):
+        s.seen += 1
+
+    f = compile(step_of(s.model, s))
+    handle = None
+    for k in range(8):
+        yield f(x_of(k)), s.seen
+        if k == 2:
+            handle = s.opt.register_step_post_hook(count)
+        if k == 5:
+            handle.remove()
+
+
+@program
+def an_optimizer_of_the_users_own(compile):
+    class Plain(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.01})
+            self.steps = 0
+
+        @torch.no_grad()
+        def step(self):
+            self.steps += 1
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        state = self.state[p]
+                        state["n"] = state.get("n", 0) + 1
+                        p.add_(p.grad, alpha=-group["lr"] / state["n"])
+
+    yield from trained(compile, Plain, lambda k, s: s.opt.state.clear() if k == 4 else None)
+
+
+@program
+def other_optimizers(compile):
+    for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam):
+        yield from trained(compile, lambda p, kind=kind: kind(p, lr=0.01), calls=4)
+
+
+@program
+def a_scaler_of_gradients(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    scaler = torch.amp.GradScaler("jax", init_scale=4.0, growth_interval=2)
+
+    def step(x):
+        s.opt.zero_grad()
+        loss = s.model(x).square().sum()
+        scaler.scale(loss).backward()
+        scaler.step(s.opt)
+        scaler.update()
+        return loss.detach()
+
+    f = compile(step)
+    for k in range(7):
+        yield f(x_of(k) if k != 3 else x_of(k) / 0), scaler.get_scale(), s.model.bias
+
+
+@program
+def deep_copies_go_their_own_way(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    f = compile(step_of(s.model, s))
+    for k in range(3):
+        yield f(x_of(k)), s.opt
+    other = copy.deepcopy(s)
+    g = compile(step_of(other.model, other))
+    for k in range(4):
+        yield f(x_of(k)), g(x_of(k)), s.opt, other.opt

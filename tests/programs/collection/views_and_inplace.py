@@ -1,0 +1,488 @@
+"""Views and writes: of arguments, attributes and results; aliases, strides, versions, resizing."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.programs.writing import CALLS, Bag, attempt, m, program, t
+
+
+@program
+def an_argument_is_written(compile):
+    def step(x):
+        x.add_(1)
+        return x * 2
+
+    f = compile(step)
+    for k in range(CALLS):
+        x = t(k)
+        yield f(x), x
+
+
+@program
+def an_argument_is_written_and_returned(compile):
+    f = compile(lambda x: x.add_(1))
+    for k in range(CALLS):
+        x = t(k)
+        y = f(x)
+        yield y is x, x
+
+
+@program
+def a_part_of_an_argument_is_written(compile):
+    def step(x):
+        x[0] = 5
+        x[1:].mul_(2)
+        return x.sum()
+
+    f = compile(step)
+    for k in range(CALLS):
+        x = t(k)
+        yield f(x), x
+
+
+@program
+def a_part_is_given_and_written(compile):
+    base = torch.zeros(6).to("jax")
+
+    def step(part):
+        part.add_(1)
+        return part * 2
+
+    f = compile(step)
+    for k in range(8):
+        yield f(base[k % 3 : k % 3 + 3]), base
+
+
+@program
+def a_column_is_given_and_written(compile):
+    base = m()
+    f = compile(lambda c: c.mul_(2))
+    for k in range(7):
+        yield f(base[:, k % 3]), base
+
+
+@program
+def a_view_of_an_argument_is_returned(compile):
+    f = compile(lambda x: (x[1:], x.view(3, 1), x.unsqueeze(0), x.detach()))
+    for k in range(CALLS):
+        x = t(k)
+        out = f(x)
+        out[0].fill_(k)
+        yield out, x
+
+
+@program
+def a_view_of_an_attribute_is_returned(compile):
+    s = Bag(w=m())
+    f = compile(lambda i: s.w[i])
+    for k in range(7):
+        row = f(k % 2)
+        row.add_(1)
+        yield row, s.w, row._base is s.w
+        if k == 4:
+            s.w = m(5)
+
+
+@program
+def a_view_is_kept_in_an_attribute(compile):
+    s = Bag(w=m(), row=None)
+
+    def step(i):
+        s.row = s.w[i]
+        s.row.add_(1)
+
+    f = compile(step)
+    for k in range(7):
+        yield f(k % 2), s
+
+
+@program
+def a_view_from_before_sees_the_write(compile):
+    w = t(1)
+    part = w[1:]
+
+    def step(x):
+        w.add_(x)
+        return part * 1
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), w, part
+
+
+@program
+def a_base_sees_the_write_of_its_view(compile):
+    w = t(1)
+    part = w[1:]
+
+    def step(x):
+        part.add_(1)
+        return w + x
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), w, part
+
+
+@program
+def an_attribute_becomes_a_view_of_another(compile):
+    s = Bag(a=t(1), b=t(5))
+
+    def step(x):
+        s.b = s.a[:2]
+        s.a.add_(x)
+        return s.b * 1
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), s
+        if k == 4:
+            s.a = t(100)
+
+
+@program
+def an_old_alias_keeps_the_old_memory(compile):
+    s = Bag(w=t(1))
+    kept = []
+
+    def step(x):
+        s.w = s.w + x
+        return s.w
+
+    f = compile(step)
+    for k in range(7):
+        f(t(k))
+        kept.append(s.w)
+        yield kept, kept[-1] is s.w
+
+
+@program
+def a_result_from_before_is_written(compile):
+    s = Bag(last=None)
+
+    def step(x):
+        if s.last is not None:
+            s.last.add_(100)
+        s.last = x * 2
+        return s.last
+
+    f = compile(step)
+    outs = []
+    for k in range(7):
+        outs.append(f(t(k)))
+        yield outs
+
+
+@program
+def writes_by_number_of_versions(compile):
+    w = t(1)
+
+    def step(n):
+        for _ in range(n):
+            w.add_(1)
+        return w._version
+
+    f = compile(step)
+    for k in range(8):
+        yield f(k % 3), w._version, w
+
+
+@program
+def the_version_decides(compile):
+    w = t(1)
+    f = compile(lambda x: x * 2 if w._version > 2 else x + 1)
+    for k in range(8):
+        yield f(t(k))
+        w.add_(1)
+
+
+@program
+def set_data(compile):
+    w = t(1)
+
+    def step(x):
+        w.data = x * 2
+        return w + 1
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), w
+
+
+@program
+def set_data_to_an_argument(compile):
+    w = t(1)
+
+    def step(x):
+        w.data = x
+        w.add_(1)
+        return w * 1
+
+    f = compile(step)
+    for k in range(7):
+        x = t(k)
+        yield f(x), w, x
+
+
+@program
+def swap_data_of_two(compile):
+    a, b = t(1), t(9)
+
+    def step(x):
+        a.data, b.data = b.data, a.data
+        return a + x
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), a, b
+
+
+@program
+def set_to_another_storage(compile):
+    w, other = t(1), t(5)
+
+    def step(x):
+        w.set_(other)
+        return w + x
+
+    f = compile(step)
+    for k in range(6):
+        yield f(t(k)), w, other
+        if k == 3:
+            other.add_(1)
+
+
+@program
+def copy_into_attributes(compile):
+    s = Bag(a=t(1), b=t(2))
+
+    def step(x):
+        old = s.a.clone()
+        s.a.copy_(s.b)
+        s.b.copy_(old)
+        return x + s.a
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), s
+        if k == 4:
+            s.a = s.b
+
+
+@program
+def a_ring_of_slots(compile):
+    s = Bag(buffer=torch.zeros(3, 3).to("jax"), at=0)
+
+    def step(x):
+        s.buffer[s.at % 3] = x
+        s.at += 1
+        return s.buffer.sum(0)
+
+    f = compile(step)
+    for k in range(8):
+        yield f(t(k)), s
+
+
+@program
+def a_cache_that_grows_by_cat(compile):
+    s = Bag(cache=None)
+
+    def step(x):
+        x = x.unsqueeze(0)
+        s.cache = x if s.cache is None else torch.cat([s.cache, x])[-3:]
+        return s.cache.sum(0)
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), s.cache
+
+
+@program
+def an_expanded_argument_is_written(compile):
+    f = compile(lambda x: x.add_(1))
+    for k in range(6):
+        x = torch.ones(1).to("jax").expand(3) if k % 2 else t(k)
+        yield attempt(f, x), x
+
+
+@program
+def an_index_is_written(compile):
+    w = t(1)
+
+    def step(i, v):
+        w[i] = v
+        return w * 1
+
+    f = compile(step)
+    for k in range(8):
+        yield f(k % 3, float(k)), w
+
+
+@program
+def a_mask_is_written(compile):
+    w = t(1)
+
+    def step(x):
+        w[w > x] = 0
+        w.masked_fill_(w < 2, 5.0)
+        return w + x
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), w
+
+
+@program
+def out_arguments(compile):
+    s = Bag(out=t(0))
+
+    def step(x):
+        torch.add(x, 1, out=s.out)
+        return s.out
+
+    f = compile(step)
+    for k in range(7):
+        y = f(t(k))
+        yield y is s.out, y
+        if k % 3 == 2:
+            s.out = t(0)
+
+
+@program
+def a_tensor_is_resized_inside(compile):
+    w = t(1)
+
+    def step(n):
+        w.resize_(n)
+        w.fill_(n)
+        return w.sum()
+
+    f = compile(step)
+    for k in range(7):
+        yield attempt(f, 2 + k % 3), w.shape
+
+
+@program
+def a_transpose_in_place(compile):
+    w = m()
+
+    def step(x):
+        w.t_()
+        return w.sum(0)[:2] + x[:2]
+
+    f = compile(step)
+    for k in range(6):
+        yield f(t(k)), w
+
+
+@program
+def metadata_of_results(compile):
+    f = compile(lambda x: (x.t(), x[:, 1:], x.flip(0), x.permute(1, 0).contiguous(), x + 0))
+    for k in range(CALLS):
+        yield f(m(k) if k % 2 else m(k).t().contiguous().t())
+
+
+@program
+def one_result_twice(compile):
+    def step(x):
+        y = x * 2
+        return y, y, y[:], [y]
+
+    f = compile(step)
+    for k in range(CALLS):
+        out = f(t(k))
+        yield out, out[0] is out[1], out[3][0] is out[0]
+
+
+@program
+def a_result_is_an_attribute(compile):
+    s = Bag(y=None)
+
+    def step(x):
+        s.y = x * 2
+        return s.y
+
+    f = compile(step)
+    for k in range(CALLS):
+        y = f(t(k))
+        yield y is s.y, s
+        y.add_(1)
+
+
+@program
+def a_deep_copy_inside(compile):
+    import copy
+
+    s = Bag(w=t(1))
+
+    def step(x):
+        s.w = copy.deepcopy(s.w)
+        s.w.add_(x)
+        return s.w * 1
+
+    f = compile(step)
+    for k in range(CALLS):
+        before = s.w
+        yield f(t(k)), s, before
+
+
+@program
+def integers_are_written(compile):
+    n = torch.zeros(1, dtype=torch.int64).to("jax")
+    w = m()
+
+    def step():
+        n.add_(1)
+        return w[n % 2] * n
+
+    f = compile(step)
+    for k in range(8):
+        yield f(), n
+        if k == 4:
+            n.fill_(100)
+
+
+@program
+def zero_dimensional_state(compile):
+    s = Bag(n=torch.tensor(0.0).to("jax"))
+
+    def step(x):
+        s.n += 1
+        return x * s.n
+
+    f = compile(step)
+    for k in range(8):
+        yield f(t(1)), s
+        if k == 4:
+            s.n = torch.tensor(-5.0).to("jax")
+
+
+@program
+def an_augmented_assignment_of_an_attribute(compile):
+    s = Bag(w=t(1))
+    first = s.w
+
+    def step(x):
+        s.w += x
+        s.w *= 2
+        return s.w.sum()
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), s, s.w is first
+
+
+@program
+def an_augmented_assignment_of_an_element(compile):
+    items = [t(1), 2.0]
+    first = items[0]
+
+    def step(x):
+        items[0] += x
+        items[1] += 1
+        return items[0] * items[1]
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(k)), items, items[0] is first

@@ -1,0 +1,156 @@
+"""The programs of the collection by every executor: what they show is what plain calls show."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import torch_jax
+from tests.programs import executors, known
+from tests.programs.executors import EXECUTORS, STALE, Executor, plain
+from tests.programs.harness import Verdict, judge, run, shown
+from tests.programs.writing import PROGRAMS, Bag, t
+
+EVERY = 16  # of so many programs one is quick
+NAMES = [
+    pytest.param(name, marks=() if i % EVERY == 0 else pytest.mark.slow)
+    for i, name in enumerate(sorted(PROGRAMS))
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_executor_shows_what_plain_calls_show(executor, name):
+    verdict, words = run(name, executor)
+    if (executor, name) in known.WRONG_WITHOUT_PROOF:
+        assert verdict is not Verdict.EQUAL, f"take it off {known.FILE.name}"
+    else:
+        assert verdict is Verdict.EQUAL, words
+
+
+def test_the_list_names_programs_and_executors_that_there_are():
+    for executor, name in known.WRONG_WITHOUT_PROOF:
+        assert executor in EXECUTORS and name in PROGRAMS, (executor, name)
+
+
+@pytest.mark.parametrize("name", [p for p in NAMES if not p.marks])
+def test_plain_calls_show_the_same_each_time(name):
+    assert run(name, "plain").verdict is Verdict.EQUAL
+
+
+# --- what the harness must notice -----------------------------------------------------------------
+
+
+def _counts(compile):
+    s = Bag(w=t(1), n=0)
+
+    def step(x):
+        s.n += 1
+        s.w.add_(x)
+        return s.w * s.n
+
+    f = compile(step)
+    for k in range(6):
+        yield f(t(k)), s
+
+
+def _judged(change) -> Verdict:
+    """The verdict on a program that differs by a change of what it yields, at its fourth yield."""
+
+    def other(compile):
+        for k, value in enumerate(_counts(compile)):
+            yield change(*value) if k == 3 else value
+
+    return judge(other, shown(_counts, Executor(plain)), Executor(plain)).verdict
+
+
+def test_a_stale_result_is_wrong():
+    assert judge(_counts, shown(_counts, Executor(plain)), STALE).verdict is (Verdict.WRONG)
+
+
+def test_what_is_equal_is_equal():
+    assert _judged(lambda y, s: (y, s)) is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y, s: (y + 1, s),
+        lambda y, s: (y.double(), s),
+        lambda y, s: (y.requires_grad_(), s),
+        lambda y, s: (y.view(1, 3), s),
+        lambda y, s: (y[:], s),
+        lambda y, s: (s.w, s),
+        lambda y, s: (y.cpu(), s),
+        lambda y, s: (y, Bag(w=s.w, n=float(s.n))),
+        lambda y, s: (y, Bag(n=s.n, w=s.w)),
+        lambda y, s: (y, Bag(w=s.w, n=s.n, more=None)),
+        lambda y, s: [y, s],
+        lambda y, s: (y,),
+    ],
+)
+def test_any_difference_is_wrong(change):
+    assert _judged(change) is Verdict.WRONG
+
+
+def test_version_counters_are_told_apart():
+    assert _judged(lambda y, s: (y.add_(0), s)) is Verdict.VERSION
+
+
+def test_signs_of_zero_and_types_of_numbers_count():
+    def of(value):
+        def program(compile):
+            yield value
+            yield value
+
+        return program
+
+    def verdict(one, other):
+        return judge(of(one), shown(of(other), Executor(plain)), Executor(plain)).verdict
+
+    nan = float("nan")
+    assert verdict(nan, nan) is Verdict.EQUAL and verdict(t(nan), t(nan)) is Verdict.EQUAL
+    assert verdict(1.0, 1.0000001) is Verdict.EQUAL
+    for one, other in ((0.0, -0.0), (1, True), (1, 1.0), (1.0, 1.001), (t(0.0), t(-0.0))):
+        assert verdict(one, other) is Verdict.WRONG, (one, other)
+
+
+def test_a_program_that_raises_or_hangs_is_wrong(monkeypatch):
+    def raises(function):
+        def call(*args):
+            raise ValueError("no")
+
+        return call
+
+    def hangs(function):
+        def call(*args):
+            while True:
+                pass
+
+        return call
+
+    monkeypatch.setattr("tests.programs.harness.SECONDS", 0.2)
+    expected = shown(_counts, Executor(plain))
+    for fault in (raises, hangs):
+        assert judge(_counts, expected, Executor(fault)).verdict is Verdict.WRONG
+
+
+def test_an_executor_that_is_not_built_yet_is_run_as_soon_as_it_is(monkeypatch):
+    monkeypatch.setattr(torch_jax, "lazy", contextlib.nullcontext, raising=False)
+    lazy = executors.ALL["lazy"]
+    assert lazy.exists()
+    for name in ("nested_jits.methods_of_many_objects", "modules_that_change.a_module_is_compiled"):
+        program = PROGRAMS[name]
+        assert judge(program, shown(program, Executor(plain)), lazy).verdict is Verdict.EQUAL
+
+
+@pytest.mark.slow
+def test_every_program_notices_a_stale_result():
+    """A program that even a frozen result passes would show nothing."""
+    blind = []
+    for name, program in PROGRAMS.items():
+        expected = shown(program, Executor(plain))
+        if judge(program, expected, STALE).verdict is Verdict.EQUAL:
+            blind.append(name)
+    assert blind == []

@@ -1,0 +1,166 @@
+"""Results whose sizes hang on values, in arrays of a few lengths: no program for each new size.
+
+A count comes to the host, since PyTorch's shapes are numbers. What is computed after it is as long
+as the next power of two, and :class:`~torch_jax.ops.registry.Leading` says how much of it counts.
+Arrays of NumPy, which come where memory is the host's, need none of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.ops.on_host import on_host
+from torch_jax.ops.registry import Leading
+
+_LEAST = 16
+
+
+def length_for(count: int, most: int | None = None) -> int:
+    """The next power of two, ``_LEAST`` at least and ``most`` at most.
+
+    >>> length_for(3), length_for(17), length_for(17, most=20)
+    (16, 32, 20)
+    """
+    length = max(_LEAST, 1 << (count - 1).bit_length() if count else 0)
+    return length if most is None else min(length, most)
+
+
+@jax.jit
+def _holds(mask):
+    return jnp.count_nonzero(mask)
+
+
+def count_of(mask: jax.Array) -> int:
+    """In how many places a concrete mask holds."""
+    return int(on_host(_holds(mask)))
+
+
+def compress(x: Any, mask: Any) -> Any:
+    """The elements of a concrete vector where a concrete vector ``mask`` holds."""
+    if isinstance(x, np.ndarray):
+        return x[np.flatnonzero(mask)]
+    count = count_of(mask)
+    return Leading(_compress(x, mask, length_for(count, mask.size)), (count,))
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def _compress(x, mask, length: int):
+    (at,) = jnp.nonzero(mask, size=length)
+    return x[at]
+
+
+def positions(x: jax.Array, count: int) -> Leading:
+    """The positions of the ``count`` elements that are not zero, a column for each dimension."""
+    flat = _positions(x, max(count, 1), length_for(count, x.size))
+    return Leading(flat, (count, x.ndim), (1, max(count, 1)))
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def _positions(x, count, length: int):
+    """Each column follows the last element of the column before it, at ``count``."""
+    columns = jnp.stack(jnp.nonzero(x, size=length))
+    return _packed(columns, 1, count)
+
+
+def _packed(padded, axis: int, count):
+    """A vector that begins with the first ``count`` along an axis, row-major, without gaps."""
+    if axis == 0:
+        return padded.reshape(-1)
+    length, inner = padded.shape[axis], math.prod(padded.shape[axis + 1 :])
+    at = jnp.arange(padded.size)
+    outer, within, last = at // (count * inner), at // inner % count, at % inner
+    return padded.reshape(-1).at[(outer * length + within) * inner + last].get(mode="clip")
+
+
+# ---- advanced indexing with masks
+
+
+class Masked(NamedTuple):
+    """Indices of which some are masks that hold in equally many places.
+
+    Attributes:
+      indices: one for each dimension or, a mask, for several; None for a whole dimension.
+      masks: which of them are masks.
+      length: how many positions each mask is padded to.
+      shape: of what the indices pick.
+      axis: the axis of ``shape`` along which the masks' positions lie.
+    """
+
+    indices: list[Any]
+    masks: tuple[bool, ...]
+    length: int
+    shape: tuple[int, ...]
+    axis: int
+
+    @property
+    def places(self) -> int:
+        """In how many places each mask holds."""
+        return self.shape[self.axis]
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether values of a shape are one for all places of the masks."""
+        from_the_end = len(self.shape) - self.axis
+        return len(shape) < from_the_end or shape[-from_the_end] == 1
+
+
+def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked | None:
+    """The indices of ``x`` with their count; None where masks cannot be padded.
+
+    That is where they hold in different numbers of places, or beside an index tensor as long as
+    their positions.
+    """
+    mine, others = _apart(indices, masks)
+    if any(i.ndim and i.shape[-1] != 1 for i in others) or not all(mask.ndim for mask in mine):
+        return None
+    count, *different = {count_of(mask) for mask in mine}
+    if different:
+        return None
+    picked = [flag for i, m in zip(indices, masks, strict=True) for flag in _picks(i, m)]
+    picked += [False] * (x.ndim - len(picked))
+    first, end = picked.index(True), len(picked) - picked[::-1].index(True)
+    first = first if all(picked[first:end]) else 0
+    block = np.broadcast_shapes((count,), *(i.shape for i in others))
+    rest = [n for n, flag in zip(x.shape, picked, strict=True) if not flag]
+    length = length_for(count, min(mask.size for mask in mine))
+    shape = (*rest[:first], *block, *rest[first:])
+    return Masked(indices, masks, length, shape, first + len(block) - 1)
+
+
+def _apart(indices: list[Any], masks: tuple[bool, ...]) -> tuple[list[Any], list[Any]]:
+    """Masks, and index tensors."""
+    marked = list(zip(indices, masks, strict=True))
+    return [i for i, m in marked if m], [i for i, m in marked if not m and i is not None]
+
+
+def _picks(index: Any, mask: bool) -> list[bool]:
+    """For each dimension that an index stands for, whether it picks from that."""
+    return [True] * index.ndim if mask else [index is not None]
+
+
+def at(x: jax.Array, indices: list[Any], masks: tuple[bool, ...], length: int) -> tuple:
+    """The index tuple for ``x.at``; positions that pad lie outside of ``x``."""
+    result: list[Any] = []
+    for index, mask in zip(indices, masks, strict=True):
+        if mask:
+            outside = x.shape[len(result) : len(result) + index.ndim]
+            result += jnp.nonzero(index, size=length, fill_value=outside)
+        else:
+            result.append(slice(None) if index is None else index)
+    return tuple(result)
+
+
+def take(x: jax.Array, given: Masked) -> Leading:
+    """``x[indices]``."""
+    indices, masks, length, shape, axis = given
+    return Leading(_take(x, indices, masks, length, axis, max(given.places, 1)), shape)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _take(x, indices, masks, length, axis, count):
+    return _packed(x.at[at(x, indices, masks, length)].get(mode="fill"), axis, count)
