@@ -160,7 +160,7 @@ def test_a_kept_loss_is_one_more_program_at_most(loop):
     """A logger that keeps every third loss, and looks at it later."""
     kept = []
     with counted() as did, torch_jax.lazy():
-        for n in range(4 * STEPS):
+        for n in range(2 * STEPS):
             loss = loop.step(n)
             if n % 3 == 2:
                 kept.append(loss)

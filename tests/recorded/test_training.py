@@ -55,7 +55,13 @@ def train(device: str, name: str, steps: int = STEPS) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+QUICK = ("adamw", "sgd_plain")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in OPTIMIZERS],
+)
 def test_optimizers(name):
     expected = list(train("cpu", name).state_dict().values())
     with torch_jax.lazy(), counted() as first:
