@@ -65,4 +65,6 @@ def test_threads_lose_no_counts():
         thread.start()
     for thread in threads:
         thread.join()
-    assert (traffic.bytes_to_device, traffic.bytes_to_host, traffic.seconds) == (8000, 16000, 4000)
+    assert traffic.sums() == (8000, 16000, 4000)
+    traffic.clear()
+    assert traffic.sums() == (0, 0, 0)
