@@ -122,6 +122,13 @@ SETTINGS: dict[str, Setting] = {
         (),
         "How many traces a function under torch_jax.jit keeps; the oldest goes first.",
     ),
+    "jit_fallback": Setting(
+        "record",
+        ("record", "error"),
+        "What a function under torch_jax.jit does whose Python has to run at each call, because it "
+        "looks at values or does what is not understood: run it at each call, or raise "
+        "DataDependentError or NotTraceableError.",
+    ),
     "jit_executables": Setting(
         128,
         (),

@@ -2,14 +2,15 @@
 
 Each takes the entry and a sample on the CPU with its number, and runs both devices. It returns
 False where the question does not arise, True where jax does as the CPU does, and raises where it
-does not.
+does not. Those that :func:`in_two_parts` makes can stop between their calls and the look at what
+these gave: a recording holds the calls of many.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -19,12 +20,45 @@ from tests.conformance.unique import UNIQUE, is_random
 from tests.support.agreement import assert_agree, both_raised, wide
 from tests.support.arguments import on, outcome, tensors
 
+Parts = Callable[[Any, Any, int], Generator[None, None, bool]]
 
-def forward(entry: Any, sample: Any, number: int) -> bool:
+
+def in_two_parts(parts: Parts) -> Callable[[Any, Any, int], bool]:
+    """A question whose calls are before its one ``yield``, and their comparison behind it.
+
+    The question is asked at once; ``parts`` of it is the generator.
+    """
+
+    @functools.wraps(parts)
+    def ask(entry: Any, sample: Any, number: int) -> bool:
+        begun = parts(entry, sample, number)
+        called, answer = advanced(begun)
+        return advanced(begun)[1] if called else answer
+
+    ask.parts = parts  # type: ignore[attr-defined]
+    return ask
+
+
+def advanced(begun: Generator[None, None, bool]) -> tuple[bool, bool]:
+    """Go to the ``yield`` of a question in parts, or to its end: whether it is there, its answer.
+
+    >>> advanced(pause for pause in (None,))
+    (True, False)
+    """
+    try:
+        next(begun)
+    except StopIteration as end:
+        return False, bool(end.value)
+    return True, False
+
+
+@in_two_parts
+def forward(entry: Any, sample: Any, number: int) -> Generator[None, None, bool]:
     """The result: dtype, shape, values, or the type of the exception."""
     call = functools.partial(_apply, entry.op)
     cpu, jax = on("cpu", _arguments(sample)), on("jax", _arguments(sample))
     expected, actual = outcome(call, cpu), outcome(call, jax)
+    yield
     if both_raised(actual, expected):
         return True
     unique = functools.partial(told_apart, entry)
@@ -60,7 +94,8 @@ def views(entry: Any, sample: Any, number: int) -> bool:
     return True
 
 
-def in_place(entry: Any, sample: Any, number: int) -> bool:
+@in_two_parts
+def in_place(entry: Any, sample: Any, number: int) -> Generator[None, None, bool]:
     """The in-place method: what it returns, what it writes, and the casts it refuses."""
     if entry.inplace_variant is None or not isinstance(sample.input, torch.Tensor):
         return False
@@ -69,6 +104,7 @@ def in_place(entry: Any, sample: Any, number: int) -> bool:
     call = functools.partial(_apply, entry.inplace_variant)
     cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
     expected, actual = outcome(call, cpu), outcome(call, jax)
+    yield
     if both_raised(actual, expected):
         return True
     assert (actual[0] is jax[0][0]) == (expected[0] is cpu[0][0]), "must return its input"
@@ -110,7 +146,8 @@ def out(entry: Any, sample: Any, number: int) -> bool:
     return True
 
 
-def backward(entry: Any, sample: Any, number: int) -> bool:
+@in_two_parts
+def backward(entry: Any, sample: Any, number: int) -> Generator[None, None, bool]:
     """Gradients of the inputs."""
     if not differentiable(entry, _dtype_of(sample)):
         return False
@@ -119,6 +156,7 @@ def backward(entry: Any, sample: Any, number: int) -> bool:
     if expected == (None, None):
         return False
     actual = outcome(call, on("jax", _arguments(sample)))
+    yield
     if both_raised(actual, expected):
         return True
     assert_agree(actual[0], expected[0], reference(entry, sample, call, _itself, gradients=True))

@@ -145,6 +145,8 @@ def test_unfold_of_a_number():
 
 def test_channels():
     check(lambda x: torch.channel_shuffle(x, 3), torch.randn(2, 6, 2, 2))
+    images = torch.randn(2, 6, 2, 2).to(memory_format=torch.channels_last)
+    check(lambda x: torch.channel_shuffle(x, 3), images)
     check(lambda x: torch.pixel_shuffle(x, 2), randn(2, 8, 3, 3))
     check(lambda x: torch.pixel_unshuffle(x, 2), randn(2, 2, 4, 6))
 

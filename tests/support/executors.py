@@ -5,6 +5,7 @@ Every way must give what PyTorch gives on the CPU; what one cannot stands in :da
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -22,8 +23,18 @@ def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, backend="jax")
 
 
+def _lazy(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch_jax.lazy():
+            return function(*args, **kwargs)
+
+    return run
+
+
 EXECUTORS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "eager": lambda function: function,
+    "lazy": _lazy,
     "jit": torch_jax.jit,
     "graph": _graph,
 }

@@ -22,6 +22,9 @@ LEFT_OUT = {
 
 EXCEPTIONS: dict[str, list[str]] = {
     "complex32 has no twin in JAX": ["* .*_complex32"],
+    "the test is for the CPU, and makes tensors there beside those of the device": [
+        "test_scatter_gather_ops.py test_(gather|scatter)_expanded_index_jax_.*",
+    ],
     "the test makes NumPy arrays of tensors of the device": [
         "test_shape_ops.py test_diagonal_multidim_jax_float32",
     ],

@@ -221,6 +221,29 @@ def default_device() -> Any:
     return devices[-1] if devices else None
 
 
+_functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
+_saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def is_transformed() -> bool:
+    """Whether something on this thread sees or changes each operator: a mode, vmap, hooks.
+
+    Not a mode that says on which device factories make tensors.
+    """
+    if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
+        return True
+    modes: list[Any] = []
+    if dispatch_modes():
+        module = importlib.import_module("torch.utils._python_dispatch")
+        modes += getattr(module, "_get_current_dispatch_mode_stack", list)()
+    if function_modes():
+        overrides = importlib.import_module("torch.overrides")
+        modes += getattr(overrides, "_get_current_function_mode_stack", list)()
+    kind = _device_context()
+    own = "torch_jax."  # modes that look on
+    return any(not isinstance(m, kind) and not type(m).__module__.startswith(own) for m in modes)
+
+
 def factories() -> set[Callable[..., Any]]:
     """The functions that ``torch.set_default_device`` concerns."""
     module = importlib.import_module("torch.utils._device")

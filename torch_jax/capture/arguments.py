@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ class Arguments:
         self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that became inputs
         self._constant: set[tuple] = set()  # form and index of numbers that have to stay constants
         self._signature: Any = None
+        self._takes_any = _takes_any(function)
         if self._named:
             self._signature = inspect.signature(function)
             unknown = (traced | dynamic.keys()) - self._signature.parameters.keys()
@@ -54,7 +56,7 @@ class Arguments:
         numbers: frozenset[int] = frozenset()
         if self._named:
             args, kwargs = self.padded(args, kwargs)
-        leaves, form = flatten(args, kwargs)
+        leaves, form = flatten(args, kwargs, self._takes_any)
         if self.traced:
             numbers = self._number_leaves(args, kwargs)
         if self.changing and form in self.changing:
@@ -123,16 +125,73 @@ class Arguments:
         )
 
 
+def _takes_any(function: Any) -> bool:
+    """Whether a function has ``**kwargs``, as far as can be told."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 # --- trees ----------------------------------------------------------------------------------------
 
 
-def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """The leaves of arguments, and their tree."""
+def flatten(args: tuple, kwargs: dict[str, Any], takes_any: bool = True) -> tuple[list[Any], Any]:
+    """The leaves of arguments, and their tree.
+
+    ``takes_any`` is whether the function has ``**kwargs``, whose order it may see.
+    """
     try:
-        return jax.tree_util.tree_flatten((args, kwargs))
+        leaves, form = jax.tree_util.tree_flatten((args, kwargs))
     except (TypeError, ValueError):  # a dict whose keys cannot be sorted
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return leaves, _Form(spec)
+    if kwargs or any(type(arg) not in _NO_DICTS for arg in args):
+        orders = tuple(map(tuple, _dicts(_with_orders(args, kwargs, takes_any))))
+        if any(order != tuple(sorted(order)) for order in orders):
+            return leaves, _Ordered(form, orders, takes_any)
+    return leaves, form
+
+
+def _with_orders(args: tuple, kwargs: dict[str, Any], takes_any: bool) -> tuple:
+    """The arguments without the dict of keywords, where nobody sees its order."""
+    return (args, kwargs) if takes_any else (args, tuple(kwargs[name] for name in sorted(kwargs)))
+
+
+_NO_DICTS = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)))
+
+
+def _dicts(value: Any) -> Iterator[dict]:
+    """The dicts in a tree of tuples, lists and dicts, which JAX sorts by their keys."""
+    if type(value) is dict:
+        yield value
+        for key in sorted(value):
+            yield from _dicts(value[key])
+    elif isinstance(value, tuple | list):
+        for element in value:
+            yield from _dicts(element)
+    elif isinstance(value, OrderedDict | defaultdict):
+        for element in value.values():
+            yield from _dicts(element)
+
+
+class _Ordered(NamedTuple):
+    """A tree of arguments with dicts whose keys stand in an order of their own."""
+
+    form: Any
+    orders: tuple[tuple, ...]
+    takes_any: bool
+
+    def unflatten(self, leaves: list[Any]) -> Any:
+        """The arguments, with other leaves."""
+        value = self.form.unflatten(leaves)
+        dicts = list(_dicts(_with_orders(value[0], value[1], self.takes_any)))
+        for found, order in zip(dicts, self.orders, strict=True):
+            elements = dict(found)
+            found.clear()
+            found.update((key, elements[key]) for key in order)
+        return value
 
 
 class _Form:

@@ -72,6 +72,8 @@ class Capture(Tracer):
         # the optimizers and the watch of this trace are set by Tracing, which makes all three
         self.optimizers: Any = None
         self.watch: Any = None
+        # tensors that were there before, with what autograd knew of them when they were met
+        self.histories: dict[int, tuple[torch.Tensor, Any, bool]] = {}
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
         self.draws: dict[int, Draws] = {}
         self._states: dict[int, tuple[torch.Tensor, int, Draws | None]] = {}
@@ -125,6 +127,8 @@ class Capture(Tracer):
         storage = tensor.untyped_storage()
         if is_jax_storage(storage):
             self.lift(storage)
+            if id(storage) in self._storages and id(tensor) not in self.histories:
+                self.histories[id(tensor)] = tensor, tensor.grad_fn, tensor.requires_grad
             if tensor.requires_grad and tensor.is_leaf and id(storage) in self._storages:
                 self.leaves.setdefault(id(tensor), tensor)
                 self.optimizers.note_gradient(tensor)
@@ -149,8 +153,11 @@ class Capture(Tracer):
         if func is _LIFT_FRESH:  # torch.tensor(..., device="jax"): the data come from Python
             storage = args[0].untyped_storage()
             self._constants[id(storage)] = weakref.ref(storage)
-        for tensor in tensors_in((args, kwargs)):
+        tensors = list(tensors_in((args, kwargs)))
+        for tensor in tensors:
             self.see(tensor)
+        if func._schema.is_mutable and torch.is_grad_enabled():
+            self._refuse_new_history(func, tensors)
         result = func(*args, **kwargs)
         for tensor in tensors_in(result):
             errors.refuse_sparse(tensor)
@@ -158,6 +165,18 @@ class Capture(Tracer):
             if is_jax_storage(storage):
                 self._new[id(storage)] = weakref.ref(storage)
         return result
+
+    def _refuse_new_history(self, func: Any, tensors: list[torch.Tensor]) -> None:
+        """An operator writes: not to what was there before, if autograd takes note of it.
+
+        Autograd would do so after the operator, when nothing could undo it.
+        """
+        wanted = any(tensor.requires_grad for tensor in tensors)
+        if wanted and id(tensors[0].untyped_storage()) in self._storages:
+            raise tracers.NotTraceableError(
+                f"under torch_jax.jit this Python has to run at each call: {func} writes in place "
+                f"to a tensor of which gradients are wanted ({tracers.user_line()})"
+            )
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""

@@ -10,6 +10,8 @@ from torch_jax.core import log
 
 _MANY = 4  # retraces of one function after which a warning names the cause
 
+_NOTES = 100  # how many are kept: a function with ever new reasons would fill the memory
+
 
 class Retrace(NamedTuple):
     """Why a function was traced again."""
@@ -30,7 +32,6 @@ class Explanation(NamedTuple):
     captured: int
     donated: int
     lifted: int
-    eager: int
     recorded: int
     notes: tuple[str, ...]
 
@@ -42,8 +43,6 @@ class Explanation(NamedTuple):
             f"{self.lifted} numbers at each call",
         ]
         lines += [f"  traced again: {r.reason} ({r.seconds:.2f} s)" for r in self.retraces]
-        if self.eager:
-            lines.append(f"  {self.eager} calls ran eagerly")
         if self.recorded:
             lines.append(f"  {self.recorded} calls were recorded: Python ran")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
@@ -57,7 +56,7 @@ class History:
 
     def __init__(self, name: str):
         self.name = name
-        self.traces = self.compiles = self.eager = self.recorded = 0
+        self.traces = self.compiles = self.recorded = 0
         self.trace_seconds = self.compile_seconds = 0.0
         self.retraces: list[Retrace] = []
         self.last: tuple[int, int, int] = (0, 0, 0)  # captured, donated, numbers
@@ -92,16 +91,17 @@ class History:
         if note not in self.notes:
             self.notes.append(note)
 
-    def fell_back(self, why: str) -> None:
-        """A call ran eagerly."""
-        self.eager += 1
-        self.notes.append(f"runs eagerly: {why}")
+    def runs_python(self, why: str) -> None:
+        """Python runs at each call that is like this one."""
+        note = f"Python runs at each call: {why}"
+        if note not in self.notes and len(self.notes) < _NOTES:
+            self.notes.append(note)
 
     def explanation(self) -> Explanation:
         """The history so far."""
         return Explanation(
             self.name, self.traces, self.compiles, self.trace_seconds, self.compile_seconds,
-            tuple(self.retraces), *self.last, self.eager, self.recorded, tuple(self.notes),
+            tuple(self.retraces), *self.last, self.recorded, tuple(self.notes),
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ executable::
                                                                          ▼
         OtherNumbers: sort and call again, with other numbers as inputs (_retry_numbers)
         GivenOut: sort and call again, with whole tensors, not copies of parts (_retry_whole)
-        DataDependentError, NotTraceableError: raised, or run eagerly (``fallback``)
+        DataDependentError, NotTraceableError: recorded, or raised (``fallback``)
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import copy
 import functools
 import itertools
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -33,7 +32,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 import torch
 
 from torch_jax import config
-from torch_jax._private import jax_core
+from torch_jax._private import jax_core, pytorch
 from torch_jax.capture import history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
@@ -43,6 +42,7 @@ from torch_jax.capture.replay import Replay
 from torch_jax.capture.state.places import CacheSize, Place
 from torch_jax.capture.tracing import OtherNumbers, TraceRequest, trace_and_compile
 from torch_jax.capture.training import hooks
+from torch_jax.capture.unproven import Unproven
 from torch_jax.capture.verify import verified
 from torch_jax.capture.warm_up import WarmUp
 from torch_jax.core import locks
@@ -73,7 +73,7 @@ def jit(
     function: None = None,
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -83,7 +83,7 @@ def jit(  # type: ignore[overload-overlap]
     function: M,
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -93,7 +93,7 @@ def jit(
     function: Callable[P, R],
     *,
     traced: tuple[str, ...] | str = (),
-    fallback: str = "error",
+    fallback: str | None = None,
     dynamic: dict[str, dict[int, Any]] | None = None,
     donate: bool = True,
     verify: int | bool = 0,
@@ -111,8 +111,10 @@ def jit(function: Any = None, **options: Any) -> Any:
     Args:
       function: what to compile. An ``nn.Module`` is compiled in place, and stays what it is.
       traced: names of float arguments that become inputs instead of being fixed by value.
-      fallback: ``"error"`` (default) or ``"eager"``: what to do where the function needs a value
-        that only the device knows (``.item()``, ``if tensor:``). Eager calls are counted.
+      fallback: what to do where Python has to run at each call, since the function needs a value
+        that only the device knows (``.item()``, ``if tensor:``), or does what is not proven to be
+        the same at each call. ``"record"`` (or ``"eager"``) runs it, and :meth:`Jitted.explain`
+        tells why; ``"error"`` raises. The default is the setting ``jit_fallback``: to record.
       dynamic: ``{"x": {0: (16, 32, 64)}}``: pad dim 0 of argument ``x`` up to the next of these
         sizes. An argument named ``x_mask`` that is not given gets a bool tensor of that size,
         true where ``x`` was not padded.
@@ -120,8 +122,10 @@ def jit(function: Any = None, **options: Any) -> Any:
       verify: how many later calls are run eagerly too, and compared; for finding what is stale.
 
     Raises:
-      DataDependentError: the function looks at a value of a tensor; with the line, and what to do.
-      NotTraceableError: it does what a compiled call could not repeat, such as printing.
+      DataDependentError: with ``fallback="error"``: the function looks at a value of a tensor; with
+        the line, and what to do.
+      NotTraceableError: with ``fallback="error"``: it does what a compiled call could not repeat,
+        such as printing, or what is not understood.
 
     >>> weight = torch.ones(2, device="jax")
     >>> @jit
@@ -160,6 +164,19 @@ def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     return module
 
 
+_KEPT = "_torch_jax_jit"  # the attribute of an object with what is compiled for its methods
+
+
+class _Kept(dict):
+    """What is compiled for one object; copies of the object and files of it have none of it."""
+
+    def __deepcopy__(self, memo: dict) -> _Kept:
+        return _Kept()
+
+    def __reduce__(self) -> tuple:
+        return _Kept, ()
+
+
 class Jitted(Generic[P, R]):
     """A compiled function; made by :func:`jit`."""
 
@@ -169,21 +186,21 @@ class Jitted(Generic[P, R]):
         self,
         function: Callable[..., Any],
         traced: tuple[str, ...] | str = (),
-        fallback: str = "error",
+        fallback: str | None = None,
         dynamic: dict[str, dict[int, Any]] | None = None,
         donate: bool = True,
         verify: int | bool = 0,
     ):
         """See :func:`jit`."""
-        if fallback not in ("error", "eager"):
-            raise ValueError(f"fallback must be 'error' or 'eager', not {fallback!r}")
+        if fallback not in (None, "record", "eager", "error"):
+            raise ValueError(f"fallback must be 'record' or 'error', not {fallback!r}")
         functools.update_wrapper(self, function)
         self.function, self.fallback, self.donate = function, fallback, donate
         self.verify = 2 if verify is True else int(verify)
         self.history = history.History(getattr(function, "__qualname__", repr(function)))
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
-        self._eager: set[CallKey] = set()
+        self._unproven = Unproven()  # the calls whose Python runs each time, and why
         self._warm_up = WarmUp()
         # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
         # and those that have to stay constants
@@ -191,26 +208,23 @@ class Jitted(Generic[P, R]):
         self._constant: set[tuple] = set()
         self._may_vary = True  # whether numbers that changed become inputs
         self._whole: set[CallKey] = set()  # calls that take no argument by value
-        self._bound: dict[int, Jitted] = {}
+        self._bound: dict[tuple[int, int], Jitted] = {}  # for objects that have no __dict__
         self._arguments = Arguments(function, self._traced_names, dynamic or {})
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """A method compiled for each object that it is called on."""
         if owner is None:
             return self
-        known = self._bound.get(id(owner))
+        # the object keeps what is compiled for it, which holds the object: both go together
+        attributes = getattr(owner, "__dict__", None)
+        kept = self._bound
+        if isinstance(attributes, dict):
+            kept = attributes.setdefault(_KEPT, _Kept())
+        known = kept.get((id(self), id(owner)))
         if known is None:
-            known = self._bound[id(owner)] = self._like(self.function.__get__(owner, kind))
-            self._forget_with(owner)
+            function = self.function.__get__(owner, kind)
+            known = kept[id(self), id(owner)] = self._like(function)
         return known
-
-    def _forget_with(self, owner: Any) -> None:
-        """Keep what is compiled for an object as long as the object."""
-        try:
-            finalizer = weakref.finalize(owner, self._bound.pop, id(owner), None)
-            finalizer.atexit = False
-        except TypeError:  # no weak reference to the owner: its compiled method keeps it alive
-            pass
 
     def _like(self, function: Callable[..., Any]) -> Jitted:
         names, dynamic = tuple(self._traced_names), self._arguments.dynamic
@@ -227,7 +241,11 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
-        if ACTIVE.tracer is not None or not jax_core.is_outside_traces():
+        if (
+            ACTIVE.tracer is not None
+            or not jax_core.is_outside_traces()
+            or pytorch.is_transformed()  # by what sees each operator: Python has to run for it
+        ):
             return self.function(*args, **kwargs)  # part of a larger program
         if not ACTIVE.call_trees:
             return self._call(args, kwargs)
@@ -274,9 +292,8 @@ class Jitted(Generic[P, R]):
     def _replay_or_trace(self, call: SortedCall) -> Any:
         """Run the first trace of this key whose guards hold; trace where there is none."""
         key = call.key
-        if key in self._eager:
-            self.history.eager += 1
-            return self._run_eagerly(call)
+        if key in self._unproven:
+            return _RECORD
         reason = None
         for replay in self._replays.get(key, ()):
             try:
@@ -286,15 +303,21 @@ class Jitted(Generic[P, R]):
                     return self._verified(replay, call)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
+                self._unproven.hit()
                 return result
             except Changed as changed:
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
-        if self._warm_up.goes_on(key, reason is not None):
+        if self._records and self._warm_up.goes_on(key, reason is not None):
             return _RECORD
         if reason is None:
             self._let_change(key)
-        return self._trace_and_keep(call, reason or self._new_key(key))
+        reason = reason or self._new_key(key)
+        if self._records:
+            too_often = self._unproven.miss(key, reason)
+            if too_often is not None:
+                return self._run_each_time(key, too_often)
+        return self._trace_and_keep(call, reason)
 
     def _trace_and_keep(self, call: SortedCall, reason: str | None) -> Any:
         """Trace the function, for this call and later ones; ``reason`` is why it is done again."""
@@ -306,26 +329,35 @@ class Jitted(Generic[P, R]):
             self._fix(call.key.form, other.numbers)
             raise
         except (DataDependentError, NotTraceableError) as error:
-            if self.fallback != "eager":
+            if not self._records:
                 raise
-            if call.parts:  # an eager call may write them
-                raise GivenOut from error
-            self._eager.add(call.key)
-            self.history.fell_back(str(error))
-            return self._run_eagerly(call)
+            return self._run_each_time(call.key, str(error))
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
         else:
             self.history.not_kept(replay.once_because)
+        if replay.unproven is not None and self._records:
+            self._run_each_time(call.key, replay.unproven)
         return result
+
+    @property
+    def _records(self) -> bool:
+        """Whether Python that is not proven runs at each call; otherwise it is an error."""
+        return (self.fallback or config.get("jit_fallback")) != "error"
+
+    def _run_each_time(self, key: CallKey, why: str) -> Any:
+        """Have Python run at all calls with this key."""
+        self._unproven.add(key, why)
+        self.history.runs_python(why)
+        return _RECORD
 
     def _request(self, call: SortedCall) -> TraceRequest:
         leaves, key, parts = call
         return TraceRequest(
             self.function, leaves, key.form, key.numbers, self.donate, parts,
             changing=self._arguments.changing.get(key.form, frozenset()),
-            places=tuple(self._varying.values()),
+            places=tuple(self._varying.values()), is_strict=not self._records,
         )  # fmt: skip
 
     def _keep(self, key: CallKey, replay: Replay) -> None:
@@ -397,7 +429,7 @@ class Jitted(Generic[P, R]):
     def clear_cache(self) -> None:
         """Forget every trace of this function."""
         self._replays.clear()
-        self._eager.clear()
+        self._unproven.clear()
         self._whole.clear()
 
 

@@ -6,6 +6,7 @@ compare in C; the names of their fields cost something only where a difference i
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,7 @@ class TensorKey(NamedTuple):
     memory_shape: tuple[int, ...]
     dtype: torch.dtype
     memory_dtype: Any
-    requires_grad: bool
+    nature: Any
     is_conj: bool
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class ViewKey(NamedTuple):
     memory_shape: tuple[int, ...]
     dtype: torch.dtype
     memory_dtype: Any
-    requires_grad: bool
+    nature: Any
     is_conj: bool
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -75,7 +76,7 @@ class HostTensorKey(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     stride: tuple[int, ...]
-    requires_grad: bool
+    nature: Any
 
     def __str__(self) -> str:
         return _shown(self.dtype, self.shape)
@@ -92,7 +93,7 @@ class ValueKey(NamedTuple):
 
 
 class _ById:
-    """Stands in a key for an object that has no hash."""
+    """Stands in a key for an object that is no other, whatever is equal to it."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -102,6 +103,9 @@ class _ById:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ById) and self.value is other.value
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 # --- making keys ----------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ def call_key(form: Any, leaves: list[Any], numbers: frozenset[int]) -> CallKey:
     parts = tuple(map(leaf_key, leaves))
     if numbers:
         parts = tuple(type(leaves[i]) if i in numbers else part for i, part in enumerate(parts))
-    return _named(CallKey, (form, _world(), _aliases(leaves), numbers, parts))
+    return _named(CallKey, (form, world(), _aliases(leaves), numbers, parts))
 
 
 def leaf_key(leaf: Any) -> Any:
@@ -126,10 +130,10 @@ def leaf_key(leaf: Any) -> Any:
     """
     if isinstance(leaf, torch.Tensor):
         if not is_jax(leaf):
-            key: tuple = leaf.shape, leaf.dtype, leaf.device, leaf.stride(), leaf.requires_grad
+            key: tuple = leaf.shape, leaf.dtype, leaf.device, leaf.stride(), _nature(leaf)
             return _named(HostTensorKey, key)
         memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
-        key = memory.shape, leaf.dtype, memory.dtype, leaf.requires_grad, leaf.is_conj()
+        key = memory.shape, leaf.dtype, memory.dtype, _nature(leaf), leaf.is_conj()
         if (
             leaf.shape == memory.shape
             and leaf.is_contiguous()
@@ -138,14 +142,18 @@ def leaf_key(leaf: Any) -> Any:
             return _named(TensorKey, key)
         place = leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.is_neg()
         return _named(ViewKey, key + place)
-    if isinstance(leaf, float):
-        return _named(ValueKey, (float, repr(leaf)))
+    kind = type(leaf)
+    if kind is float or kind is complex:
+        return _named(ValueKey, (kind, repr(leaf)))  # which tells nan, and zeros
+    if kind in _VALUES:
+        return _named(ValueKey, (kind, leaf))
     if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
         raise TypeError(
             "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
             "fix its values: pass torch.from_numpy(x)"
         )
-    return _named(ValueKey, (type(leaf), leaf if _is_hashable(leaf) else _ById(leaf)))
+    # one object: others that are equal to it need not do the same
+    return _named(ValueKey, (kind, _ById(leaf)))
 
 
 def alike(key: CallKey) -> CallKey:
@@ -157,23 +165,32 @@ def alike(key: CallKey) -> CallKey:
     return key._replace(leaves=leaves, numbers=frozenset())
 
 
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
+# Classes whose equal instances are interchangeable.
+_VALUES = frozenset(
+    (int, bool, str, bytes, NoneType, range, torch.dtype, torch.device, torch.Size, torch.layout,
+     torch.memory_format)
+)  # fmt: skip
+
+
+def _nature(tensor: torch.Tensor) -> Any:
+    """Whether a tensor requires gradients; and what else it is, if it is more than a tensor."""
+    requires_grad = tensor.requires_grad
+    if type(tensor) is torch.Tensor and not requires_grad and not tensor.__dict__:
         return False
-    return True
+    return type(tensor), requires_grad, tensor.is_leaf, tuple(tensor.__dict__)
 
 
 def _aliases(leaves: list[Any]) -> tuple[int, ...] | None:
-    ids = [id(leaf.untyped_storage()) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    ids = [id(leaf.untyped_storage()) for leaf in tensors]
     if len(set(ids)) == len(ids):
         return None
     first: dict[int, int] = {}
-    return tuple(first.setdefault(one, at) for at, one in enumerate(ids))
+    of_storages = tuple(first.setdefault(one, at) for at, one in enumerate(ids))
+    return of_storages + tuple(first.setdefault(id(t), at) for at, t in enumerate(tensors))
 
 
-def _world() -> tuple:
+def world() -> tuple:
     """Modes and settings that change what the same code does; named by ``WORLD``."""
     return (
         torch.is_grad_enabled(),

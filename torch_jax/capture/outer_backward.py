@@ -23,6 +23,8 @@ from torch_jax.memory import storage, transfer
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax, memory_of
 
+_NOTHING = torch.empty(0)
+
 
 class Pullback:
     """The backward pass of one trace, as it is found while tracing.
@@ -30,11 +32,24 @@ class Pullback:
     Attributes:
       inputs: the tensors that gradients flow to.
       positions: which leaves of the result they flow from.
+      saves: whether a graph of PyTorch's would have saved a tensor.
+      saved: which of the inputs are among these.
       arrays: traced arrays of the gradients, for the inputs that have one.
     """
 
-    def __init__(self, capture: Any, leaves: list[Any], arguments: list[Any], known: Sequence[Any]):
-        """Differentiate the ``leaves`` of a result, by what was there before."""
+    def __init__(
+        self,
+        capture: Any,
+        leaves: list[Any],
+        arguments: list[Any],
+        known: Sequence[Any],
+        saved: set[int],
+    ):
+        """Differentiate the ``leaves`` of a result, by what was there before.
+
+        ``saved`` are the ids of the storages that the nodes behind them have saved.
+        """
+        self.saves = bool(saved)
         self.positions = [i for i, leaf in enumerate(leaves) if _is_differentiable(capture, leaf)]
         outputs = [leaves[i] for i in self.positions]
         candidates = {
@@ -45,6 +60,7 @@ class Pullback:
         self.inputs = [
             t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
         ]
+        self.saved = [at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in saved]
         if not self.inputs:
             self.positions = []
             outputs = []
@@ -118,10 +134,16 @@ class Connected(torch.autograd.Function):
     def forward(ctx: Any, backward: Backward, saved: list, results: list, *inputs: Any) -> Any:
         """The results, unchanged."""
         ctx.backward_pass, ctx.saved = backward, saved
+        pullback = backward.pullback
+        if pullback.saves:
+            # PyTorch then raises where one was written since, or the graph is gone through again
+            ctx.save_for_backward(*(inputs[at] for at in pullback.saved), _NOTHING)
         return tuple(results)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         """The gradients of the inputs, by the compiled backward pass."""
+        if ctx.backward_pass.pullback.saves:
+            ctx.saved_tensors  # noqa: B018, asked for what it raises
         return None, None, None, *ctx.backward_pass(ctx.saved, gradients)

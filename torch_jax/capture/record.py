@@ -35,6 +35,7 @@ class Record:
       written: inputs whose storages hold something else afterwards.
       new_storages: storages made in the trace that live on; outputs of the program after these.
       strays: those of them that stand in a place which nobody watches.
+      unproven: why the Python of later calls cannot be skipped, None where it can.
       originals: tensors of the result, by their number in the templates.
     """
 
@@ -53,3 +54,4 @@ class Record:
     new_storages: list[Any]
     strays: list[Any]
     originals: dict[int, torch.Tensor]
+    unproven: str | None

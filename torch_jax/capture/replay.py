@@ -150,6 +150,7 @@ class Replay:
       verified: how many calls were compared with eager ones.
       donates: whether written memories may be given to the program.
       once_because: why the trace cannot stand for later calls, None where it can.
+      unproven: why later calls have to run Python, None where this is not known.
     """
 
     def __init__(self, record: Record, closed: Any, donate: bool, backward: Backward | None = None):
@@ -175,7 +176,8 @@ class Replay:
         self._binding = Binding(layout, self.guards, self.tape)
         slots = {leaf.slot for t in templates for leaf in t.all_leaves() if hasattr(leaf, "slot")}
         self.tape.prune(slots | {*layout.number_slots, *layout.host_slots})
-        self.once_because = _stray(record)
+        self.unproven = record.unproven
+        self.once_because = _stray(record) or record.unproven
 
     @property
     def captured_count(self) -> int:

@@ -140,7 +140,9 @@ class Templates:
 
     def of(self, value: Any) -> Template:
         """The template of a value of the trace."""
-        leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: id(v) in self.containers)
+        leaves, form = pytree.tree_flatten(
+            value, is_leaf=lambda v: type(v) is torch.Size or id(v) in self.containers
+        )
         return Template(form, [self._leaf(leaf) for leaf in leaves])
 
     def counted(self, place: Place, now: int) -> Template:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
 from torch_jax.capture.outer_backward import Backward, Pullback
@@ -46,6 +47,7 @@ class TraceRequest:
       parts: leaves that are copies, and what they are copies of.
       changing: those of ``numbers`` that nobody named: they may have to be constants after all.
       places: where further numbers stand that become inputs, and that nobody named either.
+      is_strict: whether Python that is not proven to be the same at each call is an error.
       run: whether the program is run, too; otherwise whatever the trace changed is put back.
     """
 
@@ -57,6 +59,7 @@ class TraceRequest:
     parts: Mapping[int, torch.Tensor] = field(default_factory=dict)
     changing: frozenset[int] = frozenset()
     places: Collection[Place] = ()
+    is_strict: bool = False
     run: bool = True
 
 
@@ -140,7 +143,7 @@ class Tracing:
 
     def __init__(self, request: TraceRequest):
         self.function, self.form, self.parts = request.function, request.form, request.parts
-        self.leaves = request.leaves
+        self.leaves, self.is_strict = request.leaves, request.is_strict
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
@@ -196,6 +199,7 @@ class Tracing:
     def _run_function(self) -> list[jax.Array]:
         with self.capture.active():
             args, kwargs = self.form.unflatten(self.given)
+            self.world = keys.world()
             self.watch.start(self.function, self.leaves)
             try:
                 # in a list, from which ``_describe`` takes it: the watch counts references to the
@@ -220,6 +224,9 @@ class Tracing:
         self.checks = [(message, kind) for _, message, kind in checks]
         flags = [jnp.stack([ok for ok, _, _ in checks])] if checks else []
         self.watch.finish()
+        self._doubt_borders(pytree.tree_leaves(result[0]))
+        if self.is_strict:
+            self.watch.refuse_doubt()
         self._forget_own_leaves()
         self.pullback = self._differentiate(result[0])
         gradients = self.pullback.arrays if self.pullback is not None else []
@@ -234,6 +241,26 @@ class Tracing:
         arrays = self._written_arrays(flags)
         arrays += [memory.array for memory in self.new_storages]
         return [*arrays, *flags, *gradients]
+
+    def _doubt_borders(self, results: list[Any]) -> None:
+        """Doubt what a caller could see of the run although it was skipped."""
+        capture, proof = self.capture, self.watch.proof
+        known = {*map(id, self.leaves), *self.watch.notes.tensors}
+        whys = [
+            border.rewritten(capture.histories[key] for key in capture.histories.keys() & known)
+        ]
+        self.saved: set[int] = set()
+        if not capture.went_back:
+            whys += [border.shared(capture, results), border.runs_python(results)]
+            whys += ["a hook runs when its results are differentiated"] if proof.hooks else []
+        for why in filter(None, whys):
+            proof.add(why)
+            self.watch.refuse_doubt()
+        if not capture.went_back:
+            self.saved = border.saved_memories(results)
+        if keys.world() != self.world:
+            proof.add("it leaves a mode or a setting other than it was")
+        capture.histories.clear()
 
     def _templates(self) -> Templates:
         notes = self.watch.notes
@@ -278,7 +305,7 @@ class Tracing:
         if self.capture.went_back or not wanted:
             return None
         known = list(self.watch.notes.tensors.values())
-        pullback = Pullback(self.capture, leaves, self.leaves, known)
+        pullback = Pullback(self.capture, leaves, self.leaves, known, self.saved)
         return pullback if pullback.positions and pullback.inputs else None
 
     def _gives_out_parts(self) -> bool:
@@ -353,7 +380,7 @@ class Tracing:
             self.leaves, self.capture.inputs, draws, self.capture.tape, self.fills,
             [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
             self.effects, self.gradients, self.checks, self.written, self.new_storages,
-            self.strays, self.originals,
+            self.strays, self.originals, self.watch.proof.doubt,
         )  # fmt: skip
 
     def _refuse_unknown_roots(self) -> None:
@@ -394,10 +421,19 @@ class Tracing:
             elif self.watch.reads("grad") or self._is_input(g.before):
                 gradients[key] = g.tensor, g.before
         irreplaceable += self.watch.notes.cached.values()
+        irreplaceable += self._put_somewhere()
         irreplaceable += [g.tensor for g, _ in self.gradients]
         templates = [self.result, *(template for _, template in self.effects)]
         fixed = [leaf.value for t in templates for leaf in t.all_leaves() if isinstance(leaf, Same)]
         return Guards(places, gradients, irreplaceable, fixed)
+
+    def _put_somewhere(self) -> list[torch.Tensor]:
+        """The tensors of before that a call returns or puts somewhere: these, and no others."""
+        templates = [self.result, *(template for _, template in self.effects)]
+        templates += [template for _, template in self.gradients if template is not None]
+        leaves = [leaf for template in templates for leaf in template.all_leaves()]
+        values = [leaf.value for leaf in leaves if isinstance(leaf, Same)]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:

@@ -69,4 +69,4 @@ class Integers(NamedTuple):
 
 
 class NotRecordable(Exception):
-    """An operand is a tracer of a trace of the user's: the operator has to run at once."""
+    """An operator has to run at once: it is in a trace of the user's, or cannot be traced."""

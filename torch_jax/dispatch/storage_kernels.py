@@ -200,12 +200,23 @@ def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
     lazy = tensor.is_conj() or tensor.is_neg()
     if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
         return memory if type(memory) is Node else storage.memory_of(tensor)
+    if lazy and type(memory) is Node:
+        return storage.held_by(_resolved(tensor).to(dtype))
     if dtype == tensor.dtype and lazy:
         return transfer.value_of(tensor)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
     if lazy:
         tensor = wrap(transfer.value_of(tensor), tensor.dtype)
     return storage.held_by(torch.ops.torch_jax.copy(tensor, dtype))
+
+
+def _resolved(lazy: torch.Tensor) -> torch.Tensor:
+    """A conjugated or negated view as a new contiguous tensor, by operators that are recorded."""
+    conj, neg = lazy.is_conj(), lazy.is_neg()
+    plain = torch._neg_view(lazy) if neg else lazy
+    plain = torch.ops.torch_jax.copy(plain.conj() if conj else plain, lazy.dtype)
+    plain = plain.conj_physical() if conj else plain
+    return -plain if neg else plain
 
 
 @kernel("clone")

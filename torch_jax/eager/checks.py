@@ -131,6 +131,7 @@ def _kind(value: Any) -> Any:
 
 def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
     """The error for the numbers of a call, None where they are as the CPU wants them."""
+    given = _one_of_each(given) if "_foreach_" in op.name() else given
     named = twins.twins(op, given, twins.small)
     traced = [value for value in _flat(given.values()) if isinstance(value, torch.SymFloat)]
     if traced:
@@ -143,6 +144,19 @@ def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
     if error is not None:
         error.add_note(f"in {errors.describe_call(op, (), given)}")
     return error
+
+
+def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator over lists, without places that would be checked alike.
+
+    An optimizer brings hundreds of tensors, all with one number, which is another at each step.
+    """
+    lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
+    if len(set(map(len, lists.values()))) != 1:
+        return given
+    columns = enumerate(zip(*lists.values(), strict=True))
+    places = {tuple(map(_kind, column)): i for i, column in columns}
+    return given | {name: [value[i] for i in places.values()] for name, value in lists.items()}
 
 
 _UNKNOWN = RuntimeError("the CPU cannot say")

@@ -150,6 +150,12 @@ def _check_index(self, dim, index):
 @op("index_reduce", host=("index",), check=_check_index)
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     """prod, mean, amax or amin of the slices that go to each index."""
+    rest = [d for d in range(self.ndim) if d != dim % self.ndim]
+    if source.ndim == self.ndim and any(self.shape[d] != source.shape[d] for d in rest):
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+        )
 
     def into(x, values, method):
         flat, at = along(x, dim, index)

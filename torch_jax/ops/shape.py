@@ -98,7 +98,7 @@ def _below_diagonal(x, diagonal):
     return column - row < diagonal
 
 
-@op("channel_shuffle")
+@op("channel_shuffle", channels_last=("self",))
 def channel_shuffle(self, groups):
     """Transpose the groups and the channels within each."""
     n, c, *rest = self.shape

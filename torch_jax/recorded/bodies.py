@@ -27,6 +27,8 @@ class Body(NamedTuple):
       checked: which operands the check looks at.
       maker: what makes the results at once where they hang on no array and no draw, given those
         operands that ``made_of`` names; None elsewhere.
+      jaxpr: what ``run`` computes.
+      check_jaxpr: what ``check`` computes.
     """
 
     run: Callable[..., list[Any]]
@@ -35,6 +37,8 @@ class Body(NamedTuple):
     checked: tuple[int, ...]
     maker: Callable[..., list[Any]] | None
     made_of: tuple[int, ...]
+    jaxpr: Any
+    check_jaxpr: Any
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -73,23 +77,24 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     finally:
         ACTIVE.recorder = recorder
     check: Any = None
+    kept: Any = None
     checked: tuple[int, ...] = ()
     count = len(closed.out_avals) - bool(entry.check)
     if entry.check:
-        check, checked = _part(closed, [count])
+        kept, check, checked = _part(closed, [count])
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    maker, made_of = _part(closed, range(count))
+    _, maker, made_of = _part(closed, range(count))
     if entry.slots or not all(_is_number(avals[at]) for at in made_of):
         maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of)
+    return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
 
 
-def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, tuple[int, ...]]:
+def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
     """Some outputs by themselves, as a program of the inputs that they hang on, and which."""
     part, used = jax_core.with_outputs(closed, outputs)
     program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.fast())
-    return program, tuple(at for at, is_used in enumerate(used) if is_used)
+    return part, program, tuple(at for at, is_used in enumerate(used) if is_used)
 
 
 def _is_number(aval: Any) -> bool:

@@ -6,12 +6,14 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
 import jax
 import numpy as np
 
+from torch_jax._private import jax_core
 from torch_jax.compiler import options, tiers
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
@@ -93,7 +95,7 @@ class Program:
 
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
-        with x64():
+        with x64(), at_once():
             return self._call(*_as_arrays(floats, integers, arrays))
 
 
@@ -162,6 +164,11 @@ def _collect(state: State) -> None:
     gc.collect()
     _collecting[:] = [time.perf_counter() - start]
     state.collected += _collecting[-1]
+
+
+def at_once() -> AbstractContextManager[Any]:
+    """What is recorded runs at once where a trace looks at it: it was called outside of that."""
+    return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
 
 
 def _donatable(

@@ -24,7 +24,7 @@ from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import limits, metrics
+from torch_jax.recorded import bounds, limits, metrics
 from torch_jax.recorded.bodies import body_of, maker_of
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.path import (
@@ -44,7 +44,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import Program, keep, program_for, run_one_by_one
+from torch_jax.recorded.program import Program, at_once, keep, program_for, run_one_by_one
 
 # A graph of a patient recorder is run operator by operator at first, compiled on another thread
 # when it comes for the second time, and run compiled from so many runs later on: it is always the
@@ -303,7 +303,10 @@ def _maker(entry: Any, memories: Any) -> Any:
     A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
     makes its state, is the graph of all later steps.
     """
-    return maker_of(entry, [m if type(m) is Node else operand(m) for m in memories]) or False
+    try:
+        return maker_of(entry, [m if type(m) is Node else operand(m) for m in memories]) or False
+    except Exception as error:  # the operator, run at once, raises what it raises eagerly
+        raise NotRecordable from error
 
 
 def _give(recording: Recording, array: Any) -> int:
@@ -360,6 +363,8 @@ def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State
     """The state that an operator leads to for the first time."""
     body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
     sources = tuple(map(_source, key[1:], memories))
+    if bounds.is_proven(state, body, sources):
+        body = body._replace(check=None)
     child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()), body.outs)
     state.after[key] = child
     return child
@@ -384,7 +389,7 @@ def _source(code: Any, memory: Any) -> Any:
 def _check(entry: Any, body: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
     given = operands([memories[at] for at in body.checked])
-    with x64():
+    with x64(), at_once():
         (fine,) = body.check(*given)
     if not transfer.on_host(fine):
         message, kind = (*entry.check, IndexError)[:2]

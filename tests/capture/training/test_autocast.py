@@ -1,4 +1,7 @@
-"""Autocast regions under ``torch_jax.jit``: dtypes, values, gradients are those of eager calls."""
+"""Autocast regions under ``torch_jax.jit``: dtypes, values, gradients are those of eager calls.
+
+PYTEST_DONT_REWRITE: functions that are traced assert, and what pytest makes of that reads locals.
+"""
 
 from __future__ import annotations
 

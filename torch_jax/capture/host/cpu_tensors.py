@@ -178,6 +178,8 @@ class Host:
         changes = _RANDOM in func.tags or any(map(self.may_change, tensors))
         effect = func._schema.is_mutable and changes
         save = _save_tensors if effect else None
+        if _RANDOM in func.tags:
+            save = functools.partial(_save_drawing, save or _save_tensors)
         slot = self.tape.record(_Replay(func, form), operands, result, effect, save)
         if changes:
             for tensor in (*pytree.tree_leaves(result), *self._written(func, leaves, form)):
@@ -214,6 +216,21 @@ def _save_tensors(*values: Any) -> Any:
     def undo() -> None:
         for tensor, copy in saved:
             _restore(tensor, copy)
+
+    return undo
+
+
+def _save_drawing(save: Any, *values: Any) -> Any:
+    """Save the state of the CPU's generator too, or of the one among the values."""
+    generators = [value for value in values if isinstance(value, torch.Generator)]
+    generators = [g for g in generators if g.device.type == "cpu"] or [torch.default_generator]
+    states = [(generator, generator.get_state()) for generator in generators]
+    put_back = save(*values)
+
+    def undo() -> None:
+        put_back()
+        for generator, state in states:
+            generator.set_state(state)
 
     return undo
 

@@ -14,11 +14,14 @@ from types import CodeType
 from typing import NamedTuple
 
 import jax
+import jaxlib
+import ml_dtypes
 import numpy
 import torch
 
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+_LOADED = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_SUPER_ATTR"}  # with NULL: to be called
 _STORE = {"STORE_ATTR", "DELETE_ATTR"}
 _CELL = {"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 _COUNTED = {"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"}
@@ -36,6 +39,7 @@ class Names(NamedTuple):
       counts: globals, attributes and cells that the code does nothing with but ``+=`` and ``-=``;
         they are not among the others.
       tells: names of classes that it tests values for, by ``isinstance``, ``type`` or ``match``.
+      values: globals and attributes that it does more with than to call them at once.
       everything: whether the code may look at attributes of any name.
     """
 
@@ -47,6 +51,7 @@ class Names(NamedTuple):
     global_stores: frozenset[str]
     counts: frozenset[str]
     tells: frozenset[str]
+    values: frozenset[str]
     everything: bool
 
     @property
@@ -71,6 +76,8 @@ def names_of(code: CodeType) -> Names:
     for at, instruction in enumerate(instructions):
         if instruction.argval not in counts:
             _sort(instruction, found)
+        if instruction.opname in _LOADED and "NULL" not in instruction.argrepr:
+            found["values"].add(instruction.argval)
         if instruction.opname in _GLOBAL and instruction.argval in _BY_TEXT:
             text = _second_argument(instructions, at)
             everything |= text is None
@@ -176,12 +183,18 @@ def _folder(module: object) -> str:
     return str(Path(str(getattr(module, "__file__", ""))).parent) + "/"
 
 
-_TORCH, _STDLIB = _folder(torch), sysconfig.get_paths()["stdlib"] + "/"
-_OTHERS = (_folder(jax), _folder(numpy), _folder(sys.modules["torch_jax"]))
+TORCH, STDLIB = _folder(torch), sysconfig.get_paths()["stdlib"] + "/"
+LIBRARIES = (
+    _folder(jax),
+    _folder(jaxlib),
+    _folder(ml_dtypes),
+    _folder(numpy),
+    _folder(sys.modules["torch_jax"]),
+)
 # The parts of PyTorch whose objects are a user's: their attributes count as the user's do.
 _PARTS = ("nn/modules/", "nn/utils/", "distributions/", "amp/", "optim/lr_sch", "optim/swa_utils")
-_WATCHED_IN_TORCH = tuple(_TORCH + part for part in _PARTS)
-_UNWATCHED_IN_TORCH = tuple(_TORCH + part for part in ("nn/modules/module.py", "amp/autocast_mode"))
+_WATCHED_IN_TORCH = tuple(TORCH + part for part in _PARTS)
+_UNWATCHED_IN_TORCH = tuple(TORCH + part for part in ("nn/modules/module.py", "amp/autocast_mode"))
 
 
 @functools.cache
@@ -190,12 +203,12 @@ def is_watched_file(filename: str) -> bool:
 
     Not that of PyTorch's inner parts, JAX, NumPy and the standard library.
     """
-    if filename.startswith(_TORCH):
+    if filename.startswith(TORCH):
         watched = filename.startswith(_WATCHED_IN_TORCH)
         return watched and not filename.startswith(_UNWATCHED_IN_TORCH)
-    if filename.startswith((*_OTHERS, "<frozen ")) or filename.endswith("typing_extensions.py"):
+    if filename.startswith((*LIBRARIES, "<frozen ")) or filename.endswith("typing_extensions.py"):
         return False
-    return not filename.startswith(_STDLIB) or "site-packages" in filename
+    return not filename.startswith(STDLIB) or "site-packages" in filename
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 from torch_jax.capture.state.bytecode import Names
 
 _NONE: frozenset[str] = frozenset()
-_NO_NAMES = Names(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, everything=False)
+_NO_NAMES = Names(*(_NONE,) * 9, everything=False)
 # What reads an object's attributes without naming them, in code that is not watched.
 _COPIERS = frozenset(
     ("copy", "deepcopy", "replace", "asdict", "astuple", "fields", "dump", "dumps", "save")
@@ -24,18 +24,23 @@ class CodeThatRan:
     def __init__(self) -> None:
         self.codes: set[CodeType] = set()
         self.names: set[Names] = set()
+        self.users_names: set[Names] = set()  # those of code that no library is known for
         self._names_of_steps: set[Names] = set()
         self._read: frozenset[str] = _NONE
         self._counters: frozenset[str] = _NONE
         self._everything = False
 
-    def add(self, code: CodeType, names: Names, in_a_step: bool = False) -> None:
-        """Code runs, ``in_a_step`` of an optimizer or not.
+    def add(
+        self, code: CodeType, names: Names, in_a_step: bool = False, is_users: bool = True
+    ) -> None:
+        """Code runs, ``in_a_step`` of an optimizer or not; a user's, or that of a known library.
 
         What is read during a step needs no guard: the optimizer's numbers are inputs then.
         """
         self.codes.add(code)
         (self._names_of_steps if in_a_step else self.names).add(names)
+        if is_users and not in_a_step:
+            self.users_names.add(names)
 
     def add_attributes(self, attributes: Iterable[str]) -> None:
         """Attributes of these names are read by something that has no code of Python."""

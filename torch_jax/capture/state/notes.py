@@ -155,6 +155,8 @@ def is_made_here(value: Any) -> bool:
         memory: Any = value.untyped_storage()
     except (NotImplementedError, RuntimeError):  # a wrapper, as under vmap
         return True
+    except ValueError:  # a parameter of a lazy module, which has none yet
+        return False
     capture = ACTIVE.tracer
     if capture is None or not is_jax_storage(memory):
         return capture is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextvars
 import functools
 import gc
@@ -12,8 +13,9 @@ import random
 import types
 import weakref
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,11 @@ from torch_jax.capture.state.bytecode import (
     watched_names,
 )
 from torch_jax.capture.state.code_that_ran import CodeThatRan
+from torch_jax.capture.state.known_calls import is_known_code
+from torch_jax.capture.state.known_types import why_not
 from torch_jax.capture.state.notes import Notes, is_made_here
 from torch_jax.capture.state.places import (
+    MISSING,
     PLAIN,
     Attribute,
     Bytes,
@@ -70,8 +75,14 @@ _CONTAINERS = ("collections", "types", "argparse", "configparser")
 class Reach:
     """How far a walk goes: attributes of these names, or of all names."""
 
-    def __init__(self, names: frozenset[str], probes: frozenset[str], everything: bool):
-        self.names, self.probes, self.everything = names, probes, everything
+    def __init__(
+        self,
+        names: frozenset[str],
+        probes: frozenset[str],
+        values: frozenset[str],
+        everything: bool,
+    ):
+        self.names, self.probes, self.values, self.everything = names, probes, values, everything
         self.key = (names, everything)
         self._on_class: dict[type, list[str]] = {}
 
@@ -86,27 +97,35 @@ class Reach:
             }
             if issubclass(kind, torch.nn.Module):
                 known.add("forward")  # PyTorch calls it, and users replace it
+            if is_watched_file(file_of(kind)):
+                known |= self.probes & self.names  # a class may get such an attribute later
             self._on_class[kind] = sorted(known)
         return self._on_class[kind]
 
 
-NOTHING = Reach(frozenset(), frozenset(), False)
+NOTHING = Reach(frozenset(), frozenset(), frozenset(), False)
 
 
 @functools.cache
 def reach_of(names: Names) -> Reach:
     """A walk along the attributes that a piece of code names."""
-    return Reach(names.followed, names.probes, names.everything)
+    return Reach(names.followed, names.probes, names.values, names.everything)
 
 
 @functools.lru_cache(4096)
 def union(reach: Reach, names: Names) -> Reach:
     """A walk that goes as far as both."""
-    if names.followed <= reach.names and names.everything <= reach.everything:
+    if (
+        names.followed <= reach.names
+        and names.values <= reach.values
+        and names.probes <= reach.probes
+        and names.everything <= reach.everything
+    ):
         return reach
     return Reach(
         reach.names | names.followed,
         reach.probes | names.probes,
+        reach.values | names.values,
         reach.everything or names.everything,
     )
 
@@ -121,19 +140,34 @@ class Walker:
     that an error or an explanation names it by, and how far to go.
     """
 
-    def __init__(self, notes: Notes, ran: CodeThatRan, on_object: Callable[[Any], None]):
-        """``on_object`` is told of modules, optimizers and tensors when they are first met."""
-        self.notes, self.ran, self.on_object = notes, ran, on_object
+    def __init__(
+        self,
+        notes: Notes,
+        ran: CodeThatRan,
+        on_object: Callable[[Any], None],
+        on_doubt: Callable[[str], None],
+    ):
+        """``on_object`` is told of modules, optimizers and tensors when they are first met.
+
+        ``on_doubt`` is told of values that are not understood.
+        """
+        self.notes, self.ran, self.on_object, self.on_doubt = notes, ran, on_object, on_doubt
         self.codes: set[Any] = set()  # those of the functions that were met
         self._note = notes.note
         self._seen: set[tuple] = set()
+        self.checks = True  # whether values have to be understood: not those that only PyTorch uses
         self._in_a_place = False  # whether what is walked stands in a global, cell or attribute
 
     def walk(self, value: Any, label: str, reach: Reach) -> None:
         """Note what can be reached from a value."""
+        why = why_not(value)
+        # an iterator outside of all places is one that the function made
+        is_local = not self._in_a_place and isinstance(value, Iterator)
+        if why is not None and self.checks and not is_local:
+            self.on_doubt(f"{label or 'the function'} {why}")
         if isinstance(value, PLAIN):
             return
-        key = (id(value), reach.key, self._in_a_place)
+        key = (id(value), reach.key, self._in_a_place, self.checks)
         if key in self._seen:
             return
         self._seen.add(key)
@@ -141,6 +175,16 @@ class Walker:
         method = _method_for(value)
         if method is not None:
             method(self, value, label, reach)
+
+    @contextmanager
+    def trusting(self, code: types.CodeType) -> Iterator[None]:
+        """Context in which values need not be understood, if the code is a known library's."""
+        checks = self.checks
+        self.checks = checks and not is_known_code(code)
+        try:
+            yield
+        finally:
+            self.checks = checks
 
     def walk_placed(self, value: Any, label: str, reach: Reach) -> None:
         """Walk what stands in a place: a global, a cell, an attribute, a default, an argument.
@@ -154,19 +198,38 @@ class Walker:
         finally:
             self._in_a_place = old
 
+    def _walk_named(self, value: Any, name: str, label: str, reach: Reach) -> None:
+        """Walk what stands in a place of this name; a builtin called at once is heard of."""
+        if isinstance(value, types.BuiltinFunctionType) and name not in reach.values:
+            why = why_not(value, is_passed_on=False)
+            if why is not None and self.checks:
+                self.on_doubt(f"{label} {why}")
+            return
+        self.walk_placed(value, label, reach)
+
     def walk_globals(self, owner: dict, names: Names, reach: Reach) -> None:
         """Walk the globals that code mentions, out of the dict of its module."""
-        key = (id(owner), names)
+        key = (id(owner), names, self.checks)
         if key in self._seen:
             return
         self._seen.add(key)
+        self._methods_of_tensors(reach)
         if not names.attributes.isdisjoint(("environ", "getenv")):
             self._elements(_ENVIRONMENT, "os.environ", reach)
         for name in names.globals | names.global_stores | (names.counts & owner.keys()):
             place = self._note(DictEntry, owner, name, name, name in names.globals)
-            self.walk_placed(place.value, name, reach)
+            if place.value is MISSING and name in names.globals:
+                place = self._note(DictEntry, vars(builtins), name, name, is_read=True)
+            if place.value is not MISSING:
+                self._walk_named(place.value, name, name, reach)
 
     # --- containers -------------------------------------------------------------------------------
+
+    def _methods_of_tensors(self, reach: Reach) -> None:
+        """What code names of ``torch.Tensor``: somebody may replace it, or put something before."""
+        owner = _dict_of(torch.Tensor)
+        for name in reach.names & _NAMES_OF_TENSORS:
+            self._note(DictEntry, owner, name, f"torch.Tensor.{name}", is_read=True)
 
     def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
         if is_made_here(value):
@@ -183,6 +246,10 @@ class Walker:
             if any(owner == id(value) for owner, _ in self.notes.lifted) and not is_stepping():
                 self._each_element(value, label, reach)
             return
+        if isinstance(value, dict | set) and any(map(_is_tensor_key, value)):
+            self.on_doubt(f"{label} is a {type(value).__name__} with tensors for keys")
+        if isinstance(value, defaultdict):
+            self.walk(value.default_factory, f"the factory of {label}", reach)
         place = self._note(Contents, value, "", label, is_read=True)
         self._fixed(place.value, label, reach)
 
@@ -216,9 +283,10 @@ class Walker:
         self.codes.add(value.__code__)
         names = watched_names(value.__code__)
         inner = reach if names is None else union(reach, names)
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            place = self._note(Cell, cell, name, name, is_read=True)
-            self.walk_placed(place.value, name, inner)
+        with self.trusting(value.__code__):
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                place = self._note(Cell, cell, name, name, is_read=True)
+                self.walk_placed(place.value, name, inner)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._note(Attribute, value, name, f"{label}.{name}")  # read where the code has run
         defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
@@ -264,18 +332,30 @@ class Walker:
             names = vars(value).keys() if reach.everything else reach.names & vars(value).keys()
             for name in names | (reach.probes & reach.names):
                 self._attribute(vars(value), name, f"{label}.{name}", reach)
+        else:
+            self._module_of_library(value, label, reach)
+
+    def _module_of_library(self, value: Any, label: str, reach: Reach) -> None:
+        """What code names of a library's module: somebody may replace it."""
+        owner = vars(value)
+        for name in reach.names & owner.keys():
+            place = self._note(DictEntry, owner, name, f"{label}.{name}", is_read=True)
+            self._walk_named(place.value, name, place.label, reach)
 
     def _class(self, value: Any, label: str, reach: Reach) -> None:
         for name in reach.on_class(value):
             label = f"{value.__name__}.{name}"
             known = self._note(ClassAttribute, value, name, label, is_read=True).now()
+            if known is MISSING:
+                continue
             if isinstance(known, staticmethod | classmethod):
                 known = known.__func__
             self.walk_placed(known.fget if isinstance(known, property) else known, name, reach)
 
     def _attribute(self, owner: dict, name: str, label: str, reach: Reach) -> None:
         place = self._note(DictEntry, owner, name, label)
-        self.walk_placed(place.value, label, reach)
+        if place.value is not MISSING:
+            self._walk_named(place.value, name, label, reach)
 
     def _attributes(self, value: Any, label: str, reach: Reach) -> None:
         """The attributes that an object has or might have."""
@@ -291,6 +371,8 @@ class Walker:
     def _instance(self, value: Any, label: str, reach: Reach) -> None:
         self.on_object(value)
         kind = type(value)
+        if isinstance(value, torch.nn.modules.lazy.LazyModuleMixin):
+            self.on_doubt(f"{label} is a {kind.__name__}, which makes its parameters when it runs")
         self._note(ClassOf, value, "", f"the class of {label}", is_read=True)
         owner = getattr(value, "__dict__", None)
         if isinstance(owner, dict):
@@ -300,23 +382,46 @@ class Walker:
         for name in _slots(kind):
             if name in reach.names or reach.everything:
                 place = self._note(Attribute, value, name, f"{label}.{name}", is_read=True)
-                self.walk_placed(place.value, label, reach)
+                if place.value is not MISSING:
+                    self.walk_placed(place.value, label, reach)
         self._class(kind, label, reach)
 
     def _submodules(self, owner: dict, label: str, reach: Reach) -> None:
         for group in _GROUPS:
             inner = owner.get(group, {})
-            for name in reach.names & inner.keys():
+            for name in reach.names & (inner.keys() | reach.probes):
                 self._attribute(inner, name, f"{label}.{name}", reach)
         for hooks in _HOOKS & owner.keys():
             self._elements(owner[hooks], f"{label}.{hooks}", reach)
         for name, everywhere in _GLOBAL_HOOKS.items():
             self._elements(everywhere, name, reach)
 
+    def walk_submodules(self, module: Any) -> None:
+        """Note what stands in all submodules of one: somebody looks through all of them."""
+        if isinstance(module, torch.nn.Module):
+            for name, one in module.named_modules():
+                for group in _GROUPS:
+                    label = f"{name}.{group}".lstrip(".")
+                    self._elements(vars(one).get(group, {}), label, NOTHING)
+
 
 def is_stepping() -> bool:
     """Whether an optimizer of the trace is in its step."""
     return ACTIVE.tracer is not None and ACTIVE.tracer.optimizers.is_stepping
+
+
+def _dict_of(kind: type) -> dict:
+    """The dict behind ``vars(kind)``, which shows it to nobody but the garbage collector."""
+    (found,) = gc.get_referents(vars(kind))
+    return found
+
+
+_NAMES_OF_TENSORS = frozenset(dir(torch.Tensor))
+
+
+def _is_tensor_key(key: Any) -> bool:
+    """Whether a key is a tensor by whose identity something is found, other than a parameter's."""
+    return isinstance(key, torch.Tensor) and not isinstance(key, torch.nn.Parameter)
 
 
 def is_iterator(value: Any) -> bool:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_jax._private import pytorch
 from torch_jax.capture.state import new_objects
@@ -38,8 +39,10 @@ from torch_jax.capture.state.forbidden_calls import (
     fix_values,
     is_refused,
 )
+from torch_jax.capture.state.known_calls import is_reader_of_modules
 from torch_jax.capture.state.notes import Notes, is_made_here
 from torch_jax.capture.state.places import PLAIN, Place
+from torch_jax.capture.state.proof import Proof, is_users
 from torch_jax.capture.state.walk import (
     NOTHING,
     Reach,
@@ -62,8 +65,10 @@ class Watch:
 
     def __init__(self, on_object: Callable[[Any], None] = lambda value: None):
         self.notes, self.ran = Notes(), CodeThatRan()
-        self._walker = Walker(self.notes, self.ran, on_object)
-        self._roots: list[tuple[Any, str]] = []
+        self.proof = Proof(self._is_own)
+        self._given: set[int] = set()  # the ids of the arguments
+        self._walker = Walker(self.notes, self.ran, on_object, self.proof.add)
+        self._roots: list[tuple[Any, str, bool]] = []  # and whether values must be understood
         self._started: set[int] = set()  # frames of generators that began in this trace
         self._importing = 0  # how many imports are under way, one inside the other
         self._refused: Exception | None = None
@@ -79,11 +84,15 @@ class Watch:
     def start(self, function: Any, args: Any) -> None:
         """Watch this thread; ``function`` is about to be called with ``args``."""
         new_objects.age_existing_objects()
+        self._given = set(map(id, args))
         self._generators = _HostGenerators()
         self._old_profiler = sys.getprofile()
         self._root(function, "", NOTHING, self._walker.walk_placed)
         for arg in args:
             self._root(arg, "an argument", NOTHING, self._walker.walk_placed)
+            if isinstance(arg, torch.Tensor) and arg.__dict__:
+                self.proof.add("an argument is a tensor with attributes of its own")
+        self.refuse_doubt()
         sys.setprofile(self._profiler)
 
     def stop(self) -> None:
@@ -93,7 +102,7 @@ class Watch:
 
     def add_root(self, value: Any, label: str) -> None:
         """Watch an object although none of its code runs."""
-        self._roots.append((value, label))
+        self._roots.append((value, label, True))
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         """What Python calls at each call and return of this thread, and those of builtins."""
@@ -103,28 +112,43 @@ class Watch:
             return  # what modules do when they are imported is done once
         elif event == "call":
             names = watched_names(frame.f_code)
-            if names is not None and not _is_generated(frame):
+            if names is None:
+                self._enter_library(frame)
+            elif not _is_generated(frame):
                 self._enter(frame, names)
-        elif event == "c_call" and arg.__name__ in _HEEDED:
-            self._enter_builtin(frame, arg)
+        elif event == "c_call":
+            if arg.__name__ in _HEEDED:
+                self._enter_builtin(frame, arg)
+            self.proof.enter_builtin(frame.f_code, arg)
+            self.refuse_doubt()
 
     def _enter(self, frame: Any, names: Names) -> None:
         """Code of a user's begins to run: note what it can reach before it changes any of that."""
         sys.setprofile(None)  # what the walk itself calls is none of the function's
         try:
             self._refuse_started_generator(frame)
-            self.ran.add(frame.f_code, names, is_stepping())
+            self.ran.add(frame.f_code, names, is_stepping(), is_users(frame.f_code))
+            self.proof.enter(frame.f_code)
             reach = reach_of(names)
-            for name, value in frame.f_locals.items():
-                if not is_iterator(value):  # a loop's own; others are found where they are kept
-                    self._root(value, name, reach, self._walker.walk)
-            self._walker.walk_globals(frame.f_globals, names, reach)
+            with self._walker.trusting(frame.f_code):
+                for name, value in frame.f_locals.items():
+                    if not is_iterator(value):  # a loop's own; others are found where they are kept
+                        self._root(value, name, reach, self._walker.walk)
+                self._walker.walk_globals(frame.f_globals, names, reach)
+            self.refuse_doubt()
         finally:
             sys.setprofile(self._profiler)
 
+    def _enter_library(self, frame: Any) -> None:
+        """Code of a library begins to run, which is known or not."""
+        self.proof.enter_library(frame)
+        if is_reader_of_modules(frame.f_code):
+            self._walker.walk_submodules(frame.f_locals.get("self"))
+        self.refuse_doubt()
+
     def _root(self, value: Any, label: str, reach: Reach, walk: Callable[..., None]) -> None:
         if not isinstance(value, PLAIN) and not is_made_here(value):
-            self._roots.append((value, label))
+            self._roots.append((value, label, self._walker.checks))
             walk(value, label, reach)
 
     def _enter_builtin(self, frame: Any, function: Any) -> None:
@@ -139,6 +163,20 @@ class Watch:
         """Stop the function; should it catch the error and go on, it is raised at the end."""
         self._refused = tracers.NotTraceableError(message)
         raise self._refused
+
+    def _is_own(self, tensor: Any) -> bool:
+        """Whether the run made a tensor itself."""
+        known = id(tensor) in self._given or id(tensor) in self.notes.tensors
+        return isinstance(tensor, torch.Tensor) and not known
+
+    def refuse_doubt(self) -> None:
+        """Stop before anything is done that may be more than a call can repeat, or undo."""
+        if self.proof.doubt is not None and self._refused is None:
+            self._refuse(
+                "under torch_jax.jit this Python has to run at each call: "
+                f"{self.proof.doubt}. To have it skipped, take an argument for what changes, and "
+                "where it makes something for others return it instead."
+            )
 
     def _refuse_started_generator(self, frame: Any) -> None:
         flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -162,9 +200,15 @@ class Watch:
         """Reach once more, now that all names are known; mark what was read."""
         self._find_unreached_functions()
         for _ in range(2):  # cached functions add names of their own
-            reach = functools.reduce(union, self.ran.names, NOTHING)
-            for value, label in list(self._roots):
-                self._walker.walk(value, label, reach)
+            everything = functools.reduce(union, self.ran.names, NOTHING)
+            users = functools.reduce(union, self.ran.users_names, NOTHING)
+            for value, label, is_checked in list(self._roots):
+                self._walker.checks = is_checked
+                if is_checked:
+                    self._walker.walk(value, label, users)
+                self._walker.checks = False  # what only libraries name they know
+                self._walker.walk(value, label, everything)
+        self._walker.checks = True
         self._roots.clear()  # the notes keep what they need
         self.ran.classify_names()
         for place in self.notes.places.values():

@@ -68,6 +68,13 @@ class _Step:
     mode: TorchFunctionMode
 
 
+class _StateOf(DictEntry):
+    """The state of one parameter, which is there after the step of the trace."""
+
+    __slots__ = ()
+    can_be_effect = False
+
+
 class Optimizers:
     """The optimizers, schedulers and gradients of one trace."""
 
@@ -223,12 +230,23 @@ class Optimizers:
             for parameter in group["params"]:
                 if DictEntry.at(optimizer.state, parameter) not in self.places:
                     self._note_new_state(optimizer.state.get(parameter, {}), name)
+            for parameter in group["params"]:
+                if parameter in optimizer.state:  # somebody may remove it, or all of them
+                    self._state_of(optimizer.state, parameter, name)
 
     def _note_new_state(self, state: dict, name: str) -> None:
         """State that the step itself made: the next step finds it, and is another program."""
         for key in state:
             new = DictEntry(state, key, f"{name}'s {key}", MISSING)
             self.places.setdefault(new.address, new)
+
+    def _state_of(self, states: dict, parameter: Any, name: str) -> None:
+        """Later calls must find the state of a parameter that this one found or made."""
+        address = _StateOf.at(states, parameter)
+        if address not in self.places:
+            place = _StateOf(states, parameter, f"{name}'s state of a parameter")
+            place.is_read = True
+            self.places[place.address] = place
 
     def _place(self, kind: type[Place], owner: Any, key: Any, label: str) -> None:
         if kind.at(owner, key) not in self.places:

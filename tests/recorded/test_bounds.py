@@ -1,0 +1,65 @@
+"""Indices that a graph has made itself are proven to be in range; others are looked at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_jax
+from tests.support.compare import assert_same
+from torch_jax.recorded.metrics import COUNTS
+
+PROVEN = {
+    "argmax": lambda x: x.gather(1, x.argmax(1, keepdim=True)),
+    "topk": lambda x: x.gather(1, x.topk(2).indices),
+    "sort": lambda x: x.gather(1, x.argsort(1)),
+    "arange": lambda x: x[torch.arange(3, device=x.device)],
+    "flipped": lambda x: x[torch.arange(3, device=x.device).flip(0)],
+    "joined": lambda x: x[torch.cat([x.argmin(0), x.argmax(0)])],
+    "chosen": lambda x: x[torch.where(x[:, 0] > 0, x.argmin(0)[:3], x.argmax(0)[:3])],
+    "narrower": lambda x: x[x.argmax(0).int()],
+    "permutation": lambda x: x[torch.randperm(3, device=x.device)].sum(),
+    "of a mask": lambda x: x[(x[:, 0] > 0).long()],
+}
+ASKED = {
+    "sum": lambda x: x[x.argmax(0) + x.argmin(0) - x.argmin(0)],
+    "rounded": lambda x: x[(x[:, 0] * 0).long()],
+    "product": lambda x: x[x.argmax(0) * 0],
+}
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_proven(name):
+    _check(PROVEN[name], early=0)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_asked(name):
+    _check(ASKED[name], early=1)
+
+
+def _check(function, early):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    y = x.to("jax")
+    with torch_jax.lazy():
+        before = COUNTS.graphs
+        result = function(y + 0)
+        assert COUNTS.graphs - before == early
+    assert_same(result, function(x), strides=False)
+
+
+WRONG = {
+    "too large": lambda x: x[x.argmax(0) + 1],
+    "of more": lambda x: x[:2][x.t().argmax(0)],
+    "negative": lambda x: x.gather(1, x.argmax(1, keepdim=True) - 4),
+    "wrapped": lambda x: x[(x.argmax(0) + 255).to(torch.int8)],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_out_of_range_raises_at_the_call(name):
+    x = torch.eye(3, 4).flip(0)
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        WRONG[name](x)
+    with torch_jax.lazy(), pytest.raises(expected.type):
+        WRONG[name](x.to("jax") + 0)

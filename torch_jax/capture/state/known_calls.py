@@ -1,0 +1,165 @@
+"""Which functions written in C, and which of libraries, a proven function may call.
+
+Such a function gives the same for the same arguments, and changes nothing but what a trace notes:
+plain containers, and tensors. Of anything else the function cannot be skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict, defaultdict, deque
+from types import CodeType
+from typing import Any
+
+import torch
+
+from torch_jax.capture.state.bytecode import LIBRARIES, STDLIB, TORCH
+
+_BUILTINS = frozenset(
+    """abs all any ascii bin callable chr delattr divmod format getattr hasattr hex isinstance
+    issubclass iter len max min next oct ord pow repr round setattr sorted sum""".split()
+)
+_PURE_MODULES = frozenset(("math", "_operator", "cmath"))
+_FUNCTIONS = frozenset((("_functools", "reduce"), ("_abc", "_abc_instancecheck")))
+CONTAINERS = (list, dict, set, frozenset, tuple, deque, OrderedDict, defaultdict)
+_VALUES = (int, float, complex, bool, str, bytes, range, slice, types.NoneType)
+_OWNERS = frozenset((*CONTAINERS, *_VALUES, types.GeneratorType))
+# Of the iterators that a function makes itself: those that it was given are not understood at all.
+_ITERATORS = ("_iterator", "iterator", "generator")
+
+# Methods of tensors, and functions of PyTorch's C++, that look at or change more than elements.
+_TORCH_DENIED = frozenset(
+    """numpy __array__ data_ptr untyped_storage storage storage_offset as_strided set_ resize_
+    share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
+    record_stream _make_subclass from_file set_default_dtype _set_default_dtype set_num_threads
+    from_numpy frombuffer from_buffer _version _is_view
+    requires_grad_ detach_""".split()
+)
+# Of those, what is right for a tensor that this very call made.
+_TORCH_OWN = frozenset(("requires_grad_", "detach_"))
+
+# PyTorch's Python, as far as it is known: from a user's code these files may be called.
+_KNOWN_IN_TORCH = tuple(
+    TORCH + part
+    for part in (
+        "nn/", "optim/", "functional.py", "_tensor.py", "autograd/", "amp/", "cuda/amp/",
+        "utils/_contextlib.py", "utils/checkpoint.py", "utils/_pytree.py", "distributions/",
+        "_jit_internal.py", "random.py", "overrides.py", "_ops.py", "special/", "linalg/", "fft/",
+        "backends/", "func/", "_functorch/", "_higher_order_ops/", "_lobpcg.py",
+        "_linalg_utils.py", "__init__.py", "utils/_device.py", "_prims", "_refs", "_decomp",
+        "utils/_python_dispatch.py", "_VF.py", "_classes.py", "_C", "utils/_foreach_utils.py",
+        "compiler/", "jit/__init__.py", "jit/_trace.py", "jit/_script.py", "_dynamo/", "library",
+        "_library", "fx/experimental/sym_node.py", "_lowrank.py", "types.py", "_utils.py",
+        "_opaque_base.py",
+    )
+)  # fmt: skip
+_DENIED_IN_TORCH = frozenset(
+    """register_buffer register_parameter register_module add_module load_state_dict _apply
+    requires_grad_ register_hook register_forward_hook register_forward_pre_hook
+    register_full_backward_hook register_full_backward_pre_hook register_backward_hook
+    register_state_dict_post_hook register_post_accumulate_grad_hook share_memory share_memory_
+    storage __array__ __reduce_ex__ __setstate__ __deepcopy__ __repr__ __format__ __dlpack__
+    add_param_group set_extra_state compile register_module_forward_hook
+    register_module_forward_pre_hook storage_type""".split()
+)
+# Of Python's own library.
+_KNOWN_IN_STDLIB = frozenset(
+    (
+        ("contextlib.py", "contextmanager.<locals>.helper"),
+        ("contextlib.py", "_GeneratorContextManagerBase.__init__"),
+        ("contextlib.py", "_GeneratorContextManager.__enter__"),
+        ("contextlib.py", "_GeneratorContextManager.__exit__"),
+        ("contextlib.py", "nullcontext.__init__"),
+        ("contextlib.py", "nullcontext.__enter__"),
+        ("contextlib.py", "nullcontext.__exit__"),
+        ("functools.py", "wraps"),
+        ("functools.py", "update_wrapper"),
+        ("types.py", "DynamicClassAttribute.__get__"),
+        ("typing.py", "cast"),
+        ("typing.py", "Generic.__init_subclass__"),
+        ("<frozen abc>", "ABCMeta.__instancecheck__"),
+        ("<frozen abc>", "ABCMeta.__subclasscheck__"),
+        ("abc.py", "ABCMeta.__instancecheck__"),
+        ("abc.py", "ABCMeta.__subclasscheck__"),
+    )
+)
+
+
+def is_known_builtin(function: Any) -> bool:
+    """Whether a function of C is understood.
+
+    >>> import time, math
+    >>> is_known_builtin(math.sqrt), is_known_builtin([].append), is_known_builtin(time.time)
+    (True, True, False)
+    """
+    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return _is_known_method(function.__objclass__, name)
+    if owner is None or isinstance(owner, types.ModuleType):
+        return _is_known_function(str(getattr(function, "__module__", None)), name)
+    if isinstance(owner, type):
+        return owner in _OWNERS or _is_torchs(owner) or (owner is object and name == "__new__")
+    return _is_known_method(type(owner), name)
+
+
+def _is_known_function(module: str, name: str) -> bool:
+    if module == "builtins":
+        return name in _BUILTINS
+    if module in _PURE_MODULES or (module, name) in _FUNCTIONS:
+        return True
+    return module.partition(".")[0] == "torch" and name not in _TORCH_DENIED
+
+
+def _is_known_method(owner: type, name: str) -> bool:
+    if owner in _OWNERS or owner.__name__.endswith(_ITERATORS):
+        return owner.__module__ in ("builtins", "collections")
+    return _is_torchs(owner) and name not in _TORCH_DENIED
+
+
+def is_for_own_tensors(function: Any) -> bool:
+    """Whether a method of PyTorch's may be called of tensors only that the call itself made."""
+    return getattr(function, "__name__", "") in _TORCH_OWN
+
+
+def _is_torchs(owner: type) -> bool:
+    return any(_is_from_torch(base) for base in owner.__mro__)
+
+
+@functools.cache
+def _is_from_torch(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] in ("torch", "torch_jax")
+
+
+@functools.cache
+def is_known_code(code: CodeType) -> bool:
+    """Whether the Python of a library may be called by a user's code without being looked at."""
+    file, name = code.co_filename, code.co_qualname
+    if file.startswith(TORCH):
+        return file.startswith(_KNOWN_IN_TORCH) and code.co_name not in _DENIED_IN_TORCH
+    if file.startswith(LIBRARIES):
+        return file.startswith(LIBRARIES[-1])  # torch_jax; not JAX and NumPy
+    if file.endswith((*_KNOWN_FILES, "typing_extensions.py")):
+        return True
+    if any(folder in file for folder in _KNOWN_FOLDERS):
+        return True
+    return (file.removeprefix(STDLIB), name) in _KNOWN_IN_STDLIB
+
+
+_KNOWN_FILES = ("/enum.py", "/transformers/configuration_utils.py")
+_KNOWN_FOLDERS = ("/transformers/integrations/heterogeneity/", "/transformers/utils/")
+
+
+# What reads all tensors of a module, by no names that its caller mentions.
+READERS_OF_MODULES = frozenset(
+    """parameters named_parameters buffers named_buffers modules named_modules children
+    named_children state_dict apply train eval zero_grad""".split()
+)
+
+
+def is_reader_of_modules(code: CodeType) -> bool:
+    """Whether code is a method that looks through all submodules of a module."""
+    return code.co_name in READERS_OF_MODULES and code.co_filename == _MODULE_FILE
+
+
+_MODULE_FILE = torch.nn.Module.parameters.__code__.co_filename

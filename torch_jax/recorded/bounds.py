@@ -1,0 +1,286 @@
+"""Between which integers the results of a graph lie: indices that a graph itself has made.
+
+A check of indices looks at values, and would run what is recorded. But the indices that ``sort``,
+``topk``, ``argmax`` or ``arange`` give cannot be out of range, whatever the data: interval
+arithmetic over the jaxprs that made them proves it, once for a graph. What it cannot prove is
+checked with values, as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from torch_jax.recorded.path import Constant, Result, State
+
+# The least and the greatest of an array's elements; None for what are no integers.
+Interval = tuple[int, int] | None
+
+_BOTH = (0, 1)
+
+
+def is_proven(state: State, body: Any, sources: Sequence[Any]) -> bool:
+    """Whether the check of an operator that comes after ``state`` holds for all data."""
+    if body.check is None:
+        return False
+    given = [sources[at] for at in body.checked]
+    known = _known(state, {source.at for source in given if isinstance(source, Result)})
+    avals = body.check_jaxpr.in_avals
+    operands = [_operand(source, aval, known) for source, aval in zip(given, avals, strict=True)]
+    return intervals(body.check_jaxpr, operands) == [(1, 1)]
+
+
+def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
+    """The intervals of some results, by their numbers."""
+    making = []
+    for one in state.way():
+        first = one.nodes - len(one.outs)
+        if one.step is not None and wanted.intersection(range(first, one.nodes)):
+            making.append((first, one.step))
+            wanted.update(_integer_results(one.step))
+    known: dict[int, Interval] = {}
+    for first, step in reversed(making):
+        jaxpr = step.body.jaxpr
+        pairs = zip(step.sources, jaxpr.in_avals, strict=True)
+        found = intervals(jaxpr, [_operand(source, aval, known) for source, aval in pairs])
+        known.update(enumerate(found, first))
+    return known
+
+
+def _integer_results(step: Any) -> Iterable[int]:
+    """The results among an operator's operands that are integers: others bound nothing."""
+    for source, aval in zip(step.sources, step.body.jaxpr.in_avals, strict=True):
+        if isinstance(source, Result) and _whole(aval) is not None:
+            yield source.at
+
+
+def _operand(source: Any, aval: Any, known: dict[int, Interval]) -> Interval:
+    if isinstance(source, Result):
+        return known.get(source.at, _whole(aval))
+    return _of_value(source.value) if isinstance(source, Constant) else _whole(aval)
+
+
+def _whole(aval: Any) -> Interval:
+    """All that a dtype holds."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype == np.bool_:
+        return _BOTH
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "iu":  # keys of JAX's have own dtypes
+        return None
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def _of_value(value: Any) -> Interval:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biu" or not array.size:
+        return None
+    return int(array.min()), int(array.max())
+
+
+def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
+    """The intervals of a closed jaxpr's results, by those of its operands.
+
+    >>> import jax, jax.numpy as jnp
+    >>> closed = jax.make_jaxpr(lambda x: (x.argmax() * 2, x > 0))(jnp.ones(5))
+    >>> intervals(closed, [None])
+    [(0, 8), (0, 1)]
+    """
+    jaxpr = closed.jaxpr
+    known = dict(zip(jaxpr.constvars, map(_of_value, closed.consts), strict=True))
+    known.update(zip(jaxpr.invars, operands, strict=True))
+
+    def of(atom: Any) -> Interval:
+        return _of_value(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        found = _equation(equation, [of(atom) for atom in equation.invars])
+        for variable, interval in zip(equation.outvars, found, strict=True):
+            known[variable] = _within(interval, _whole(variable.aval))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _within(interval: Interval, whole: Interval) -> Interval:
+    """An interval, unless the dtype cannot hold it: integers wrap around."""
+    if interval is None or whole is None:
+        return whole
+    return interval if whole[0] <= interval[0] and interval[1] <= whole[1] else whole
+
+
+def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
+    """The intervals of an equation's results; None where nothing is known."""
+    name = equation.primitive.name
+    inner = equation.params.get("jaxpr") if name in ("jit", "pjit", "closed_call") else None
+    if inner is not None:
+        return intervals(inner, given)
+    if name == "sort":
+        return given
+    if name == "top_k":
+        (aval,) = [atom.aval for atom in equation.invars]
+        return [given[0], (0, aval.shape[equation.params.get("axis", -1)] - 1)]
+    rule = _RULES.get(name)
+    if rule is None:
+        return [None] * len(equation.outvars)
+    return [rule(equation, *given)]
+
+
+def _hull(*given: Interval) -> Interval:
+    ends = [interval for interval in given if interval is not None]
+    if len(ends) < len(given):
+        return None
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _by_ends(function: Callable[..., int]) -> Callable[..., Interval]:
+    """The rule of a function that is monotonous in either operand."""
+
+    def rule(equation: Any, *given: Interval) -> Interval:
+        if None in given:
+            return None
+        values = [function(*ends) for ends in _corners(given)]
+        return min(values), max(values)
+
+    return rule
+
+
+def _corners(given: Sequence[Any]) -> list[tuple[int, ...]]:
+    corners: list[tuple[int, ...]] = [()]
+    for interval in given:
+        corners = [(*corner, end) for corner in corners for end in interval]
+    return corners
+
+
+def _comparing(holds: Callable[[int, int], bool]) -> Callable[..., Interval]:
+    """The rule of an order between integers."""
+
+    def rule(equation: Any, a: Interval, b: Interval) -> Interval:
+        if a is None or b is None:
+            return _BOTH
+        found = {int(holds(x, y)) for x, y in ((a[0], b[1]), (a[1], b[0]))}
+        return (min(found), max(found))
+
+    return rule
+
+
+def _logical(function: Callable[[int, int], int]) -> Callable[..., Interval]:
+    """The rule of ``and`` and ``or``, of truth values only."""
+
+    def rule(equation: Any, a: Interval, b: Interval) -> Interval:
+        if not _is_bool(equation) or a is None or b is None:
+            return None
+        return function(a[0], b[0]), function(a[1], b[1])
+
+    return rule
+
+
+def _differ(equation: Any, a: Interval, b: Interval) -> Interval:
+    """Of ``ne``."""
+    return (1, 1) if a and b and (a[1] < b[0] or b[1] < a[0]) else _BOTH
+
+
+def _not(equation: Any, a: Interval) -> Interval:
+    return None if a is None or not _is_bool(equation) else (1 - a[1], 1 - a[0])
+
+
+def _is_bool(equation: Any) -> bool:
+    return equation.outvars[0].aval.dtype == np.bool_
+
+
+def _truth(equation: Any, a: Interval) -> Interval:
+    """Of ``reduce_and`` and ``reduce_or``: of no elements, what changes nothing."""
+    if 0 in equation.invars[0].aval.shape:
+        neutral = int(equation.primitive.name == "reduce_and")
+        return neutral, neutral
+    return a if _is_bool(equation) else None
+
+
+def _position(equation: Any, a: Interval) -> Interval:
+    """Of ``argmax`` and ``argmin``."""
+    shape = equation.invars[0].aval.shape
+    return 0, max(math.prod(shape[axis] for axis in equation.params["axes"]) - 1, 0)
+
+
+def _iota(equation: Any, *sizes: Interval) -> Interval:
+    return 0, max(equation.params["shape"][equation.params["dimension"]] - 1, 0)
+
+
+def _remainder(equation: Any, a: Interval, b: Interval) -> Interval:
+    """With the sign of the dividend, as in C."""
+    if a is None or b is None or b[0] <= 0:
+        return None
+    most = b[1] - 1
+    return max(-most, a[0]) if a[0] < 0 else 0, min(most, a[1]) if a[1] > 0 else 0
+
+
+def _clamp(equation: Any, low: Interval, a: Interval, high: Interval) -> Interval:
+    if low is None or a is None or high is None:
+        return None
+    ends = [min(max(end, least), most) for end, least, most in zip(a, low, high, strict=True)]
+    return ends[0], ends[1]
+
+
+def _gathered(equation: Any, a: Interval, indices: Interval) -> Interval:
+    """Elements of the operand; a mode that fills may give others."""
+    return a if "FILL" not in str(equation.params["mode"]).upper() else None
+
+
+def _same(equation: Any, a: Interval, *rest: Interval) -> Interval:
+    return a
+
+
+def _any_of(equation: Any, *given: Interval) -> Interval:
+    return _hull(*given)
+
+
+def _selected(equation: Any, which: Interval, *cases: Interval) -> Interval:
+    return _hull(*cases)
+
+
+def _padded(equation: Any, a: Interval, value: Interval) -> Interval:
+    return _hull(a, value)
+
+
+def _updated(equation: Any, a: Interval, update: Interval, *starts: Interval) -> Interval:
+    return _hull(a, update)
+
+
+_RULES: dict[str, Callable[..., Interval]] = {
+    "add": _by_ends(lambda a, b: a + b),
+    "sub": _by_ends(lambda a, b: a - b),
+    "mul": _by_ends(lambda a, b: a * b),
+    "neg": _by_ends(lambda a: -a),
+    "max": _by_ends(max),
+    "min": _by_ends(min),
+    "rem": _remainder,
+    "clamp": _clamp,
+    "ge": _comparing(lambda a, b: a >= b),
+    "gt": _comparing(lambda a, b: a > b),
+    "le": _comparing(lambda a, b: a <= b),
+    "lt": _comparing(lambda a, b: a < b),
+    "ne": _differ,
+    "and": _logical(min),
+    "or": _logical(max),
+    "not": _not,
+    "reduce_and": _truth,
+    "reduce_or": _truth,
+    "argmax": _position,
+    "argmin": _position,
+    "iota": _iota,
+    "gather": _gathered,
+    "select_n": _selected,
+    "concatenate": _any_of,
+    "pad": _padded,
+    "dynamic_update_slice": _updated,
+    **dict.fromkeys(
+        (
+            "broadcast_in_dim", "convert_element_type", "copy", "cummax", "cummin",
+            "dynamic_slice", "expand_dims", "optimization_barrier", "reshape", "rev", "slice",
+            "squeeze", "stop_gradient", "transpose",
+        ),
+        _same,
+    ),
+}  # fmt: skip
