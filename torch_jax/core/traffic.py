@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-_MOST = 4096  # copies that are kept before they are added up
+_MOST = 256  # copies that are kept before they are added up
 
 
 class Traffic:
