@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.placement import where_is as where_is
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
     from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
+    from torch_jax.recorded.lazy import fused as fused
     from torch_jax.recorded.lazy import lazy as lazy
     from torch_jax.recorded.lazy import mark_step as mark_step
     from torch_jax.recorded.lazy import sync as sync
@@ -78,6 +79,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "where_is": "observe.placement",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "recorded.device_loader",
+    "fused": "recorded.lazy",
     "lazy": "recorded.lazy",
     "mark_step": "recorded.lazy",
     "sync": "recorded.lazy",

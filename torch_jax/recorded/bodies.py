@@ -25,7 +25,7 @@ class Body(NamedTuple):
       check: whether the operands are in range, as a program of those that ``checked`` names;
         None where nothing can be wrong.
       checked: which operands the check looks at.
-      maker: what makes the results at once where they hang on no array and no draw, given those
+      maker: what makes the results at once where all their elements are a number, given those
         operands that ``made_of`` names; None elsewhere.
       jaxpr: what ``run`` computes.
       check_jaxpr: what ``check`` computes.
@@ -83,8 +83,10 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     if entry.check:
         kept, check, checked = _part(closed, [count])
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    _, maker, made_of = _part(closed, range(count))
-    if entry.slots or not all(_is_number(avals[at]) for at in made_of):
+    made, maker, made_of = _part(closed, range(count))
+    # what counts is computed with the rest: bounds of the counts may prove a check of indices
+    counts = "iota" in str(made.jaxpr)
+    if counts or entry.slots or not all(_is_number(avals[at]) for at in made_of):
         maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
     return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
