@@ -21,13 +21,14 @@ executable::
 from __future__ import annotations
 
 import copy
+import dis
 import functools
 import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
@@ -40,6 +41,8 @@ from torch_jax.capture.keys import CallKey
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.state.places import CacheSize, Place
+from torch_jax.capture.state.scout import Scouted, scout
+from torch_jax.capture.state.watch import Unscouted
 from torch_jax.capture.tracing import OtherNumbers, TraceRequest, trace_and_compile
 from torch_jax.capture.training import hooks
 from torch_jax.capture.unproven import Unproven
@@ -51,7 +54,15 @@ from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.recorded.lazy import lazy
 
 _installed = False
-_RECORD: Any = object()  # in place of a result: the call is to be recorded
+
+
+class _Recorded(NamedTuple):
+    """In place of a result: the call is to be recorded, and watched by a scout or not."""
+
+    scouted: SortedCall | None = None
+
+
+_RECORD = _Recorded()
 
 
 P = ParamSpec("P")
@@ -201,7 +212,7 @@ class Jitted(Generic[P, R]):
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
         self._unproven = Unproven()  # the calls whose Python runs each time, and why
-        self._warm_up = WarmUp()
+        self._warm_up, self._scouted = WarmUp(), Scouted()
         # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
         # and those that have to stay constants
         self._varying: dict[tuple, Place] = {}
@@ -243,6 +254,7 @@ class Jitted(Generic[P, R]):
         """Run the function, compiled."""
         if (
             ACTIVE.tracer is not None
+            or ACTIVE.scout is not None
             or not jax_core.is_outside_traces()
             or pytorch.is_transformed()  # by what sees each operator: Python has to run for it
         ):
@@ -258,15 +270,29 @@ class Jitted(Generic[P, R]):
         """Skip Python where that is proven to change nothing; else run it, recorded."""
         with locks.RUNNING:
             result = self._retry_numbers(args, kwargs)
-        return self._record(args, kwargs) if result is _RECORD else result
+        if type(result) is _Recorded:
+            return self._record(args, kwargs, result.scouted)
+        return result
 
-    def _record(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _record(self, args: tuple, kwargs: dict[str, Any], scouted: SortedCall | None) -> Any:
         """Call the function itself; its operators run as one program."""
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
         with lazy():
-            return self.function(*args, **kwargs)
+            if scouted is None:
+                return self.function(*args, **kwargs)
+            return self._scout(functools.partial(self.function, *args, **kwargs), scouted)
+
+    def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
+        """Record, and find out whether a trace has a chance."""
+        self._warm_up.once_more(call.key)  # where the function raises
+        result, doubt = scout(run, self.function, call.leaves, self._scouted)
+        if doubt is None:
+            self._warm_up.left(call.key, False)
+        else:
+            self._run_each_time(call.key, doubt)
+        return result
 
     def _retry_numbers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call, and again while other numbers had better be inputs of the program.
@@ -308,8 +334,12 @@ class Jitted(Generic[P, R]):
             except Changed as changed:
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
-        if self._records and self._warm_up.goes_on(key, reason is not None):
-            return _RECORD
+        if self._records:
+            if self._unproven.has_alike(key):
+                return _RECORD
+            left = self._warm_up.left(key, reason is not None)
+            if left:
+                return _RECORD if left > 1 else _Recorded(call)
         if reason is None:
             self._let_change(key)
         reason = reason or self._new_key(key)
@@ -328,10 +358,18 @@ class Jitted(Generic[P, R]):
         except OtherNumbers as other:
             self._fix(call.key.form, other.numbers)
             raise
+        except Unscouted:
+            if not self._records:
+                raise
+            return _Recorded(call)
         except (DataDependentError, NotTraceableError) as error:
             if not self._records:
                 raise
             return self._run_each_time(call.key, str(error))
+        except BaseException as error:
+            if not (self._records and _is_the_functions(error)):
+                raise
+            return _Recorded(call)  # it raises by itself, and leaves what it leaves
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
@@ -358,6 +396,7 @@ class Jitted(Generic[P, R]):
             self.function, leaves, key.form, key.numbers, self.donate, parts,
             changing=self._arguments.changing.get(key.form, frozenset()),
             places=tuple(self._varying.values()), is_strict=not self._records,
+            scouted=self._scouted if self._records else None,
         )  # fmt: skip
 
     def _keep(self, key: CallKey, replay: Replay) -> None:
@@ -454,6 +493,19 @@ class Lowered:
     def memory_analysis(self) -> Any:
         """The executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
         return self._program.call.memory_analysis()
+
+
+def _is_the_functions(error: BaseException) -> bool:
+    """Whether an error comes of what the function does, and not from outside, as a signal's."""
+    if isinstance(error, Exception):
+        return not isinstance(error, OtherNumbers | GivenOut)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code.co_code
+    return dis.opname[code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _install() -> None:
