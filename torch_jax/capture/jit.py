@@ -21,6 +21,7 @@ executable::
 from __future__ import annotations
 
 import copy
+import dis
 import functools
 import itertools
 import time
@@ -41,6 +42,8 @@ from torch_jax.capture.keys import CallKey
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.state.places import CacheSize, Place
+from torch_jax.capture.state.scout import Scouted, scout
+from torch_jax.capture.state.watch import Unscouted
 from torch_jax.capture.tracing import OtherNumbers, TraceRequest, trace_and_compile
 from torch_jax.capture.training import hooks
 from torch_jax.capture.unproven import Unproven
@@ -59,11 +62,13 @@ class _Recorded(NamedTuple):
 
     Attributes:
       key: of the call.
+      scouted: the call, if a scout is to watch it; the next one may be traced then.
       replay: what is to be held against what the call does, if anything is.
       known: for that, which tensor each array belongs to, by its id.
     """
 
     key: CallKey
+    scouted: SortedCall | None = None
     replay: Replay | None = None
     known: dict[int, Any] | None = None
 
@@ -215,7 +220,7 @@ class Jitted(Generic[P, R]):
         self._traced_names = {traced} if isinstance(traced, str) else set(traced)
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest first
         self._unproven = Unproven()  # the calls whose Python runs each time, and why
-        self._warm_up = WarmUp()
+        self._warm_up, self._scouted = WarmUp(), Scouted()
         # numbers in attributes, globals, closures and dicts, by place: inputs of the next program,
         # and those that have to stay constants
         self._varying: dict[tuple, Place] = {}
@@ -257,6 +262,7 @@ class Jitted(Generic[P, R]):
         """Run the function, compiled."""
         if (
             ACTIVE.tracer is not None
+            or ACTIVE.scout is not None
             or not jax_core.is_outside_traces()
             or pytorch.is_transformed()  # by what sees each operator: Python has to run for it
         ):
@@ -279,14 +285,25 @@ class Jitted(Generic[P, R]):
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
+        run = functools.partial(self.function, *args, **kwargs)
         reads_host = wanted.replay is not None and wanted.replay.reads_host
         seen = evidence.Observation(wanted.known, reads_host)
         with observed(seen, compiles=wanted.replay is None):
-            result = self.function(*args, **kwargs)
+            result = run() if wanted.scouted is None else self._scout(run, wanted.scouted)
         if wanted.replay is None:
             self._warm_up.recorded(wanted.key, seen.graphs)
         else:
             self._compare(wanted.key, wanted.replay, seen.graphs)
+        return result
+
+    def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
+        """Record, and find out whether a trace has a chance."""
+        self._warm_up.once_more(call.key)  # where the function raises
+        result, doubt = scout(run, self.function, call.leaves, self._scouted)
+        if doubt is None:
+            self._warm_up.left(call.key, False)
+        else:
+            self._run_each_time(call.key, doubt)
         return result
 
     def _compare(self, key: CallKey, replay: Replay, graphs: list[evidence.Graph]) -> None:
@@ -339,7 +356,7 @@ class Jitted(Generic[P, R]):
                 if replay.evidence is not None and replay.evidence.is_due():
                     replay.check(call.leaves)
                     known = evidence.known_arrays(replay, call.leaves)
-                    return _Recorded(key, replay, known)
+                    return _Recorded(key, None, replay, known)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
                 self._unproven.hit()
@@ -347,8 +364,12 @@ class Jitted(Generic[P, R]):
             except Changed as changed:
                 reason = reason or str(changed)
                 self._let_vary(changed.places)
-        if self._records and self._warm_up.goes_on(key, reason is not None):
-            return _Recorded(key)
+        if self._records:
+            if self._unproven.has_alike(key):
+                return _Recorded(key)
+            left = self._warm_up.left(key, reason is not None)
+            if left:
+                return _Recorded(key, None if left > 1 else call)
         if reason is None:
             self._let_change(key)
         reason = reason or self._new_key(key)
@@ -367,10 +388,18 @@ class Jitted(Generic[P, R]):
         except OtherNumbers as other:
             self._fix(call.key.form, other.numbers)
             raise
+        except Unscouted:
+            if not self._records:
+                raise
+            return _Recorded(call.key)
         except (DataDependentError, NotTraceableError) as error:
             if not self._records:
                 raise
             return self._run_each_time(call.key, str(error))
+        except BaseException as error:
+            if not (self._records and _is_the_functions(error)):
+                raise
+            return _Recorded(call.key)  # it raises by itself, and leaves what it leaves
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
@@ -397,6 +426,7 @@ class Jitted(Generic[P, R]):
             self.function, leaves, key.form, key.numbers, self.donate, parts,
             changing=self._arguments.changing.get(key.form, frozenset()),
             places=tuple(self._varying.values()), is_strict=not self._records,
+            scouted=self._scouted if self._records else None,
         )  # fmt: skip
 
     def _keep(self, key: CallKey, replay: Replay) -> None:
@@ -496,6 +526,19 @@ class Lowered:
     def memory_analysis(self) -> Any:
         """The executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
         return self._program.call.memory_analysis()
+
+
+def _is_the_functions(error: BaseException) -> bool:
+    """Whether an error comes of what the function does, and not from outside, as a signal's."""
+    if isinstance(error, Exception):
+        return not isinstance(error, OtherNumbers | GivenOut)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code.co_code
+    return dis.opname[code[trace.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _install() -> None:

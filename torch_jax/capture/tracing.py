@@ -25,6 +25,7 @@ from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
+from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, InputView, Same, Templates
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
@@ -48,6 +49,7 @@ class TraceRequest:
       changing: those of ``numbers`` that nobody named: they may have to be constants after all.
       places: where further numbers stand that become inputs, and that nobody named either.
       is_strict: whether Python that is not proven to be the same at each call is an error.
+      scouted: what is known to run; None: anything may.
       run: whether the program is run, too; otherwise whatever the trace changed is put back.
     """
 
@@ -60,6 +62,7 @@ class TraceRequest:
     changing: frozenset[int] = frozenset()
     places: Collection[Place] = ()
     is_strict: bool = False
+    scouted: Scouted | None = None
     run: bool = True
 
 
@@ -147,7 +150,7 @@ class Tracing:
         self.capture = Capture()
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
-        self.watch = self.capture.watch = Watch(self._met)
+        self.watch = self.capture.watch = Watch(self._met, request.scouted)
         self.fills: dict[int, int] = {}  # slots of the tape, by the leaf that fills them
         self.given = [
             self._argument(i, leaf, i in request.numbers) for i, leaf in enumerate(self.leaves)

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable
 
 from torch_jax import config
+from torch_jax.capture.keys import CallKey, alike
 
 _TRACES = 5  # of one kind of call, for one kind of reason
 _KEYS = 256  # how many calls that changed are remembered
@@ -26,6 +27,7 @@ class Unproven:
     def clear(self) -> None:
         """Forget all of it."""
         self._reasons: OrderedDict[Hashable, str] = OrderedDict()
+        self._alike: OrderedDict[Hashable, None] = OrderedDict()
         self._times: OrderedDict[Hashable, Counter[str]] = OrderedDict()
         self._misses = 0  # traces since a call last found one that fitted
         self._everything: str | None = None
@@ -33,9 +35,16 @@ class Unproven:
     def __contains__(self, key: Hashable) -> bool:
         return self._everything is not None or key in self._reasons
 
-    def add(self, key: Hashable, why: str) -> None:
-        """Python runs at each call with this key."""
+    def has_alike(self, key: CallKey) -> bool:
+        """Whether a call that differs in the values of numbers alone is known not to be proven."""
+        return alike(key) in self._alike
+
+    def add(self, key: CallKey, why: str) -> None:
+        """Python runs at each call with this key, whatever its numbers are."""
         self._reasons[key] = why
+        self._alike[alike(key)] = None
+        if len(self._alike) > _KEYS:
+            self._alike.popitem(last=False)
         if len(self._reasons) > _REASONS and len(set(self._reasons.values())) == 1:
             self._everything = why
             self._reasons.clear()

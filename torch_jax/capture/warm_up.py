@@ -2,8 +2,9 @@
 
 A function that is called a few times gains nothing from a trace of its Python, and a trace relies
 on that Python to stay as it was. So the first calls of each kind are recorded
-(:mod:`torch_jax.recorded.recorder`), where Python runs as ever. Whoever goes on calling alike is
-traced; and where a trace did not fit any more, recording goes on for twice as many calls.
+(:mod:`torch_jax.recorded.recorder`), where Python runs as ever, and the last of them is watched by
+a scout (:mod:`torch_jax.capture.state.scout`). Whoever goes on calling alike is traced; and where a
+trace did not fit any more, recording goes on for twice as many calls.
 """
 
 from __future__ import annotations
@@ -26,22 +27,29 @@ class WarmUp:
         self._calls: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # so far, and how many to be
         self._states: dict[Any, list[State]] = {}  # the graphs of the last call of each kind
 
-    def goes_on(self, key: CallKey, has_changed: bool) -> bool:
-        """Whether a call that no trace fits is to be recorded.
+    def left(self, key: CallKey, has_changed: bool) -> int:
+        """How many calls, this one included, are to be recorded before one of this kind is traced.
 
         ``has_changed``: there are traces of this key, and what they rely on has changed.
         """
         first = config.get("jit_recorded_calls")
         kind = alike(key)
         so_far, most = self._calls.pop(kind, (0, first))
-        if has_changed and so_far >= most:
+        if has_changed and so_far >= max(most, 1):
             so_far, most = 0, 2 * most
-        goes_on = so_far < most
-        self._calls[kind] = so_far + goes_on, most
+        left = max(max(most, 1) - so_far, 0)  # a scout goes before a trace in any case
+        self._calls[kind] = so_far + (left > 0), most
         if len(self._calls) > _MOST:
             gone, _ = self._calls.popitem(last=False)
             self._states.pop(gone, None)
-        return goes_on
+        return left
+
+    def once_more(self, key: CallKey) -> None:
+        """The next call of this kind is recorded too, and is the last one."""
+        kind = alike(key)
+        if kind in self._calls:
+            _, most = self._calls[kind]
+            self._calls[kind] = max(most, 1) - 1, most
 
     def recorded(self, key: CallKey, graphs: list[Graph]) -> None:
         """A call has been recorded."""

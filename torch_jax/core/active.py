@@ -90,6 +90,7 @@ class _Active(threading.local):
     # What writes operators down in place of running them, None where they run at once. A tracer
     # goes before it.
     recorder: Any = None
+    scout: Any = None  # what watches a recorded call of a whole function, operators aside
     call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
 

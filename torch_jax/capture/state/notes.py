@@ -97,7 +97,14 @@ class Notes:
         while self._drop_garbage():
             pass
         self.places, self.new_objects = new_objects.split(self.places, result[0], young)
-        self._refuse_progress()
+        self.refuse_progress()
+
+    def let_go(self) -> None:
+        """Let go of everything."""
+        self.places.clear()
+        self.tensors.clear()
+        self.cached.clear()
+        self.kept.clear()
 
     def _drop_containers(self, result: list[Any]) -> None:
         """Forget containers of the result that nothing else holds: the function made them."""
@@ -137,7 +144,8 @@ class Notes:
                     del self.places[place.address]
         return len(self.places) < before
 
-    def _refuse_progress(self) -> None:
+    def refuse_progress(self) -> None:
+        """Raise where the function moved an iterator on that was there before."""
         for place in self.places.values():
             if isinstance(place, Progress) and place.now() != place.value:
                 raise tracers.NotTraceableError(

@@ -60,10 +60,28 @@ _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defi
 _HEEDED = READERS_OF_TENSORS | REFUSED.keys()
 
 
+class Unscouted(tracers.NotTraceableError):
+    """A trace is about to run code that no scout has seen."""
+
+
 class Watch:
     """Notes what the functions that run between :meth:`start` and :meth:`stop` can reach."""
 
-    def __init__(self, on_object: Callable[[Any], None] = lambda value: None):
+    def __init__(
+        self,
+        on_object: Callable[[Any], None] = lambda value: None,
+        known: Any = None,
+        halts: bool = True,
+    ):
+        """A watch that is told of the function by :meth:`start`.
+
+        Args:
+          on_object: is told of modules, optimizers and tensors when they are first met.
+          known: what scouts have seen to run; nothing else may run. None: anything may.
+          halts: whether a doubt stops the function; otherwise it stops the watch.
+        """
+        self._known, self._halts, self._watches = known, halts, False
+        self._reach: Reach = NOTHING if known is None else known.reach
         self.notes, self.ran = Notes(), CodeThatRan()
         self.proof = Proof(self._is_own)
         self._given: set[int] = set()  # the ids of the arguments
@@ -87,18 +105,30 @@ class Watch:
         self._given = set(map(id, args))
         self._generators = _HostGenerators()
         self._old_profiler = sys.getprofile()
-        self._root(function, "", NOTHING, self._walker.walk_placed)
+        self._watches = True
+        self._root(function, "", self._reach, self._walker.walk_placed)
         for arg in args:
-            self._root(arg, "an argument", NOTHING, self._walker.walk_placed)
+            self._root(arg, "an argument", self._reach, self._walker.walk_placed)
             if isinstance(arg, torch.Tensor) and arg.__dict__:
                 self.proof.add("an argument is a tensor with attributes of its own")
         self.refuse_doubt()
-        sys.setprofile(self._profiler)
+        if self._watches:
+            sys.setprofile(self._profiler)
 
     def stop(self) -> None:
         """Watch no longer."""
-        self._is_intact = sys.getprofile() is self._profiler
-        pytorch.set_profiler(self._old_profiler)
+        if self._watches:
+            self._watches = False
+            self._is_intact = sys.getprofile() is self._profiler
+            if self._is_intact or self._halts:
+                pytorch.set_profiler(self._old_profiler)
+
+    def _let_go(self) -> None:
+        """There is a doubt, and the function goes on: see and hold nothing of it any more."""
+        self.stop()
+        self.notes.let_go()
+        self._roots.clear()
+        self._started.clear()
 
     def add_root(self, value: Any, label: str) -> None:
         """Watch an object although none of its code runs."""
@@ -127,9 +157,10 @@ class Watch:
         sys.setprofile(None)  # what the walk itself calls is none of the function's
         try:
             self._refuse_started_generator(frame)
+            self._refuse_unscouted(frame.f_code)
             self.ran.add(frame.f_code, names, is_stepping(), is_users(frame.f_code))
             self.proof.enter(frame.f_code)
-            reach = reach_of(names)
+            reach = reach_of(names) if self._reach is NOTHING else union(self._reach, names)
             with self._walker.trusting(frame.f_code):
                 for name, value in frame.f_locals.items():
                     if not is_iterator(value):  # a loop's own; others are found where they are kept
@@ -137,7 +168,8 @@ class Watch:
                 self._walker.walk_globals(frame.f_globals, names, reach)
             self.refuse_doubt()
         finally:
-            sys.setprofile(self._profiler)
+            if self._watches:
+                sys.setprofile(self._profiler)
 
     def _enter_library(self, frame: Any) -> None:
         """Code of a library begins to run, which is known or not."""
@@ -161,17 +193,32 @@ class Watch:
 
     def _refuse(self, message: str) -> None:
         """Stop the function; should it catch the error and go on, it is raised at the end."""
+        if not self._halts:
+            self.proof.add(message)
+            self._let_go()
+            return
         self._refused = tracers.NotTraceableError(message)
         raise self._refused
 
+    def _refuse_unscouted(self, code: types.CodeType) -> None:
+        """Stop before code runs that no scout has seen: what it reads has not been noted."""
+        if self._known is not None and is_users(code) and code not in self._known.codes:
+            self._refused = Unscouted(f"{code.co_qualname} had not run before")
+            raise self._refused
+
     def _is_own(self, tensor: Any) -> bool:
-        """Whether the run made a tensor itself."""
+        """Whether the run made a tensor itself; a scout cannot tell, and leaves it to the trace."""
+        if not self._halts:
+            return isinstance(tensor, torch.Tensor)
         known = id(tensor) in self._given or id(tensor) in self.notes.tensors
         return isinstance(tensor, torch.Tensor) and not known
 
     def refuse_doubt(self) -> None:
         """Stop before anything is done that may be more than a call can repeat, or undo."""
-        if self.proof.doubt is not None and self._refused is None:
+        if not self._halts:
+            if self.proof.doubt is not None and self._watches:
+                self._let_go()
+        elif self.proof.doubt is not None and self._refused is None:
             self._refuse(
                 "under torch_jax.jit this Python has to run at each call: "
                 f"{self.proof.doubt}. To have it skipped, take an argument for what changes, and "
@@ -247,6 +294,16 @@ class Watch:
                 "torch_jax.jit: a compiled call would see the same ones for ever. Use "
                 "torch.rand(..., device='jax'), or draw them outside and pass them in."
             )
+
+    def end_scout(self) -> None:
+        """The call is over that was only watched: look once more for doubts, and let go."""
+        try:
+            self.finish()
+            self.notes.refuse_progress()
+        except tracers.NotTraceableError as error:
+            self.proof.add(str(error))
+        self.notes.let_go()
+        self._roots.clear()
 
     def reads(self, name: str) -> bool:
         """Whether the code that ran reads an attribute of this name."""
