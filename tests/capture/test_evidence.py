@@ -108,3 +108,16 @@ def test_checks_are_rare_and_can_be_switched_off():
     for _ in range(40):
         function(X)
     assert function.explain().recorded == 3
+
+
+def test_python_is_not_skipped_where_operators_take_much_longer():
+    weight = torch.ones(1024, 1024, device="jax")
+    function = torch_jax.jit(lambda x: x @ weight @ weight)
+    for _ in range(8):
+        function(weight)
+    assert function.explain().traces == 0
+    assert "it takes little beside its operators" in str(function.explain())
+    small = torch_jax.jit(lambda x: x @ x)
+    for _ in range(8):
+        small(torch.ones(4, 4, device="jax"))
+    assert small.explain().traces == 1

@@ -367,6 +367,9 @@ class Jitted(Generic[P, R]):
         if self._records:
             if self._unproven.has_alike(key):
                 return _Recorded(key)
+            if not self._warm_up.pays(key):
+                self.history.runs_python("it takes little beside its operators")
+                return _Recorded(key)
             left = self._warm_up.left(key, reason is not None)
             if left:
                 return _Recorded(key, None if left > 1 else call)

@@ -12,12 +12,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+import jax
+
 from torch_jax import config
 from torch_jax.capture.evidence import Graph
 from torch_jax.capture.keys import CallKey, alike
 from torch_jax.recorded.path import State
 
 _MOST = 1024  # kinds of calls that are counted
+
+# Python is skipped at the price of compiling once more. That pays unless operators take so many
+# times longer than Python, by XLA's count of their operations: clocks would not repeat.
+_TIMES = 10
+_SECONDS_AN_OPERATOR = 20e-6
+_OPERATIONS_A_SECOND = {"cpu": 1e11, "gpu": 2e13, "tpu": 5e13}
 
 
 class WarmUp:
@@ -43,6 +51,15 @@ class WarmUp:
             gone, _ = self._calls.popitem(last=False)
             self._states.pop(gone, None)
         return left
+
+    def pays(self, key: CallKey) -> bool:
+        """Whether Python takes a part of calls of this kind that is worth skipping."""
+        states = self._states.get(alike(key), ())
+        programs = [state.programs for state in states if state.programs]
+        flops = sum(max(one.flops for one in some) for some in programs)
+        rate = _OPERATIONS_A_SECOND.get(jax.default_backend(), 1e13)
+        python = sum(state.operators for state in states) * _SECONDS_AN_OPERATOR
+        return not config.get("jit_recorded_calls") or flops / rate <= _TIMES * python
 
     def once_more(self, key: CallKey) -> None:
         """The next call of this kind is recorded too, and is the last one."""

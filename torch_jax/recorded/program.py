@@ -28,6 +28,7 @@ class Program:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
       seconds: how long it took to compile.
+      flops: XLA's estimate of its floating point operations; 0 where there is none.
       from_run: the run of the graph from which on it is used.
     """
 
@@ -35,7 +36,7 @@ class Program:
 
     def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
         self.outputs, self.donated = outputs, donated
-        self.seconds = 0.0
+        self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._may_donate = frozenset(donated)
@@ -54,7 +55,7 @@ class Program:
         """Compile for what the first call will be given; returns how many seconds that took."""
         start = time.perf_counter()
         with x64(), progress.program("a recorded graph"):
-            self._call.lower(*_as_arrays(*given)).compile()
+            self.flops = _flops(self._call.lower(*_as_arrays(*given)).compile())
         self.seconds = time.perf_counter() - start
         return self.seconds
 
@@ -82,6 +83,7 @@ class Program:
         def compile_() -> None:
             start = time.perf_counter()
             self._call = self._call.lower(*forms).compile()
+            self.flops = _flops(self._call)
             self.seconds = time.perf_counter() - start
             told(self.seconds)
 
@@ -97,6 +99,14 @@ class Program:
         """Run over the numbers and arrays of a recording."""
         with x64(), at_once():
             return self._call(*_as_arrays(floats, integers, arrays))
+
+
+def _flops(compiled: Any) -> float:
+    """XLA's estimate, 0 where this platform has none."""
+    try:
+        return float(compiled.cost_analysis()["flops"])
+    except (KeyError, TypeError, NotImplementedError, RuntimeError):
+        return 0.0
 
 
 def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
