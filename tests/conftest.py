@@ -20,7 +20,9 @@ if PROFILE not in ("fast", "default"):
     raise pytest.UsageError(f"TORCH_JAX_TEST_XLA is {PROFILE!r}, neither 'fast' nor 'default'")
 
 os.environ.setdefault("TORCH_JAX_CPU_FALLBACK", "error")
-os.environ.setdefault("TORCH_JAX_JIT_RECORDED_CALLS", "0")  # what is tested first is the trace
+# What is tested of torch_jax.jit is the trace, where a test does not say otherwise.
+os.environ.setdefault("TORCH_JAX_JIT_RECORDED_CALLS", "0")
+os.environ.setdefault("TORCH_JAX_JIT_FALLBACK", "error")
 os.environ.setdefault("TORCH_JAX_CACHE", "0")  # `make` gives the tests a cache of their own
 
 # The processes of xdist inherit the variable, with the flags in it.

@@ -156,7 +156,8 @@ class Capture(Tracer):
         tensors = list(tensors_in((args, kwargs)))
         for tensor in tensors:
             self.see(tensor)
-        if func._schema.is_mutable and torch.is_grad_enabled():
+        schema = getattr(func, "_schema", None)  # operators of higher order have none
+        if schema is not None and schema.is_mutable and torch.is_grad_enabled():
             self._refuse_new_history(func, tensors)
         result = func(*args, **kwargs)
         for tensor in tensors_in(result):
