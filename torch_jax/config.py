@@ -117,6 +117,13 @@ SETTINGS: dict[str, Setting] = {
         "How many calls of each kind a function under torch_jax.jit runs recorded, Python and all, "
         "before it is traced and its Python skipped.",
     ),
+    "jit_check_every": Setting(
+        1000,
+        (),
+        "How often a function under torch_jax.jit whose Python is skipped is recorded all the "
+        "same, to find out whether it still does what was proven: at the 2nd, 4th, 8th call, and "
+        "then after so many; 0: never.",
+    ),
     "jit_cache_size": Setting(
         16,
         (),

@@ -12,9 +12,9 @@ import pytest
 import torch_jax
 
 PUBLIC = """
-    DataDependentError Environment JaxInterpreter NotTraceableError OperatorNotFound
-    VerificationError config default_env explain export is_jax_module jit lower register_op
-    scan_layers trace_ops where_is
+    DataDependentError DeviceLoader Environment JaxInterpreter NotTraceableError OperatorNotFound
+    VerificationError config default_env explain export is_jax_module jit lazy lower mark_step
+    metrics register_op report reset_metrics scan_layers sync trace_ops where_is
 """
 USER = """
 import torch_jax

@@ -53,6 +53,7 @@ print(arrived)
 """
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100, 1000])
 def test_nothing_is_lost(count):
     assert processes.output("-c", PROGRAM, str(count)) == str(count)

@@ -151,10 +151,10 @@ def test_a_result_that_no_tensor_holds_yet_is_not_lost():
     try:
         with torch_jax.lazy():
             x = something()
-            for _ in range(100):
+            for _ in range(30):
                 x = (x + 1).relu() * 1
                 shared.append(x)
-            assert x.tolist() == [102, 102]
+            assert x.tolist() == [32, 32]
     finally:
         stop.set()
         watcher.join()

@@ -36,7 +36,7 @@ def _outs(x):
     torch.add(x, 1, out=out)
     torch.sum(out, 0, out=row)
     torch.mul(x[:, :2], 2, out=out[:, 2:])
-    return out, row
+    return out, row, (x + 1).resize_(2, 2), (x.sum(0) + 1).resize_(5)[:4]
 
 
 def _control_flow(x):
@@ -45,33 +45,81 @@ def _control_flow(x):
 
 
 def _autocast(x):
+    weight = (x * 2).detach().requires_grad_()
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
-        y = x @ x.t()
-    return y, y.float() + 1
+        y = torch.nn.functional.linear(x, weight)
+        again = torch.nn.functional.linear(x + 1, weight)
+    return y, again.float() + 1, torch.autograd.grad(y.float().sum() + again.float().sum(), weight)
+
+
+def _conjugates(x):
+    y = x * 1
+    y.conj().mul_(2j), y.conj()[1:].imag.zero_()
+    return y, x.conj().clone(), x.t().conj()[1:].contiguous(), x.conj() @ x.t()
+
+
+def _negatives(x):
+    y = (x * 2).conj().imag
+    return y.clone(), y.double(), -y
+
+
+def _parts(x):
+    y = x * 1
+    y.real.add_(1), torch.view_as_real(y).mul_(2)
+    return y
+
+
+def _tensors_of_the_cpu(x):
+    return x + torch.tensor(2.5), torch.tensor(3) * x, x.clamp(max=torch.tensor(0.5))
+
+
+def _no_elements(x):
+    y = x[:0] + 1
+    return y, y.sum(), torch.cat([y, x]), y.t().clone(), y.new_zeros(0, 3)
+
+
+def _no_dimensions(x):
+    y = x.sum()
+    return y.expand(2, 2) + y, y.add_(1)
+
+
+def _factories(x):
+    on = {"device": x.device}
+    return torch.zeros(2, **on) + 1, torch.eye(2, **on), x.new_full((2,), 3), torch.arange(3, **on)
+
+
+def _layouts(x):
+    y = (x + 1).view(1, 3, 2, 2).to(memory_format=torch.channels_last)
+    return y, y * 2
+
+
+def _storages(x):
+    y, other = x * 1, (x * 2).untyped_storage()
+    y.set_(other, 1, (2, 3), (3, 1))
+    return y.resize_(2, 2), y + 1
 
 
 CASES = {
-    "conjugates": (lambda x: (x.conj().clone(), x.t().conj()[1:].contiguous(), x.conj() @ x.t()), COMPLEX),
-    "negatives": (lambda x: ((x * 2).conj().imag.clone(), (x * 2).conj().imag.double()), COMPLEX),
-    "writes to conjugates": (lambda x: (y := x * 1, y.conj().mul_(2j), y.conj().imag.zero_()), COMPLEX),
-    "parts": (lambda x: (y := x * 1, y.real.add_(1), torch.view_as_real(y).mul_(2)), COMPLEX),
+    "conjugates": (_conjugates, COMPLEX),
+    "negatives": (_negatives, COMPLEX),
+    "parts": (_parts, COMPLEX),
     "complex numbers": (lambda x: (x + 1j, x * (2 - 3j), torch.full_like(x + 0j, 1j)), REAL),
     "bytes": (lambda x: ((x + 0).view(torch.int32) & 255, (x * 2).view(torch.uint8)[:, ::4]), REAL),
-    "large integers": (lambda x: ((x + 0) ^ (2**63 - 1), (x - 1).fill_(-(2**63)), x % 2**62), INTS),
+    "large integers": (lambda x: (x ^ (2**63 - 1), (x - 1).fill_(-(2**63)), x % 2**62), INTS),
     "uint64": (lambda x: (torch.full_like(x, 2**64 - 1), x.clone()), INTS.to(torch.uint64)),
     "bool": (lambda x: ((x > 3) + True, (x > 3).sum() * True), INTS),
-    "tensors of the CPU": (lambda x: (x + torch.tensor(2.5), torch.tensor(3) * x, x.clamp(max=torch.tensor(0.5))), REAL),
-    "no elements": (lambda x: ((y := x[:0] + 1), y.sum(), torch.cat([y, x]), y.t().clone(), y.new_zeros(0, 3)), REAL),
-    "no dimensions": (lambda x: ((y := x.sum()), y.expand(2, 2) + y, y.add_(1)), REAL),
-    "factories": (lambda x: (torch.zeros(2, device=x.device) + 1, torch.eye(2, device=x.device), x.new_full((2,), 3)), REAL),
+    "tensors of the CPU": (_tensors_of_the_cpu, REAL),
+    "no elements": (_no_elements, REAL),
+    "no dimensions": (_no_dimensions, REAL),
+    "factories": (_factories, REAL),
     "doubles": (lambda x: ((x + 1).double() / 3, (x * 2).bfloat16().float()), REAL),
     "lists": (_foreach, REAL),
     "views written": (_write_views, REAL),
     "outputs": (_outs, REAL),
     "autocast": (_autocast, REAL),
-    "layouts": (lambda x: (y := (x + 1).view(1, 3, 2, 2).to(memory_format=torch.channels_last), y * 2), REAL),
-    "aliases": (lambda x: ((y := x * 1), y.set_((x * 2).untyped_storage(), 1, (2, 3), (3, 1)), y.resize_(2, 2)), REAL),
-}  # fmt: skip
+    "layouts": (_layouts, REAL),
+    "storages": (_storages, REAL),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -52,7 +52,7 @@ def test_the_first_example_of_the_readme_runs():
 @pytest.mark.slow
 def test_all_examples_of_the_readme_run():
     blocks = [content for language, content in pages.blocks(README) if language == "python"]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

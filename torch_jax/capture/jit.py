@@ -25,6 +25,7 @@ import dis
 import functools
 import itertools
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture import history, keys
+from torch_jax.capture import evidence, history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.keys import CallKey
@@ -51,18 +52,25 @@ from torch_jax.capture.warm_up import WarmUp
 from torch_jax.core import locks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
-from torch_jax.recorded.lazy import lazy
+from torch_jax.recorded.lazy import observed
 
 _installed = False
 
 
 class _Recorded(NamedTuple):
-    """In place of a result: the call is to be recorded, and watched by a scout or not."""
+    """In place of a result: the call is to be recorded.
 
-    scouted: SortedCall | None = None
+    Attributes:
+      call: what is called.
+      left: how many such calls are left before a trace; the last one is watched by a scout.
+      replay: what is to be held against what the call does, if anything is.
+      known: for that, which tensor each array belongs to, by its id.
+    """
 
-
-_RECORD = _Recorded()
+    call: SortedCall
+    left: int = 0
+    replay: Replay | None = None
+    known: dict[int, Any] | None = None
 
 
 P = ParamSpec("P")
@@ -270,19 +278,24 @@ class Jitted(Generic[P, R]):
         """Skip Python where that is proven to change nothing; else run it, recorded."""
         with locks.RUNNING:
             result = self._retry_numbers(args, kwargs)
-        if type(result) is _Recorded:
-            return self._record(args, kwargs, result.scouted)
-        return result
+        return self._record(result, args, kwargs) if type(result) is _Recorded else result
 
-    def _record(self, args: tuple, kwargs: dict[str, Any], scouted: SortedCall | None) -> Any:
+    def _record(self, wanted: _Recorded, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call the function itself; its operators run as one program."""
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
-        with lazy():
-            if scouted is None:
-                return self.function(*args, **kwargs)
-            return self._scout(functools.partial(self.function, *args, **kwargs), scouted)
+        key, replay = wanted.call.key, wanted.replay
+        reads_host = replay is not None and replay.reads_host
+        seen = evidence.Observation(wanted.known, reads_host)
+        with observed(seen, compiles=replay is None):
+            run = functools.partial(self.function, *args, **kwargs)
+            result = run() if wanted.left != 1 else self._scout(run, wanted.call)
+        if replay is None:
+            self._warm_up.recorded(key, seen.graphs)
+        else:
+            self._compare(wanted.call, replay, seen.graphs)
+        return result
 
     def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
         """Record, and find out whether a trace has a chance."""
@@ -291,8 +304,22 @@ class Jitted(Generic[P, R]):
         if doubt is None:
             self._warm_up.left(call.key, False)
         else:
-            self._run_each_time(call.key, doubt)
+            self._run_each_time(call, doubt)
         return result
+
+    def _compare(self, call: SortedCall, replay: Replay, graphs: list[evidence.Graph]) -> None:
+        """Give up skipping Python where it did another thing than the program does."""
+        difference = replay.evidence.difference(graphs, bool(replay.program.numbers))
+        if difference is not None:
+            self._replays.pop(call.key, None)
+            self._run_each_time(call, difference)
+            warnings.warn(
+                f"{self.history.name} under torch_jax.jit was not proven to do the same at each "
+                f"call, though it seemed so: {difference}. Its Python runs at each call from now "
+                "on; results since the last check may be wrong. Please report this, with what "
+                "torch_jax.explain(function) says.",
+                stacklevel=4,
+            )
 
     def _retry_numbers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call, and again while other numbers had better be inputs of the program.
@@ -319,7 +346,7 @@ class Jitted(Generic[P, R]):
         """Run the first trace of this key whose guards hold; trace where there is none."""
         key = call.key
         if key in self._unproven:
-            return _RECORD
+            return _Recorded(call)
         reason = None
         for replay in self._replays.get(key, ()):
             try:
@@ -327,6 +354,10 @@ class Jitted(Generic[P, R]):
                     replay.refuse_written(call.parts)
                 if self.verify > replay.verified:
                     return self._verified(replay, call)
+                if replay.evidence is not None and replay.evidence.is_due():
+                    replay.check(call.leaves)
+                    known = evidence.known_arrays(replay, call.leaves)
+                    return _Recorded(call, 0, replay, known)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
                 self._unproven.hit()
@@ -336,17 +367,17 @@ class Jitted(Generic[P, R]):
                 self._let_vary(changed.places)
         if self._records:
             if self._unproven.has_alike(key):
-                return _RECORD
+                return _Recorded(call)
             left = self._warm_up.left(key, reason is not None)
             if left:
-                return _RECORD if left > 1 else _Recorded(call)
+                return _Recorded(call, left)
         if reason is None:
             self._let_change(key)
         reason = reason or self._new_key(key)
         if self._records:
             too_often = self._unproven.miss(key, reason)
             if too_often is not None:
-                return self._run_each_time(key, too_often)
+                return self._run_each_time(call, too_often)
         return self._trace_and_keep(call, reason)
 
     def _trace_and_keep(self, call: SortedCall, reason: str | None) -> Any:
@@ -361,22 +392,22 @@ class Jitted(Generic[P, R]):
         except Unscouted:
             if not self._records:
                 raise
-            return _Recorded(call)
+            return _Recorded(call, 1)
         except (DataDependentError, NotTraceableError) as error:
             if not self._records:
                 raise
-            return self._run_each_time(call.key, str(error))
+            return self._run_each_time(call, str(error))
         except BaseException as error:
             if not (self._records and _is_the_functions(error)):
                 raise
-            return _Recorded(call)  # it raises by itself, and leaves what it leaves
+            return _Recorded(call, 1)  # it raises by itself, and leaves what it leaves
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
         else:
             self.history.not_kept(replay.once_because)
         if replay.unproven is not None and self._records:
-            self._run_each_time(call.key, replay.unproven)
+            self._run_each_time(call, replay.unproven)
         return result
 
     @property
@@ -384,11 +415,11 @@ class Jitted(Generic[P, R]):
         """Whether Python that is not proven runs at each call; otherwise it is an error."""
         return (self.fallback or config.get("jit_fallback")) != "error"
 
-    def _run_each_time(self, key: CallKey, why: str) -> Any:
+    def _run_each_time(self, call: SortedCall, why: str) -> _Recorded:
         """Have Python run at all calls with this key."""
-        self._unproven.add(key, why)
+        self._unproven.add(call.key, why)
         self.history.runs_python(why)
-        return _RECORD
+        return _Recorded(call)
 
     def _request(self, call: SortedCall) -> TraceRequest:
         leaves, key, parts = call
@@ -402,6 +433,9 @@ class Jitted(Generic[P, R]):
     def _keep(self, key: CallKey, replay: Replay) -> None:
         if any(isinstance(place, CacheSize) for place in replay.guards.places):
             self._may_vary = False  # a cached function would keep numbers
+        states = self._warm_up.states(key)
+        if states is not None:
+            replay.evidence = evidence.Evidence(None if replay.steps else states)
         self._replays[key] = [replay, *self._replays.pop(key, ())]
         kept = sum(map(len, self._replays.values()))
         while kept > config.get("jit_cache_size"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,10 @@ class Replay:
     Attributes:
       program: the executable.
       verified: how many calls were compared with eager ones.
+      evidence: what its Python was recorded to do, None where that is not known.
       donates: whether written memories may be given to the program.
+      steps: whether it steps optimizers.
+      reads_host: whether the program is given values that the host has.
       once_because: why the trace cannot stand for later calls, None where it can.
       unproven: why later calls have to run Python, None where this is not known.
     """
@@ -161,8 +164,11 @@ class Replay:
         self.gradients = Gradients(record.gradients, templates)
         self.checks, self.backward = record.checks, backward
         self.verified, self.donates = 0, True
+        self.evidence: Any = None
+        self.steps = record.steps
         self._draws = record.draws
         self._layout = layout = Layout.of(record)
+        self.reads_host = bool(layout.host_slots)
         written = {entry.index for entry in record.written}
         if backward is not None:
             written -= set(backward.cut.kept)  # the backward pass needs them as they were
@@ -250,6 +256,11 @@ class Replay:
         """The CPU tensors that a call may change."""
         return [t for t in self.guards.tensors if not is_jax(t)]
 
+    def storages(self, leaves: Sequence[Any]) -> list[Any]:
+        """Those that a call reads: the captured ones, then those of its arguments."""
+        given = [leaves[i].untyped_storage() for i in self._layout.leaf_of]
+        return self._binding.storages + given
+
     def check(self, leaves: list[Any]) -> None:
         """Raise :class:`Changed` where the guards do not hold, nor others may stand in."""
         if not self.guards.hold() and self.guards.recheck():
@@ -272,7 +283,7 @@ class Replay:
         Returns its outputs, and what the backward pass needs.
         """
         layout, binding = self._layout, self._binding
-        storages = binding.storages + [leaves[i].untyped_storage() for i in layout.leaf_of]
+        storages = self.storages(leaves)
         numbers = _NO_NUMBERS
         if layout.number_slots:
             numbers = np.array([env[slot] for slot in layout.number_slots], np.float64)

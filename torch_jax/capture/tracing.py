@@ -384,6 +384,7 @@ class Tracing:
             [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
             self.effects, self.gradients, self.checks, self.written, self.new_storages,
             self.strays, self.originals, self.watch.proof.doubt,
+            bool(self.optimizers.stepped_parameters()),
         )  # fmt: skip
 
     def _refuse_unknown_roots(self) -> None:

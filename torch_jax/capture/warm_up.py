@@ -13,7 +13,9 @@ from collections import OrderedDict
 from typing import Any
 
 from torch_jax import config
+from torch_jax.capture.evidence import Graph
 from torch_jax.capture.keys import CallKey, alike
+from torch_jax.recorded.path import State
 
 _MOST = 1024  # kinds of calls that are counted
 
@@ -23,6 +25,7 @@ class WarmUp:
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # so far, and how many to be
+        self._states: dict[Any, list[State]] = {}  # the graphs of the last call of each kind
 
     def left(self, key: CallKey, has_changed: bool) -> int:
         """How many calls, this one included, are to be recorded before one of this kind is traced.
@@ -37,7 +40,8 @@ class WarmUp:
         left = max(max(most, 1) - so_far, 0)  # a scout goes before a trace in any case
         self._calls[kind] = so_far + (left > 0), most
         if len(self._calls) > _MOST:
-            self._calls.popitem(last=False)
+            gone, _ = self._calls.popitem(last=False)
+            self._states.pop(gone, None)
         return left
 
     def once_more(self, key: CallKey) -> None:
@@ -46,3 +50,11 @@ class WarmUp:
         if kind in self._calls:
             _, most = self._calls[kind]
             self._calls[kind] = max(most, 1) - 1, most
+
+    def recorded(self, key: CallKey, graphs: list[Graph]) -> None:
+        """A call has been recorded."""
+        self._states[alike(key)] = [graph.state for graph in graphs]
+
+    def states(self, key: CallKey) -> list[State] | None:
+        """The graphs that the last recorded call of this kind has run, None where none was."""
+        return self._states.get(alike(key))

@@ -21,7 +21,7 @@ class Node:
       array: the array, once it has been computed.
     """
 
-    __slots__ = ("array", "aval", "dtype", "index", "recording", "shape")
+    __slots__ = ("__weakref__", "array", "aval", "dtype", "index", "recording", "shape")
 
     array: Any
 

@@ -18,6 +18,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, policies
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import overlap
@@ -108,6 +109,9 @@ def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     policies.note_doubles((dtype,), "a new tensor on device 'jax'")
+    if ACTIVE.recorder is not None and ACTIVE.tracer is None:  # a part of the graph costs no copy
+        zeros = torch.ops.aten.zeros.default(shape, dtype=dtype, device=pytorch.DEVICE_TYPE)
+        return storage.held_by(zeros)
     twin = dtypes.to_jax(dtype)
     try:
         with x64():

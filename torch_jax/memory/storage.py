@@ -220,11 +220,19 @@ def span(size, stride, offset: int) -> int:
 
 def resize(storage: Any, nbytes: int) -> None:
     """Make the storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
-    old = memory_in(storage)
+    old = storage.array
+    if type(old) is Node and nbytes % old.dtype.itemsize == 0:  # by an operator, to be recorded
+        padding = (0, nbytes // old.dtype.itemsize - old.size)
+        new = held_by(torch.constant_pad_nd(wrap(storage.array).view(-1), padding))
+    else:
+        old = memory_in(storage)
+        new = _resized(old, nbytes)
+    if not put_back((storage,), (old,), (new,)):
+        resize(storage, nbytes)
+
+
+def _resized(old: jax.Array, nbytes: int) -> jax.Array:
     with x64():
         dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
         flat = geometry.bitcast(old.reshape(-1), dtype)[: nbytes // dtype.itemsize]
-        missing = nbytes // dtype.itemsize - flat.size
-        new = jnp.pad(flat, (0, missing))
-    if not put_back((storage,), (old,), (new,)):
-        resize(storage, nbytes)
+        return jnp.pad(flat, (0, nbytes // dtype.itemsize - flat.size))

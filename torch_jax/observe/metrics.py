@@ -26,15 +26,16 @@ def metrics() -> dict[str, Any]:
     >>> sorted(metrics())[:4]
     ['bytes_to_device', 'bytes_to_host', 'compile_seconds', 'compiles']
     """
+    to_device, to_host, seconds = TRAFFIC.sums()
     return {
         "operators": COUNTS.operators,
         "graphs": COUNTS.graphs,
         "compiles": COUNTS.compiles,
         "hits": max(COUNTS.graphs - COUNTS.compiles, 0),
         "compile_seconds": COUNTS.compile_seconds,
-        "wait_seconds": TRAFFIC.seconds,
-        "bytes_to_device": TRAFFIC.bytes_to_device,
-        "bytes_to_host": TRAFFIC.bytes_to_host,
+        "wait_seconds": seconds,
+        "bytes_to_device": to_device,
+        "bytes_to_host": to_host,
         "cpu_fallbacks": dict(FALLBACKS - _before),
         "early_syncs": dict(COUNTS.early),
         "explanations": list(COUNTS.explanations),

@@ -39,7 +39,7 @@ def _reason(state: State, new: State | None, was_known: bool, program: Any) -> s
     if was_known:
         return _again(state, program)
     if new is None:
-        further = _graph_after(state)
+        further = max(map(_graph_after, list(state.after.values())), default=0)
         return "the beginning of " + (f"graph {further}" if further else "an earlier recording")
     fork = new.before
     assert fork is not None
@@ -61,15 +61,15 @@ def _reason(state: State, new: State | None, was_known: bool, program: Any) -> s
 
 def _again(state: State, program: Any) -> str:
     """Why a graph that has a program is compiled again."""
+    if not state.programs:
+        return "its program was dropped (setting lazy_programs)"
     known = set(itertools.chain.from_iterable(one.outputs for one in state.programs))
     added = sorted(set(program.outputs) - known)
     if added:
         made = next((one for one in state.way() if one.nodes - len(one.outs) <= added[0]), None)
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         return f"the result of {_call(made)}{more} can be reached now, and could not before"
-    if state.programs:
-        return "some of its arguments are used elsewhere, and must not be written over"
-    return "its program was dropped (setting lazy_programs)"
+    return "some of its arguments are used elsewhere, and must not be written over"
 
 
 def _operator_on_way(state: State, new: State) -> State:
@@ -192,7 +192,13 @@ def _of_keys(mine: tuple, other: tuple) -> str | None:
         if at and isinstance(mine[at - 1], torch.dtype):
             return None
         return f"whose argument is {_plain(one)}, was {_plain(two)}"
-    return None
+    more, fewer = _values(mine[len(other) :]), _values(other[len(mine) :])
+    return f"which is given {more}, too" if more else f"not given {fewer}" if fewer else None
+
+
+def _values(key: tuple) -> str:
+    """The arguments in a part of a key, without their types."""
+    return " and ".join(_plain(one) for one in key if not isinstance(one, type))
 
 
 def _argument(key: tuple, at: int) -> str:

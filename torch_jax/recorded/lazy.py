@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,25 @@ def lazy() -> Iterator[None]:
     """
     with _recording("lazy"):
         yield
+
+
+@contextmanager
+def observed(listener: Callable[[Any, list, list], None], compiles: bool = True) -> Iterator[None]:
+    """A block of :func:`lazy` whose graphs a listener is told of, before each is run.
+
+    It gets the state of the tree of paths, the Python numbers, and the arrays that the graph is
+    given. Within a block, where operators of others are in the same graph, it is told nothing.
+    Where a graph has no program yet its operators are run one by one, unless it ``compiles``.
+    """
+    recorder = _own.lazy if ACTIVE.recorder is None else None
+    try:
+        if recorder is not None:
+            recorder.listener, recorder.compiles = listener, compiles
+        with _recording("lazy"):
+            yield
+    finally:
+        if recorder is not None:
+            recorder.listener, recorder.compiles = None, True
 
 
 @contextmanager

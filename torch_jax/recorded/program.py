@@ -126,9 +126,7 @@ def program_for(
     live, dead = alive()
     found = _serving(state, live, dead)
     if found is None and may_collect and _may_be_garbage(state):
-        start = time.perf_counter()
-        gc.collect()
-        state.collected += time.perf_counter() - start
+        _collect(state)
         found = _serving(state, *alive())
     if found is not None:
         return found, False
@@ -153,9 +151,19 @@ def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Progr
 
 
 def _may_be_garbage(state: State) -> bool:
-    """Whether collecting garbage may pay: no longer than it takes to compile."""
+    """Whether collecting garbage may pay: it takes no longer than compiling did."""
     compiled = max((program.seconds for program in state.programs), default=0.0)
-    return gc.isenabled() and state.collected < compiled
+    return gc.isenabled() and state.collected + _collecting[-1] < compiled
+
+
+_collecting = [0.0]  # seconds of the last collection
+
+
+def _collect(state: State) -> None:
+    start = time.perf_counter()
+    gc.collect()
+    _collecting[:] = [time.perf_counter() - start]
+    state.collected += _collecting[-1]
 
 
 def at_once() -> AbstractContextManager[Any]:

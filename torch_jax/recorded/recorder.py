@@ -127,6 +127,8 @@ class Recording:
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
         given = floats, integers, arrays
+        if self.recorder.listener is not None:
+            self.recorder.listener(state, numbers, arrays)
         try:
             program = self._program(state, nodes, given)
             if program is not None:
@@ -142,7 +144,7 @@ class Recording:
         floats, integers, arrays = given
         patient = self.recorder.is_patient
         state.runs += 1
-        if patient and state.runs < _AGAIN and not state.programs:
+        if not state.programs and (not self.recorder.compiles or (patient and state.runs < _AGAIN)):
             return None
         program, is_new = program_for(
             state,
@@ -212,6 +214,8 @@ class Recorder:
         self.most, self.least, self.is_patient = most, least, least > 0
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
+        self.compiles = True  # whether graphs that have no program get one
+        self.listener: Callable[[State, list, list], None] | None = None  # told of each graph
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:

@@ -51,7 +51,7 @@ _KNOWN_IN_TORCH = tuple(
         "utils/_python_dispatch.py", "_VF.py", "_classes.py", "_C", "utils/_foreach_utils.py",
         "compiler/", "jit/__init__.py", "jit/_trace.py", "jit/_script.py", "_dynamo/", "library",
         "_library", "fx/experimental/sym_node.py", "_lowrank.py", "types.py", "_utils.py",
-        "_opaque_base.py",
+        "_opaque_base.py", "_compile.py",
     )
 )  # fmt: skip
 _DENIED_IN_TORCH = frozenset(

@@ -1,0 +1,110 @@
+"""Proven functions are recorded now and then, and held against what was proven."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_jax
+from torch_jax import config
+from torch_jax.capture.state.guards import Guards
+
+X = torch.ones(3, device="jax")
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    names = {"jit_recorded_calls": 3, "jit_check_every": 4, "jit_fallback": "record"}
+    before = {name: config.get(name) for name in names}
+    for name, value in names.items():
+        config.set(name, value)
+    yield
+    for name, value in before.items():
+        config.set(name, value)
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """Guards that see nothing."""
+    monkeypatch.setattr(Guards, "hold", lambda self: True)
+
+
+def results(function, change, calls=20):
+    """What a function gives by itself and compiled, something changed after the 7th call."""
+
+    def run(function):
+        found = []
+        for call in range(calls):
+            found.append(function(X).tolist())
+            if call == 6:
+                change()
+        return found
+
+    compiled = torch_jax.jit(function)
+    return run(compiled), compiled.explain()
+
+
+def test_a_training_step_gives_no_false_alarm():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    host = torch.zeros(2, dtype=torch.int64)
+
+    @torch_jax.jit
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y.to("jax"))
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in range(24):
+            step(torch.randn(2, 3, device="jax"), host + call % 2)
+    told = step.explain()
+    assert told.traces == 1 and told.recorded < 3 + 8
+    assert not told.notes
+
+
+def test_a_number_that_no_guard_saw(blind):
+    scale = [2.0]
+    with pytest.warns(UserWarning, match=r"was given 5\.0, where it had been given 2\.0"):
+        found, told = results(lambda x: x * scale[0], lambda: scale.__setitem__(0, 5.0))
+    assert found[-1] == [5.0] * 3
+    assert told.traces == 1 and "Python runs at each call" in str(told)
+
+
+def test_an_operator_that_no_guard_saw(blind):
+    names = ["sin"]
+    with pytest.warns(UserWarning, match=r"called aten::cos.* had called aten::sin"):
+        found, _ = results(
+            lambda x: getattr(torch, names[0])(x), lambda: names.__setitem__(0, "cos")
+        )
+    assert found[-1] == torch.cos(X).tolist()
+
+
+def test_a_tensor_that_no_guard_saw(blind, monkeypatch):
+    held = {"w": torch.ones(3, device="jax")}
+    others = torch.full((3,), 7.0, device="jax")
+    with pytest.warns(UserWarning, match=r"aten::mul.* read another tensor than before"):
+        found, _ = results(lambda x: x * held["w"], lambda: held.update(w=others))
+    assert found[-1] == [7.0] * 3
+
+
+def test_checks_are_rare_and_can_be_switched_off():
+    function = torch_jax.jit(lambda x: x + 1)
+    for _ in range(3 + 1 + 40):
+        function(X)
+    assert function.explain().recorded == 3 + 3 + 8  # at 2, 4, 8, and then at every fourth call
+    config.set("jit_check_every", 0)
+    function = torch_jax.jit(lambda x: x - 1)
+    for _ in range(40):
+        function(X)
+    assert function.explain().recorded == 3
