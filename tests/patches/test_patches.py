@@ -36,6 +36,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers.utils import import_utils
 
 import torch_jax
+from torch_jax.capture.state.watch import Watch
 from torch_jax.core import patching
 from torch_jax.dispatch import autocast, ladder
 from torch_jax.memory import transfer
@@ -329,7 +330,8 @@ def branches_are_trained_in_compiled_functions() -> bool:
         return layer.bias.grad
 
     torch._dynamo.reset()
-    return torch_jax.jit(step)(ones(3, 2)).tolist() == [3, 3]
+    with unittest.mock.patch.object(Watch, "refuse_doubt"):  # Dynamo's own code is not understood
+        return torch_jax.jit(step)(ones(3, 2)).tolist() == [3, 3]
 
 
 @need("torch.utils.checkpoint.checkpoint")

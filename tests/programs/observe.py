@@ -23,6 +23,7 @@ class Values:
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, range, Values
 )  # fmt: skip
+_KEPT = "_torch_jax_jit"  # where an object keeps what is compiled for its methods
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
@@ -114,7 +115,8 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
         return [("state_dict", value.state_dict())]
     slots = [n for kind in type(value).__mro__ for n in vars(kind).get("__slots__", ())]
     found = [(f".{n}", getattr(value, n)) for n in slots if hasattr(value, n) and n[:2] != "__"]
-    return found + [(f".{name}", fact) for name, fact in getattr(value, "__dict__", {}).items()]
+    own = getattr(value, "__dict__", {}).items()
+    return found + [(f".{name}", fact) for name, fact in own if name != _KEPT]
 
 
 def _state(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:

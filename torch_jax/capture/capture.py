@@ -74,6 +74,7 @@ class Capture(Tracer):
         self.watch: Any = None
         # tensors that were there before, with what autograd knew of them when they were met
         self.histories: dict[int, tuple[torch.Tensor, Any, bool]] = {}
+        self.versions: dict[int, tuple[torch.Tensor, int]] = {}  # tensors, and versions of before
         self.leaves: dict[int, torch.Tensor] = {}  # tensors that gradients accumulate in
         self.draws: dict[int, Draws] = {}
         self._states: dict[int, tuple[torch.Tensor, int, Draws | None]] = {}
@@ -127,11 +128,24 @@ class Capture(Tracer):
         storage = tensor.untyped_storage()
         if is_jax_storage(storage):
             self.lift(storage)
+            if id(storage) in self._storages:
+                self.note_version(tensor)
             if id(storage) in self._storages and id(tensor) not in self.histories:
                 self.histories[id(tensor)] = tensor, tensor.grad_fn, tensor.requires_grad
             if tensor.requires_grad and tensor.is_leaf and id(storage) in self._storages:
                 self.leaves.setdefault(id(tensor), tensor)
                 self.optimizers.note_gradient(tensor)
+
+    def note_version(self, tensor: torch.Tensor) -> None:
+        """Note how often a tensor had been written when it was met."""
+        if id(tensor) not in self.versions:
+            self.versions[id(tensor)] = tensor, _version(tensor)
+
+    def raised_versions(self) -> dict[int, int]:
+        """How many writes of the trace each tensor has counted, by its id."""
+        raised = {key: _version(one) - before for key, (one, before) in self.versions.items()}
+        self.versions.clear()
+        return {key: times for key, times in raised.items() if times}
 
     def number(self, slot: int) -> Any:
         """The number in a slot of the tape, as a traced scalar."""

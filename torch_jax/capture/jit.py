@@ -61,14 +61,14 @@ class _Recorded(NamedTuple):
     """In place of a result: the call is to be recorded.
 
     Attributes:
-      key: of the call.
-      scouted: the call, if a scout is to watch it; the next one may be traced then.
+      call: what is called.
+      left: how many such calls are left before a trace; the last one is watched by a scout.
       replay: what is to be held against what the call does, if anything is.
       known: for that, which tensor each array belongs to, by its id.
     """
 
-    key: CallKey
-    scouted: SortedCall | None = None
+    call: SortedCall
+    left: int = 0
     replay: Replay | None = None
     known: dict[int, Any] | None = None
 
@@ -285,15 +285,16 @@ class Jitted(Generic[P, R]):
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
-        run = functools.partial(self.function, *args, **kwargs)
-        reads_host = wanted.replay is not None and wanted.replay.reads_host
+        key, replay = wanted.call.key, wanted.replay
+        reads_host = replay is not None and replay.reads_host
         seen = evidence.Observation(wanted.known, reads_host)
-        with observed(seen, compiles=wanted.replay is None):
-            result = run() if wanted.scouted is None else self._scout(run, wanted.scouted)
-        if wanted.replay is None:
-            self._warm_up.recorded(wanted.key, seen.graphs)
+        with observed(seen, compiles=replay is None):
+            run = functools.partial(self.function, *args, **kwargs)
+            result = run() if wanted.left != 1 else self._scout(run, wanted.call)
+        if replay is None:
+            self._warm_up.recorded(key, seen.graphs)
         else:
-            self._compare(wanted.key, wanted.replay, seen.graphs)
+            self._compare(wanted.call, replay, seen.graphs)
         return result
 
     def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
@@ -303,15 +304,15 @@ class Jitted(Generic[P, R]):
         if doubt is None:
             self._warm_up.left(call.key, False)
         else:
-            self._run_each_time(call.key, doubt)
+            self._run_each_time(call, doubt)
         return result
 
-    def _compare(self, key: CallKey, replay: Replay, graphs: list[evidence.Graph]) -> None:
+    def _compare(self, call: SortedCall, replay: Replay, graphs: list[evidence.Graph]) -> None:
         """Give up skipping Python where it did another thing than the program does."""
         difference = replay.evidence.difference(graphs, bool(replay.program.numbers))
         if difference is not None:
-            self._replays.pop(key, None)
-            self._run_each_time(key, difference)
+            self._replays.pop(call.key, None)
+            self._run_each_time(call, difference)
             warnings.warn(
                 f"{self.history.name} under torch_jax.jit was not proven to do the same at each "
                 f"call, though it seemed so: {difference}. Its Python runs at each call from now "
@@ -345,7 +346,7 @@ class Jitted(Generic[P, R]):
         """Run the first trace of this key whose guards hold; trace where there is none."""
         key = call.key
         if key in self._unproven:
-            return _Recorded(key)
+            return _Recorded(call)
         reason = None
         for replay in self._replays.get(key, ()):
             try:
@@ -356,7 +357,7 @@ class Jitted(Generic[P, R]):
                 if replay.evidence is not None and replay.evidence.is_due():
                     replay.check(call.leaves)
                     known = evidence.known_arrays(replay, call.leaves)
-                    return _Recorded(key, None, replay, known)
+                    return _Recorded(call, 0, replay, known)
                 result = replay(call.leaves)
                 self._replays.move_to_end(key)
                 self._unproven.hit()
@@ -366,20 +367,20 @@ class Jitted(Generic[P, R]):
                 self._let_vary(changed.places)
         if self._records:
             if self._unproven.has_alike(key):
-                return _Recorded(key)
+                return _Recorded(call)
             if not self._warm_up.pays(key):
                 self.history.runs_python("it takes little beside its operators")
-                return _Recorded(key)
+                return _Recorded(call)
             left = self._warm_up.left(key, reason is not None)
             if left:
-                return _Recorded(key, None if left > 1 else call)
+                return _Recorded(call, left)
         if reason is None:
             self._let_change(key)
         reason = reason or self._new_key(key)
         if self._records:
             too_often = self._unproven.miss(key, reason)
             if too_often is not None:
-                return self._run_each_time(key, too_often)
+                return self._run_each_time(call, too_often)
         return self._trace_and_keep(call, reason)
 
     def _trace_and_keep(self, call: SortedCall, reason: str | None) -> Any:
@@ -394,22 +395,22 @@ class Jitted(Generic[P, R]):
         except Unscouted:
             if not self._records:
                 raise
-            return _Recorded(call.key)
+            return _Recorded(call, 1)
         except (DataDependentError, NotTraceableError) as error:
             if not self._records:
                 raise
-            return self._run_each_time(call.key, str(error))
+            return self._run_each_time(call, str(error))
         except BaseException as error:
             if not (self._records and _is_the_functions(error)):
                 raise
-            return _Recorded(call.key)  # it raises by itself, and leaves what it leaves
+            return _Recorded(call, 1)  # it raises by itself, and leaves what it leaves
         self.history.note_trace(reason, replay, time.perf_counter() - start)
         if replay.once_because is None:
             self._keep(call.key, replay)
         else:
             self.history.not_kept(replay.once_because)
         if replay.unproven is not None and self._records:
-            self._run_each_time(call.key, replay.unproven)
+            self._run_each_time(call, replay.unproven)
         return result
 
     @property
@@ -417,11 +418,11 @@ class Jitted(Generic[P, R]):
         """Whether Python that is not proven runs at each call; otherwise it is an error."""
         return (self.fallback or config.get("jit_fallback")) != "error"
 
-    def _run_each_time(self, key: CallKey, why: str) -> Any:
+    def _run_each_time(self, call: SortedCall, why: str) -> _Recorded:
         """Have Python run at all calls with this key."""
-        self._unproven.add(key, why)
+        self._unproven.add(call.key, why)
         self.history.runs_python(why)
-        return _Recorded(key)
+        return _Recorded(call)
 
     def _request(self, call: SortedCall) -> TraceRequest:
         leaves, key, parts = call

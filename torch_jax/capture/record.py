@@ -36,6 +36,7 @@ class Record:
       new_storages: storages made in the trace that live on; outputs of the program after these.
       strays: those of them that stand in a place which nobody watches.
       unproven: why the Python of later calls cannot be skipped, None where it can.
+      raised: by how much the versions of tensors rose, by their ids.
       steps: whether optimizers have stepped, whose state stands on the device from then on.
       originals: tensors of the result, by their number in the templates.
     """
@@ -56,4 +57,5 @@ class Record:
     strays: list[Any]
     originals: dict[int, torch.Tensor]
     unproven: str | None
+    raised: dict[int, int]
     steps: bool

@@ -50,6 +50,8 @@ class Layout:
       leaf_of: for each memory of an argument, which leaf holds it.
       position: of each memory, by its input.
       written: positions of the memories that the program's first outputs belong to.
+      raised: which of the guards' tensors count the writes of a call, and how many each.
+      leaves_raised: the same of arguments.
       also_held: arguments that share memory with one of the guards' tensors, by leaf; which one.
       roots: slots of CPU tensors, and which of the guards' tensors stands there.
     """
@@ -62,6 +64,8 @@ class Layout:
     leaf_of: list[int]
     position: dict[Input, int]
     written: list[int]
+    raised: list[tuple[int, int]]
+    leaves_raised: list[tuple[int, int]]
     also_held: dict[int, int]
     roots: list[tuple[int, int]]
 
@@ -97,6 +101,8 @@ class Layout:
             leaf_of=[leaf_of[id(entry.source)] for entry in given],
             position=position,
             written=[position[entry] for entry in record.written],
+            raised=_raised(guards.tensors, record),
+            leaves_raised=_raised(record.leaves, record),
             also_held={i: holder_of[key] for key, i in leaf_of.items() if key in holder_of},
             roots=[(slot, tensors[id(t)]) for t, slot in record.roots if id(t) in tensors],
         )
@@ -114,8 +120,8 @@ class Binding:
     Attributes:
       storages: the captured memories, in order.
       held: which of the guards' tensors holds a memory, by its id.
-      counted: captured tensors that a call writes, and whose versions count that.
-      counted_leaves: which arguments a call writes.
+      counted: captured tensors that a call writes, as often as their versions count that.
+      counted_leaves: which arguments a call writes, likewise.
     """
 
     def __init__(self, layout: Layout, guards: Guards, tape: Tape):
@@ -129,12 +135,8 @@ class Binding:
             self.tape.env[slot] = guards.tensors[k]
         self.storages = [guards.storages[k] for k in layout.holders]
         self.held = {id(memory): k for k, memory in enumerate(guards.storages)}
-        captured = len(self.storages)
-        written = {layout.holders[at] for at in layout.written if at < captured}
-        tensors = [guards.tensors[k] for k in sorted(written)]
-        self.counted = [tensor for tensor in tensors if not tensor.is_inference()]
-        given = {layout.leaf_of[at - captured] for at in layout.written if at >= captured}
-        self.counted_leaves = sorted(given) if not torch.is_inference_mode_enabled() else []
+        self.counted = [guards.tensors[k] for k, times in layout.raised for _ in range(times)]
+        self.counted_leaves = [i for i, times in layout.leaves_raised for _ in range(times)]
 
     def written(self) -> set[int]:
         """The ids of the captured memories that a call writes."""
@@ -221,6 +223,7 @@ class Replay:
         try:
             self.gradients.clear()
             outputs, saved = self._launch(leaves, env, words)
+            self._raise_versions(leaves)
             call = self._call(leaves, env, outputs)
             for place, template in self.effects:
                 place.put(template.build(call))
@@ -282,7 +285,7 @@ class Replay:
 
         Returns its outputs, and what the backward pass needs.
         """
-        layout, binding = self._layout, self._binding
+        layout = self._layout
         storages = self.storages(leaves)
         numbers = _NO_NUMBERS
         if layout.number_slots:
@@ -296,14 +299,21 @@ class Replay:
             except TracedElsewhere:  # another thread has lent a memory, or written one just now
                 for memory in storages:
                     memory_in(memory)
-        # a backward pass that saved one of these tensors then raises, as after an in-place operator
-        increment_version(binding.counted)
-        if binding.counted_leaves:
-            increment_version([leaves[i] for i in binding.counted_leaves])
         if self.backward is None:
             return outputs, []
         kept = [arrays[at] if at >= 0 else numbers[~at] for at in self._kept]
         return outputs, kept + outputs[len(outputs) - self.backward.cut.residuals :]
+
+    def _raise_versions(self, leaves: list[Any]) -> None:
+        """Count the writes as operators do; the traced call's own have counted them.
+
+        A backward pass that has saved one of these tensors then raises.
+        """
+        binding = self._binding
+        if binding.counted:
+            increment_version(binding.counted)
+        if binding.counted_leaves:
+            increment_version([leaves[i] for i in binding.counted_leaves])
 
     def _run(self, numbers: Any, arrays: list[Any], others: list[Any], storages: list) -> list[Any]:
         """Run the executable over the memories of ``storages``, which were read into ``arrays``."""
@@ -349,6 +359,18 @@ class Replay:
             for ok, (message, kind) in zip(on_host(outputs[self._flags]), self.checks, strict=True):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
+
+
+def _raised(tensors: list[Any], record: Record) -> list[tuple[int, int]]:
+    """Which of the tensors count writes, one for each storage, and how many it counts."""
+    found: dict[int, tuple[int, int]] = {}
+    for at, tensor in enumerate(tensors):
+        times = record.raised.get(id(tensor), 0)
+        if times and is_jax(tensor):
+            key = id(tensor.untyped_storage())
+            if times > found.get(key, (0, 0))[1]:
+                found[key] = at, times
+    return list(found.values())
 
 
 def _sources(backward: Backward, record: Record) -> list[tuple[str, int]]:

@@ -158,6 +158,8 @@ class Tracing:
 
     def _argument(self, index: int, leaf: Any, is_number: bool) -> Any:
         """A leaf as the function gets it."""
+        if isinstance(leaf, torch.Tensor):
+            self.capture.note_version(leaf)
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
             self.fills[self.capture.host.argument(leaf)] = index
         elif is_number:
@@ -169,9 +171,12 @@ class Tracing:
     def _met(self, value: Any) -> None:
         if isinstance(value, torch.nn.Module) and "_modules" not in vars(value):
             return  # a module whose __init__ is still under way
+        if isinstance(value, torch.Tensor):
+            self.capture.note_version(value)
         for tensor in parameters_of(value):
             # ``functional_call`` puts tensors of the trace in the parameters' place
             if not is_made_here(tensor) and tensor.is_leaf:
+                self.capture.note_version(tensor)
                 self.met.add(id(tensor))
                 self.optimizers.note_gradient(tensor)
 
@@ -225,6 +230,7 @@ class Tracing:
         """Describe what came of the run; the arrays that the program gives."""
         checks = list(self.capture.checks)
         self.checks = [(message, kind) for _, message, kind in checks]
+        self.raised = self.capture.raised_versions()
         flags = [jnp.stack([ok for ok, _, _ in checks])] if checks else []
         self.watch.finish()
         self._doubt_borders(pytree.tree_leaves(result[0]))
@@ -383,7 +389,7 @@ class Tracing:
             self.leaves, self.capture.inputs, draws, self.capture.tape, self.fills,
             [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
             self.effects, self.gradients, self.checks, self.written, self.new_storages,
-            self.strays, self.originals, self.watch.proof.doubt,
+            self.strays, self.originals, self.watch.proof.doubt, self.raised,
             bool(self.optimizers.stepped_parameters()),
         )  # fmt: skip
 

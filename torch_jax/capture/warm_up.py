@@ -3,8 +3,9 @@
 A function that is called a few times gains nothing from a trace of its Python, and a trace relies
 on that Python to stay as it was. So the first calls of each kind are recorded
 (:mod:`torch_jax.recorded.recorder`), where Python runs as ever, and the last of them is watched by
-a scout (:mod:`torch_jax.capture.state.scout`). Whoever goes on calling alike is traced; and where a
-trace did not fit any more, recording goes on for twice as many calls.
+a scout (:mod:`torch_jax.capture.state.scout`). Whoever goes on calling alike is traced, if Python
+takes a part of the call that is worth it; and where a trace did not fit any more, recording goes on
+for twice as many calls.
 """
 
 from __future__ import annotations

@@ -66,6 +66,10 @@ _DENIED_IN_TORCH = frozenset(
 # Of Python's own library.
 _KNOWN_IN_STDLIB = frozenset(
     (
+        # what objects that die call, wherever that happens
+        ("weakref.py", "WeakKeyDictionary.__init__.<locals>.remove"),
+        ("weakref.py", "WeakValueDictionary.__init__.<locals>.remove"),
+        ("_weakrefset.py", "WeakSet.__init__.<locals>._remove"),
         ("contextlib.py", "contextmanager.<locals>.helper"),
         ("contextlib.py", "_GeneratorContextManagerBase.__init__"),
         ("contextlib.py", "_GeneratorContextManager.__enter__"),

@@ -20,6 +20,7 @@ import functools
 import gc
 import importlib
 import inspect
+import logging
 import random
 import sys
 import types
@@ -144,7 +145,7 @@ class Watch:
             names = watched_names(frame.f_code)
             if names is None:
                 self._enter_library(frame)
-            elif not _is_generated(frame):
+            elif not (_is_generated(frame) or _is_called_by_logging(frame)):
                 self._enter(frame, names)
         elif event == "c_call":
             if arg.__name__ in _HEEDED:
@@ -173,6 +174,8 @@ class Watch:
 
     def _enter_library(self, frame: Any) -> None:
         """Code of a library begins to run, which is known or not."""
+        if frame.f_back is not None and _is_called_by_logging(frame.f_back):
+            return
         self.proof.enter_library(frame)
         if is_reader_of_modules(frame.f_code):
             self._walker.walk_submodules(frame.f_locals.get("self"))
@@ -345,6 +348,11 @@ def _numpy_bytes() -> bytes:
     """The state of NumPy's generator as a value that ``==`` compares at once."""
     state: Any = np.random.get_state()
     return state[1].tobytes() + repr(state[2:]).encode()
+
+
+def _is_called_by_logging(frame: Any) -> bool:
+    """Whether code is a handler of log messages: who logs is doubted, and libraries may."""
+    return frame.f_back is not None and frame.f_back.f_code.co_filename == logging.__file__
 
 
 def _is_generated(frame: Any) -> bool:
