@@ -53,6 +53,30 @@ def runs_python(leaves: Iterable[Any]) -> str | None:
     return None
 
 
+def is_spent(tensor: torch.Tensor) -> bool:
+    """Whether a backward pass has freed what the graph of a tensor had saved."""
+    try:
+        for node in _nodes([tensor]):
+            for _ in _saved(node):
+                pass
+    except RuntimeError:
+        return True
+    return False
+
+
+def entangled(inputs: Iterable[torch.Tensor]) -> str | None:
+    """Why gradients of inputs are no partial ones: one input was computed from another."""
+    inputs = list(inputs)
+    known = set(map(id, inputs))
+    ends = {tensor.grad_fn for tensor in inputs} - {None}
+    for node in _nodes(inputs):
+        if id(getattr(node, "variable", None)) in known:
+            return "gradients are wanted of two tensors of which one was computed from the other"
+        if any(following in ends for following, _ in node.next_functions):
+            return "gradients are wanted of two tensors of which one was computed from the other"
+    return None
+
+
 def saved_memories(leaves: Iterable[Any]) -> set[int]:
     """The ids of the storages of what the nodes behind results have saved.
 

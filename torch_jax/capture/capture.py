@@ -72,6 +72,7 @@ class Capture(Tracer):
         # the optimizers and the watch of this trace are set by Tracing, which makes all three
         self.optimizers: Any = None
         self.watch: Any = None
+        self.given: list[Any] = []  # the arguments
         # tensors that were there before, with what autograd knew of them when they were met
         self.histories: dict[int, tuple[torch.Tensor, Any, bool]] = {}
         self.versions: dict[int, tuple[torch.Tensor, int]] = {}  # tensors, and versions of before
@@ -191,6 +192,16 @@ class Capture(Tracer):
             raise tracers.NotTraceableError(
                 f"under torch_jax.jit this Python has to run at each call: {func} writes in place "
                 f"to a tensor of which gradients are wanted ({tracers.user_line()})"
+            )
+
+    def goes_back(self) -> None:
+        """A backward pass is about to run: not through graphs that were there before."""
+        given = (*self.given, *self.watch.notes.tensors.values())
+        read = [tensor for tensor in given if id(tensor) in self.histories]
+        if not self.went_back and any(tensor.grad_fn is not None for tensor in read):
+            raise tracers.NotTraceableError(
+                "under torch_jax.jit this Python has to run at each call: it runs a backward pass "
+                f"where tensors have a history from before ({tracers.user_line()})"
             )
 
     def takes_host(self, func: Any) -> bool:

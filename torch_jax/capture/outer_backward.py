@@ -33,7 +33,8 @@ class Pullback:
       inputs: the tensors that gradients flow to.
       positions: which leaves of the result they flow from.
       saves: whether a graph of PyTorch's would have saved a tensor.
-      saved: which of the inputs are among these.
+      saved: which of the tensors that were there before are among these.
+      saved_results: the same of the results that gradients flow from.
       arrays: traced arrays of the gradients, for the inputs that have one.
     """
 
@@ -52,15 +53,12 @@ class Pullback:
         self.saves = bool(saved)
         self.positions = [i for i, leaf in enumerate(leaves) if _is_differentiable(capture, leaf)]
         outputs = [leaves[i] for i in self.positions]
-        candidates = {
-            id(t): t
-            for t in (*arguments, *capture.leaves.values(), *known)
-            if isinstance(t, torch.Tensor) and t.requires_grad and is_jax(t)
-        }
-        self.inputs = [
-            t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None
+        self.inputs = inputs_of(capture, arguments, known)
+        candidates = {id(t): t for t in (*self.inputs, *arguments, *known) if _is_tensor(t)}
+        self.saved = [t for t in candidates.values() if id(t.untyped_storage()) in saved]
+        self.saved_results = [
+            at for at, o in enumerate(outputs) if id(o.untyped_storage()) in saved
         ]
-        self.saved = [at for at, t in enumerate(self.inputs) if id(t.untyped_storage()) in saved]
         if not self.inputs:
             self.positions = []
             outputs = []
@@ -82,6 +80,20 @@ class Pullback:
         """Gradients as tensors."""
         rest = iter(arrays)
         return [None if g is None else _wrapped(next(rest), g) for g in self.forms]
+
+
+def inputs_of(capture: Any, arguments: Sequence[Any], known: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that gradients flow to, if they flow at all."""
+    candidates = {
+        id(t): t
+        for t in (*arguments, *capture.leaves.values(), *known)
+        if _is_tensor(t) and t.requires_grad
+    }
+    return [t for t in candidates.values() if capture.input_of(t.untyped_storage()) is not None]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_jax(value)
 
 
 def _is_differentiable(capture: Any, leaf: Any) -> bool:
@@ -131,13 +143,16 @@ class Connected(torch.autograd.Function):
     """Connects a call's results with what they were computed from."""
 
     @staticmethod
-    def forward(ctx: Any, backward: Backward, saved: list, results: list, *inputs: Any) -> Any:
-        """The results, unchanged."""
+    def forward(
+        ctx: Any, backward: Backward, saved: list, results: list, tensors: list, *inputs: Any
+    ) -> Any:
+        """The results, unchanged; ``tensors`` are those of before that the backward pass saves."""
         ctx.backward_pass, ctx.saved = backward, saved
         pullback = backward.pullback
         if pullback.saves:
             # PyTorch then raises where one was written since, or the graph is gone through again
-            ctx.save_for_backward(*(inputs[at] for at in pullback.saved), _NOTHING)
+            more = [results[at] for at in pullback.saved_results]
+            ctx.save_for_backward(*tensors, *more, _NOTHING)
         return tuple(results)
 
     @staticmethod
@@ -146,4 +161,4 @@ class Connected(torch.autograd.Function):
         """The gradients of the inputs, by the compiled backward pass."""
         if ctx.backward_pass.pullback.saves:
             ctx.saved_tensors  # noqa: B018, asked for what it raises
-        return None, None, None, *ctx.backward_pass(ctx.saved, gradients)
+        return None, None, None, None, *ctx.backward_pass(ctx.saved, gradients)

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import jax_core
 from torch_jax.capture.capture import Input
+from torch_jax.capture.given_out import PLAIN
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.host.tape import Changed, Tape
 from torch_jax.capture.outer_backward import Backward, Connected
@@ -31,6 +32,7 @@ from torch_jax.memory import lending
 from torch_jax.memory.storage import give_back, is_jax, memory_in
 from torch_jax.memory.transfer import on_host
 
+_alias = torch.ops.aten.alias.default
 _NO_NUMBERS = np.zeros(0)
 
 
@@ -175,7 +177,11 @@ class Replay:
         if backward is not None:
             written -= set(backward.cut.kept)  # the backward pass needs them as they were
             self._kept = layout.values_of(backward.cut.kept)
-            self._sources = _sources(backward, record)
+            self._sources = _sources(backward.pullback.inputs, record)
+            self._saved = _sources(backward.pullback.saved, record)
+            backward.pullback.inputs = []  # the tensors of this call, which no later call needs
+            backward.pullback.saved = []
+            self._views = self._take_views(backward.pullback.positions)
         self.program = Program(closed, layout.numbers, layout.order, written if donate else set())
         self._donated = [at - 1 for at in self.program.donated]
         avals = [entry.aval for entry in record.written]
@@ -241,15 +247,25 @@ class Replay:
             return self.result.build(call)
         leaves = self.result.build_leaves(call)
         positions = self.backward.pullback.positions
-        inputs = [
+        inputs, tensors = ([
             call.arguments[at] if kind == "argument" else self.guards.tensors[at]
-            for kind, at in self._sources
-        ]
+            for kind, at in sources
+        ] for sources in (self._sources, self._saved))
         outputs = [leaves[i] for i in positions]
-        connected = Connected.apply(self.backward, saved, outputs, *inputs)
+        connected = Connected.apply(self.backward, saved, outputs, tensors, *inputs)
         for i, tensor in zip(positions, connected, strict=True):
-            leaves[i] = tensor
+            leaves[i] = _alias(tensor) if i in self._views else tensor
         return pytree.tree_unflatten(leaves, self.result.form)
+
+    def _take_views(self, positions: list[int]) -> set[int]:
+        """Which results are views: these become so after they got their history."""
+        leaves, found = self.result.leaves, set()
+        for at in positions:
+            marks = getattr(leaves[at], "marks", PLAIN)
+            if marks.is_view:
+                found.add(at)
+                leaves[at] = leaves[at]._replace(marks=marks._replace(is_view=False))
+        return found
 
     def generators(self) -> list[Any]:
         """The generators that a call draws from."""
@@ -373,19 +389,18 @@ def _raised(tensors: list[Any], record: Record) -> list[tuple[int, int]]:
     return list(found.values())
 
 
-def _sources(backward: Backward, record: Record) -> list[tuple[str, int]]:
-    """Where each call finds the tensors that gradients flow to."""
+def _sources(tensors: list[torch.Tensor], record: Record) -> list[tuple[str, int]]:
+    """Where each call finds these tensors: among its arguments, or the guards'."""
     given = {id(leaf): i for i, leaf in enumerate(record.leaves)}
     held = {id(tensor): k for k, tensor in enumerate(record.guards.tensors)}
     sources = []
-    for tensor in backward.pullback.inputs:
+    for tensor in tensors:
         if id(tensor) in given:
             sources.append(("argument", given[id(tensor)]))
         elif id(tensor) in held:
             sources.append(("held", held[id(tensor)]))
         else:
             raise _unknown(record.inputs[0])
-    backward.pullback.inputs = []  # the tensors of this call, which no later call needs
     return sources
 
 

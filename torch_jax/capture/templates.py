@@ -13,12 +13,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture.capture import Input
+from torch_jax.capture.given_out import PLAIN, View, marks_of, refuse
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.memory import storage
-from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
+from torch_jax.memory.form import Argument, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax
 
 _LEAF = pytree.tree_structure(0)
@@ -56,7 +57,10 @@ class Template(NamedTuple):
         queue = list(self.leaves)
         while queue:
             leaf = queue.pop()
-            if not isinstance(leaf, Instance):
+            if isinstance(leaf, View):
+                yield leaf
+                queue.append(leaf.source)
+            elif not isinstance(leaf, Instance):
                 yield leaf
             elif not any(leaf is one for one in seen):
                 seen.append(leaf)
@@ -95,6 +99,8 @@ class Call:
             return self._object(leaf)
         if kind is Counted:
             return leaf.place.now() + leaf.amount
+        if kind is View:
+            return self._view(leaf)
         return leaf.form.over(self.storages(leaf.input))
 
     def _object(self, leaf: Instance) -> Any:
@@ -108,7 +114,16 @@ class Call:
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
         tensor = self.tensors.get(leaf.number)
         if tensor is None:
-            tensor = self.tensors[leaf.number] = leaf.build(self.outputs, self.new_storages)
+            tensor = leaf.build(self.outputs, self.new_storages)
+            if leaf.marks is not PLAIN:
+                tensor = leaf.marks.put_on(tensor)
+            self.tensors[leaf.number] = tensor
+        return tensor
+
+    def _view(self, leaf: View) -> torch.Tensor:
+        tensor = self.tensors.get(leaf.number)
+        if tensor is None:
+            tensor = self.tensors[leaf.number] = leaf.build(self.leaf(leaf.source))
         return tensor
 
 
@@ -122,21 +137,27 @@ class Templates:
         known: dict[int, torch.Tensor],
         containers: set[int],
         new_objects: dict[int, Any],
+        connected: set[int],
+        reads_data: bool,
     ):
         """Values of the trace are recognized by id.
 
         ``known`` tensors and ``containers`` were there before the trace and stay what they are;
-        ``new_objects`` are made anew by each call.
+        ``new_objects`` are made anew by each call. Tensors that are ``connected``, by id, get
+        their history when the result is made. ``reads_data``: the code names ``.data``.
         """
         self.new_objects, self._instances = new_objects, dict[int, Instance]()
         self.containers = containers
         self.capture = capture
         self.arguments = {id(a): i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
+        self._argument_by_id = {id(a): a for a in arguments}
         self.known = known
         self.new_storages: list[Any] = []  # each an output of the program
         self._outputs: dict[int, int] = {}  # where a storage stands among them, by its id
         self.originals: dict[int, torch.Tensor] = {}
         self._tensors: dict[int, int] = {}
+        self._first: dict[int, tuple[Any, torch.Tensor]] = {}  # leaf and tensor, by storage
+        self._connected, self._reads_data = connected, reads_data
 
     def of(self, value: Any) -> Template:
         """The template of a value of the trace."""
@@ -175,11 +196,43 @@ class Templates:
         memory = value.untyped_storage()
         entry = self.capture.input_of(memory)
         if entry is not None:
-            return Same(value) if id(value) in self.known else InputView(entry, Form.of(value))
+            return Same(value) if id(value) in self.known else self._view_of_older(value)
         index = self._outputs.setdefault(id(memory), len(self.new_storages))
         if index == len(self.new_storages):
             self.new_storages.append(memory)
         number = self._tensors.setdefault(id(value), len(self._tensors))
         if not value.requires_grad:  # one that does would keep autograd's graph of the trace
             self.originals[number] = value
-        return NewTensor.of(index, value, number)
+        first, other = self._first.get(id(memory), (None, value))
+        if other is not value:
+            return self._view_of_new(first, other, value, number)
+        marks = marks_of(value, id(value) in self._connected)
+        leaf = NewTensor.of(index, value, number)._replace(marks=PLAIN if marks == PLAIN else marks)
+        self._first[id(memory)] = leaf, value
+        return leaf
+
+    def _view_of_new(self, first: Any, other: torch.Tensor, value: torch.Tensor, number: int) -> Any:
+        """A second tensor over new memory."""
+        known_view = other._is_view() and not value._is_view()
+        if known_view or value._is_view() and value.requires_grad or self._reads_data:
+            refuse("several tensors over one memory")
+        if value.requires_grad and id(value) not in self._connected:
+            refuse("several tensors over one memory of which gradients are wanted")
+        return View.of(first, other, value, number)
+
+    def _view_of_older(self, value: torch.Tensor) -> View:
+        """A tensor over memory that was there before: a view, or detached."""
+        number = self._tensors.setdefault(id(value), len(self._tensors))
+        if value.requires_grad or self._reads_data or value.is_inference():
+            refuse("memory of an older tensor, of which gradients are wanted or in another way")
+        base = value._base if value._is_view() else None
+        older = [(Argument(at), self._argument_by_id[key]) for key, at in self.arguments.items()]
+        older += [(Same(tensor), tensor) for tensor in self.known.values()]
+        for leaf, tensor in older:
+            if tensor.untyped_storage() is not value.untyped_storage():
+                continue
+            if base is None or tensor is base or tensor._base is base:
+                self.originals[number] = value
+                return View.of(leaf, tensor, value, number)
+        refuse("a view of an older tensor that is not known")
+        raise AssertionError

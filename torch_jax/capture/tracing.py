@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.outer_backward import Backward, Pullback
+from torch_jax.capture.outer_backward import Backward, Pullback, inputs_of
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.record import Record
 from torch_jax.capture.replay import Replay
@@ -148,6 +148,7 @@ class Tracing:
         self.function, self.form, self.parts = request.function, request.form, request.parts
         self.leaves, self.is_strict = request.leaves, request.is_strict
         self.capture = Capture()
+        self.capture.given = self.leaves
         self.optimizers = self.capture.optimizers = Optimizers(self.capture)
         self.met: set[int] = set()  # parameters of modules and optimizers that were reached
         self.watch = self.capture.watch = Watch(self._met, request.scouted)
@@ -261,6 +262,7 @@ class Tracing:
         self.saved: set[int] = set()
         if not capture.went_back:
             whys += [border.shared(capture, results), border.runs_python(results)]
+            whys += [border.entangled(inputs_of(capture, self.leaves, self._noted()))]
             whys += ["a hook runs when its results are differentiated"] if proof.hooks else []
         for why in filter(None, whys):
             proof.add(why)
@@ -276,7 +278,11 @@ class Tracing:
         places = notes.places.values()
         containers = {id(place.owner) for place in places if isinstance(place, Contents)}
         known = self._known()
-        return Templates(self.capture, self.leaves, known, containers, notes.new_objects)
+        reads_data = any("data" in names.attributes for names in self.watch.ran.users_names)
+        return Templates(
+            self.capture, self.leaves, known, containers, notes.new_objects, self.connected,
+            reads_data,
+        )  # fmt: skip
 
     def _describe_effects(self, templates: Templates) -> None:
         """What stands in places and ``.grad`` that changed."""
@@ -310,12 +316,18 @@ class Tracing:
     def _differentiate(self, result: Any) -> Pullback | None:
         """The backward pass from what the function returned, if it left that to its caller."""
         leaves = pytree.tree_leaves(result)
+        self.connected: set[int] = set()
         wanted = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves)
         if self.capture.went_back or not wanted:
             return None
-        known = list(self.watch.notes.tensors.values())
-        pullback = Pullback(self.capture, leaves, self.leaves, known, self.saved)
-        return pullback if pullback.positions and pullback.inputs else None
+        pullback = Pullback(self.capture, leaves, self.leaves, self._noted(), self.saved)
+        if not (pullback.positions and pullback.inputs):
+            return None
+        self.connected = {id(leaves[at]) for at in pullback.positions}
+        return pullback
+
+    def _noted(self) -> list[torch.Tensor]:
+        return list(self.watch.notes.tensors.values())
 
     def _gives_out_parts(self) -> bool:
         """Whether parts are written, returned or kept, or what they are parts of is written."""

@@ -50,6 +50,7 @@ class NewTensor(NamedTuple):
     form: Form
     whole: bool  # contiguous, and all of its memory
     number: int = 0  # which tensor object it is, for executors that name one object twice
+    marks: Any = None  # what else it is, for executors that tell
 
     @staticmethod
     def of(output: int, tensor: torch.Tensor, number: int = 0) -> NewTensor:

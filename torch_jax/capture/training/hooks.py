@@ -43,6 +43,8 @@ def _patch_backward(original: Any) -> Any:
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         if ACTIVE.tracer is not None:
+            if in_whole_function():
+                ACTIVE.tracer.goes_back()
             ACTIVE.tracer.went_back = True
         return original(*args, **kwargs)
 
