@@ -247,10 +247,13 @@ class Replay:
             return self.result.build(call)
         leaves = self.result.build_leaves(call)
         positions = self.backward.pullback.positions
-        inputs, tensors = ([
-            call.arguments[at] if kind == "argument" else self.guards.tensors[at]
-            for kind, at in sources
-        ] for sources in (self._sources, self._saved))
+        inputs, tensors = (
+            [
+                call.arguments[at] if kind == "argument" else self.guards.tensors[at]
+                for kind, at in sources
+            ]
+            for sources in (self._sources, self._saved)
+        )
         outputs = [leaves[i] for i in positions]
         connected = Connected.apply(self.backward, saved, outputs, tensors, *inputs)
         for i, tensor in zip(positions, connected, strict=True):

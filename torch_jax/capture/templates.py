@@ -19,7 +19,7 @@ from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.memory import storage
-from torch_jax.memory.form import Argument, InputView, NewTensor, Same
+from torch_jax.memory.form import Argument, NewTensor, Same
 from torch_jax.memory.storage import is_jax
 
 _LEAF = pytree.tree_structure(0)
@@ -211,7 +211,9 @@ class Templates:
         self._first[id(memory)] = leaf, value
         return leaf
 
-    def _view_of_new(self, first: Any, other: torch.Tensor, value: torch.Tensor, number: int) -> Any:
+    def _view_of_new(
+        self, first: Any, other: torch.Tensor, value: torch.Tensor, number: int
+    ) -> Any:
         """A second tensor over new memory."""
         known_view = other._is_view() and not value._is_view()
         if known_view or value._is_view() and value.requires_grad or self._reads_data:

@@ -10,6 +10,7 @@ doubt, and one doubt is enough.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -46,18 +47,23 @@ class Proof:
     def enter_library(self, frame: Any) -> None:
         """Code of a library begins to run."""
         code, caller = frame.f_code, frame.f_back
-        if caller is None or not is_users(caller.f_code):
+        if caller is None or not is_users(caller.f_code) or is_generated(caller):
             return
         if code.co_name == "register_hook" and self._is_own(frame.f_locals.get("self")):
             self.hooks = tracers.user_line()
         elif not known_calls.is_known_code(code):
             self.add(f"it calls {code.co_qualname} of {_module_of(frame)}, which is not understood")
 
-    def enter_builtin(self, caller: CodeType, function: Any) -> None:
-        """A function of C is about to be called."""
-        if caller.co_filename == "<string>" and caller.co_name == "__hash__":
+    def enter_builtin(self, caller: Any, function: Any) -> None:
+        """A function of C is about to be called, from the frame ``caller``."""
+        code = caller.f_code
+        if code.co_filename == "<string>" and code.co_name == "__hash__":
             return  # what a dataclass makes; of its fields, which are plain or understood
-        if is_users(caller) and not known_calls.is_known_builtin(function):
+        if (
+            is_users(code)
+            and not is_generated(caller)
+            and not known_calls.is_known_builtin(function)
+        ):
             own = known_calls.is_for_own_tensors(function)
             if not (own and self._is_own(getattr(function, "__self__", None))):
                 self.add(f"it calls {_name_of(function)}, which is not understood")
@@ -78,3 +84,12 @@ def _name_of(function: Any) -> str:
     name = getattr(function, "__qualname__", repr(function))
     module = getattr(function, "__module__", None)
     return name if module in (None, "builtins") else f"{module}.{name}"
+
+
+def is_generated(frame: Any) -> bool:
+    """Whether the code is that of a named tuple or of a library's dataclass."""
+    if frame.f_code.co_filename != "<string>":
+        return False
+    module = frame.f_globals.get("__name__", "")
+    library = ("namedtuple_", "torch.", "jax.", "torch_jax.")
+    return module.startswith(library) or module.partition(".")[0] in sys.stdlib_module_names

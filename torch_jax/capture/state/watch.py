@@ -43,7 +43,7 @@ from torch_jax.capture.state.forbidden_calls import (
 from torch_jax.capture.state.known_calls import is_reader_of_modules
 from torch_jax.capture.state.notes import Notes, is_made_here
 from torch_jax.capture.state.places import PLAIN, Place
-from torch_jax.capture.state.proof import Proof, is_users
+from torch_jax.capture.state.proof import Proof, is_generated, is_users
 from torch_jax.capture.state.walk import (
     NOTHING,
     Reach,
@@ -145,12 +145,12 @@ class Watch:
             names = watched_names(frame.f_code)
             if names is None:
                 self._enter_library(frame)
-            elif not (_is_generated(frame) or _is_called_by_logging(frame)):
+            elif not (is_generated(frame) or _is_called_by_logging(frame)):
                 self._enter(frame, names)
         elif event == "c_call":
             if arg.__name__ in _HEEDED:
                 self._enter_builtin(frame, arg)
-            self.proof.enter_builtin(frame.f_code, arg)
+            self.proof.enter_builtin(frame, arg)
             self.refuse_doubt()
 
     def _enter(self, frame: Any, names: Names) -> None:
@@ -353,12 +353,3 @@ def _numpy_bytes() -> bytes:
 def _is_called_by_logging(frame: Any) -> bool:
     """Whether code is a handler of log messages: who logs is doubted, and libraries may."""
     return frame.f_back is not None and frame.f_back.f_code.co_filename == logging.__file__
-
-
-def _is_generated(frame: Any) -> bool:
-    """Whether the code is that of a named tuple or of a library's dataclass."""
-    if frame.f_code.co_filename != "<string>":
-        return False
-    module = frame.f_globals.get("__name__", "")
-    library = ("namedtuple_", "torch.", "jax.", "torch_jax.")
-    return module.startswith(library) or module.partition(".")[0] in sys.stdlib_module_names
