@@ -27,7 +27,7 @@ from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
 from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
-from torch_jax.capture.templates import Argument, Counted, InputView, Same, Templates
+from torch_jax.capture.templates import Argument, Counted, Same, Templates
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.compiler import jaxpr
 from torch_jax.core import errors
@@ -35,6 +35,7 @@ from torch_jax.core.active import TRACING
 from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
+from torch_jax.memory.form import InputView
 
 
 @dataclass(frozen=True)
