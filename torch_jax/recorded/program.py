@@ -221,7 +221,7 @@ def run_one_by_one(
     """What a graph computes, each operator run by itself as in eager mode: all results."""
     operands = Operands(floats, integers, arrays)
     for step in steps:
-        with x64():
+        with x64(), at_once():
             arrays = step.entry.run.call(*operands.of(step))
         operands.results += [arrays] if step.entry.simple else arrays[: len(step.body.outs)]
     return operands.results

@@ -91,7 +91,7 @@ class Recording:
         self.new: State | None = None
         self._error: Exception | None = None
         self._running = threading.RLock()
-        self._is_over = False
+        self._is_over = self._is_early = False
 
     def run(self, is_early: bool = True) -> None:
         """Run what was written down; an error of XLA's is raised to whoever asks for a node.
@@ -104,6 +104,7 @@ class Recording:
                 self.recorder.leave(self)
                 if is_early and self.log[-1][0].operators and not self.recorder.is_patient:
                     metrics.COUNTS.looked_at()
+                self._is_early = is_early
                 self._run()
                 self._is_over = True
                 self.log = self.log[:1]
@@ -144,7 +145,9 @@ class Recording:
         floats, integers, arrays = given
         patient = self.recorder.is_patient
         state.runs += 1
-        if not state.programs and (not self.recorder.compiles or (patient and state.runs < _AGAIN)):
+        # where values are looked at Python decides by them, and may never come this way again
+        waits = (patient or self._is_early) and state.runs < _AGAIN
+        if not state.programs and (waits or not self.recorder.compiles):
             return None
         program, is_new = program_for(
             state,
