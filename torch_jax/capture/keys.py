@@ -92,6 +92,10 @@ class ValueKey(NamedTuple):
         return str(self.value)
 
 
+class ArrayArgument(TypeError):
+    """A NumPy array is an argument, whose values no key tells: Python has to run."""
+
+
 class _ById:
     """Stands in a key for an object that is no other, whatever is equal to it."""
 
@@ -148,7 +152,7 @@ def leaf_key(leaf: Any) -> Any:
     if kind in _VALUES:
         return _named(ValueKey, (kind, leaf))
     if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
-        raise TypeError(
+        raise ArrayArgument(
             "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
             "fix its values: pass torch.from_numpy(x)"
         )
@@ -204,6 +208,7 @@ def world() -> tuple:
         config.version(),
         environment.is_enabled(),
         overrides.state(),
+        torch.is_anomaly_enabled(),
     )
 
 
@@ -219,6 +224,7 @@ WORLD = (
     "a setting of torch_jax",
     "the environment",
     "an override",
+    "anomaly mode",
 )
 
 # --- comparing and explaining them ----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -208,6 +209,7 @@ class Tracing:
     def _run_function(self) -> list[jax.Array]:
         with self.capture.active():
             args, kwargs = self.form.unflatten(self.given)
+            self.given_containers = _containers((args, kwargs))
             self.world = keys.world()
             self.watch.start(self.function, self.leaves)
             try:
@@ -281,7 +283,7 @@ class Tracing:
         reads_data = any("data" in names.attributes for names in self.watch.ran.users_names)
         return Templates(
             self.capture, self.leaves, known, containers, notes.new_objects, self.connected,
-            reads_data,
+            reads_data, notes.young, self.given_containers,
         )  # fmt: skip
 
     def _describe_effects(self, templates: Templates) -> None:
@@ -456,6 +458,18 @@ class Tracing:
         leaves = [leaf for template in templates for leaf in template.all_leaves()]
         values = [leaf.value for leaf in leaves if isinstance(leaf, Same)]
         return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _containers(value: Any) -> set[int]:
+    """The ids of the lists, dicts and deques in a value."""
+    found: set[int] = set()
+    queue = [value]
+    while queue:
+        one = queue.pop()
+        if isinstance(one, dict | list | tuple | deque) and id(one) not in found:
+            found.add(id(one))
+            queue += one.values() if isinstance(one, dict) else one
+    return found
 
 
 def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:

@@ -170,6 +170,12 @@ def _why_not_enum(kind: Any) -> str | None:
     return None if plain and not own else f"is a {kind.__qualname__}, an enum of its own kind"
 
 
+def is_users_object(value: Any) -> bool:
+    """Whether a value is an object of a user's class, with none of PyTorch's among its bases."""
+    kind: Any = type(value)
+    return _is_users(kind) and not any(_is_torchs(base) for base in kind.__mro__)
+
+
 def _is_named_tuple(kind: Any) -> bool:
     return kind.__bases__ == (tuple,) and (
         hasattr(kind, "_fields") or kind.__module__ == "torch.return_types"
