@@ -311,7 +311,10 @@ class Jitted(Generic[P, R]):
     def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
         """Record, and find out whether a trace has a chance."""
         self._warm_up.once_more(call.key)  # where the function raises
+        world = keys.world()
         result, doubt = scout(run, self.function, call.leaves, self._scouted)
+        if doubt is None and keys.world() != world:
+            doubt = "it leaves a mode or a setting other than it was"
         if doubt is None:
             self._warm_up.left(call.key, False)
             border.tell_of_second_derivatives(result, lambda: self._run_each_time(call, _TWICE))

@@ -6,6 +6,8 @@ compare in C; the names of their fields cost something only where a difference i
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -99,17 +101,26 @@ class ArrayArgument(TypeError):
 class _ById:
     """Stands in a key for an object that is no other, whatever is equal to it."""
 
+    __slots__ = ("_hash", "_value")
+
     def __init__(self, value: Any):
-        self.value = value
+        self._hash = id(value)
+        try:
+            self._value: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._value = lambda: value
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and self.value is other.value
+        if not isinstance(other, _ById) or self._hash != other._hash:
+            return False
+        value = self._value()
+        return self is other or (value is not None and value is other._value())
 
     def __str__(self) -> str:
-        return str(self.value)
+        return str(self._value())
 
 
 # --- making keys ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
+from torch_jax.capture.given_out import refuse
 from torch_jax.capture.outer_backward import Backward, Pullback, inputs_of
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.record import Record
@@ -25,7 +26,7 @@ from torch_jax.capture.replay import Replay
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
-from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
+from torch_jax.capture.state.places import Attribute, Contents, Keys, NumberClass, Place
 from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, InputView, Same, Templates
@@ -33,7 +34,7 @@ from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.compiler import jaxpr
 from torch_jax.core import errors
 from torch_jax.core.active import TRACING
-from torch_jax.core.numbers import number_of
+from torch_jax.core.numbers import NUMBERS, number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 
@@ -95,6 +96,7 @@ def trace_and_compile(request: TraceRequest) -> tuple[Replay, Any]:
         if not request.run:
             tracing.roll_back()
             return replay, None
+    tracing.capture.versions.clear()
     replay.program.lowered = None  # megabytes of text that nobody asked for
     return replay, replay.first(record)
 
@@ -288,6 +290,9 @@ class Tracing:
 
     def _describe_effects(self, templates: Templates) -> None:
         """What stands in places and ``.grad`` that changed."""
+        for place in self.watch.notes.places.values():
+            if isinstance(place, Keys) and any(isinstance(key, NUMBERS) for key in place.now()):
+                refuse("a dict with a changing number for a key")
         counts = self.watch.counts
         self.effects = [
             (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
