@@ -220,6 +220,7 @@ def world() -> tuple:
         environment.is_enabled(),
         overrides.state(),
         torch.is_anomaly_enabled(),
+        torch.is_autocast_cache_enabled(),
     )
 
 
@@ -236,6 +237,7 @@ WORLD = (
     "the environment",
     "an override",
     "anomaly mode",
+    "the cache of autocast",
 )
 
 # --- comparing and explaining them ----------------------------------------------------------------

@@ -224,8 +224,11 @@ class Replay:
         self._raise_failed_checks(outputs)
         return result
 
-    def __call__(self, leaves: list[Any]) -> Any:
-        """Run again; raises :class:`Changed` where the trace does not fit any more."""
+    def __call__(self, leaves: list[Any], follows: bool = True) -> Any:
+        """Run again; raises :class:`Changed` where the trace does not fit any more.
+
+        ``follows`` is whether the call stays: then what it replaced may go at once.
+        """
         self.check(leaves)
         env = self.tape.env
         if self.tape.steps or self.fills:
@@ -243,7 +246,8 @@ class Replay:
             self.gradients.drop()
             raise
         result = self._result(call, saved)
-        self._follow()
+        if follows:
+            self._follow()
         self._raise_failed_checks(outputs)
         return result
 

@@ -19,6 +19,7 @@ from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import storage
 from torch_jax.memory.form import Argument, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax
@@ -261,5 +262,15 @@ class Templates:
             if base is None or tensor is base or tensor._base is base:
                 self.originals[number] = value
                 return View.of(leaf, tensor, value, number)
-        refuse("a view of an older tensor that is not known")
-        raise AssertionError
+        return self._view_of_detached(older, value, number)
+
+    def _view_of_detached(self, older: list, value: torch.Tensor, number: int) -> View:
+        """A view of what was detached of an older tensor."""
+        for leaf, tensor in older:
+            if tensor.untyped_storage() is value.untyped_storage():
+                self.originals[number] = value
+                return View.of(leaf, tensor, value, number)._replace(is_detached=True)
+        raise NotTraceableError(
+            "under torch_jax.jit this Python has to run at each call: it gives out a view of an "
+            "older tensor that is not known"
+        )

@@ -34,7 +34,7 @@ _TORCH_DENIED = frozenset(
     share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
     record_stream _make_subclass from_file set_default_dtype _set_default_dtype set_num_threads
     is_anomaly_enabled is_anomaly_check_nan_enabled get_num_threads get_num_interop_threads
-    is_autocast_cache_enabled is_warn_always_enabled
+    is_warn_always_enabled
     from_numpy frombuffer from_buffer _version _is_view
     requires_grad_ detach_""".split()
 )
@@ -79,6 +79,7 @@ _KNOWN_IN_STDLIB = frozenset(
         ("functools.py", "update_wrapper"),
         ("types.py", "DynamicClassAttribute.__get__"),
         ("typing.py", "cast"),
+        ("<frozen _collections_abc>", "Sequence.__iter__"),
         ("typing.py", "Generic.__init_subclass__"),
         ("<frozen abc>", "ABCMeta.__instancecheck__"),
         ("<frozen abc>", "ABCMeta.__subclasscheck__"),
