@@ -38,7 +38,16 @@ RECORDED = frozenset(
     test_code_that_tells_floats_from_others_gets_floats[_by_a_match]
     test_code_that_tells_floats_from_others_gets_floats[_by_its_class]
     test_eager_steps_between_compiled_ones
-    test_python_arguments_are_fixed_by_value_and_type""".split()
+    test_python_arguments_are_fixed_by_value_and_type
+    test_what_hangs_on_the_value_is_never_stale[_is_read_by_a_computed_text]
+    test_attributes_are_never_stale[_keeps_it_in_an_object]
+    test_a_value_that_changed_is_seen[attributes_named_in_a_tuple]
+    test_a_value_that_changed_is_seen[attributes_named_in_a_global_list]
+    test_a_value_that_changed_is_seen[an_attribute_with_a_computed_name]
+    test_tensors_put_into_dicts_deques_and_objects_made_inside
+    test_conjugated_and_expanded_results
+    test_sets_that_are_changed_between_calls
+    test_objects_that_are_left_somewhere_stay_what_they_are""".split()
 )
 
 

@@ -57,7 +57,7 @@ def test_explain_tells_what_happened():
     step(ones(2, 64))
     step(ones(2, 64))
     told = step.explain()
-    assert (told.traces, told.compiles, told.eager) == (1, 1, 0)
+    assert (told.traces, told.compiles, told.recorded) == (1, 1, 0)
     assert told.captured >= 2 and told.donated >= 2 and told.lifted >= 1
     step(ones(3, 64))
     model.eval()

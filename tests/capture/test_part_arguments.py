@@ -190,8 +190,7 @@ def test_new_loggers_are_no_change():
 
     @torch_jax.jit
     def function(x):
-        name = "logger"
-        return x * (2 if getattr(holder, name) is not None else 3)
+        return x * (2 if getattr(holder, "logger", None) is not None else 3)
 
     x = torch.ones(1, device="jax")
     function(x)
@@ -286,7 +285,7 @@ def test_objects_that_are_left_somewhere_stay_what_they_are():
         cache = function(torch.full((2,), float(i), device="jax"))
         assert cache is holder.cache
         assert cache.layers[0].tolist() == [2.0 * i] * 2
-    assert function.explain().traces == 2
+    assert function.explain().traces == 1  # the call that makes the object is recorded
 
 
 def test_a_language_model_returns_its_cache():

@@ -46,9 +46,6 @@ _WRONG_DECOMPOSITION = "PyTorch's decomposition is wrong, with its own backends 
 
 # What a way refuses or gets wrong, as (executor, case): what is raised, and why.
 EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
-    ("jit", "gaussian_nll"): (DataDependentError, "it looks whether a variance is negative"),
-    ("jit", "lbfgs"): (DataDependentError, "the number of its evaluations hangs on the loss"),
-    ("jit", "lbfgs_wolfe"): (DataDependentError, "the number of its evaluations hangs on the loss"),
     ("graph", "multilabel_margin"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "where_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no byte masks"),

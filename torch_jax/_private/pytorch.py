@@ -269,6 +269,15 @@ def takers_of_devices() -> list[tuple[Any, str]]:
     return [(owner, name) for owner, name in places if hasattr(owner, name)]
 
 
+_set_versions = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
+
+
+def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
+    """Have tensors count as often written as these numbers say, where PyTorch lets us."""
+    if tensors and _set_versions is not None:
+        _set_versions(tuple(tensors), tuple(versions))
+
+
 def set_profiler(profiler: Any) -> None:
     """Take back what ``sys.getprofile`` gave, which need not be a function (``cProfile``)."""
     if profiler is None or callable(profiler):

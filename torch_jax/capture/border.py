@@ -8,10 +8,11 @@ here, and makes the function one whose Python runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_jax.memory.storage import is_jax
 
@@ -75,6 +76,18 @@ def entangled(inputs: Iterable[torch.Tensor]) -> str | None:
         if any(following in ends for following, _ in node.next_functions):
             return "gradients are wanted of two tensors of which one was computed from the other"
     return None
+
+
+def tell_of_second_derivatives(result: Any, tell: Callable[[], Any]) -> None:
+    """Have ``tell`` called when the graph of a result is differentiated, to be so again."""
+
+    def prehook(gradients: Any) -> None:
+        if torch.is_grad_enabled():
+            tell()
+
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
+            leaf.grad_fn.register_prehook(prehook)
 
 
 def saved_memories(leaves: Iterable[Any]) -> set[int]:

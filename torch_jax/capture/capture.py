@@ -145,7 +145,6 @@ class Capture(Tracer):
     def raised_versions(self) -> dict[int, int]:
         """How many writes of the trace each tensor has counted, by its id."""
         raised = {key: _version(one) - before for key, (one, before) in self.versions.items()}
-        self.versions.clear()
         return {key: times for key, times in raised.items() if times}
 
     def number(self, slot: int) -> Any:
@@ -306,6 +305,12 @@ class Capture(Tracer):
 
     def roll_back(self) -> None:
         """Undo what the trace did on the host."""
+        written = [
+            (tensor, before)
+            for tensor, before in self.versions.values()
+            if not tensor.is_inference() and tensor._version != before
+        ]
+        pytorch.set_versions([t for t, _ in written], [version for _, version in written])
         for undo in reversed(self.undo):
             undo()
         for draws in self.draws.values():

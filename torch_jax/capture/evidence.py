@@ -99,7 +99,8 @@ class Evidence:
         ``has_numbers``: whether numbers are inputs of the compiled program, and may differ.
         """
         states = [graph.state for graph in graphs]
-        self._states = self._states or states
+        if self._states is None:
+            self._states = states
         if states != self._states:
             return _other_operator(self._states, states)
         old, self._graphs = self._graphs, graphs

@@ -53,16 +53,19 @@ class View(NamedTuple):
       place: size, stride and offset.
       is_view: whether PyTorch takes it for a view; else it is detached.
       number: which tensor object it is.
+      is_detached: whether it is a view of what was detached of the other.
     """
 
     source: Any
     place: tuple[Any, Any, int]
     is_view: bool
     number: int
+    is_detached: bool = False
 
     def build(self, source: torch.Tensor) -> torch.Tensor:
         """The tensor of one call."""
         if self.is_view:
+            source = source.detach() if self.is_detached else source
             return source.as_strided(*self.place)
         source = source.detach()
         return source if _place(source) == self.place else source.as_strided(*self.place).detach()

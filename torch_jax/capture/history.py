@@ -82,7 +82,7 @@ class History:
         warnings.warn(
             f"{self.name} was traced {self.traces} times, which takes seconds each: {reasons}. "
             "Call its .explain() for more.",
-            stacklevel=8,
+            stacklevel=9,
         )
 
     def not_kept(self, why: str) -> None:

@@ -35,7 +35,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture import evidence, history, keys
+from torch_jax.capture import border, evidence, history, keys
 from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.host.tape import Changed
 from torch_jax.capture.keys import CallKey
@@ -61,17 +61,19 @@ class _Recorded(NamedTuple):
     """In place of a result: the call is to be recorded.
 
     Attributes:
-      call: what is called.
+      call: what is called, None where it cannot be compared with others.
       left: how many such calls are left before a trace; the last one is watched by a scout.
       replay: what is to be held against what the call does, if anything is.
       known: for that, which tensor each array belongs to, by its id.
     """
 
-    call: SortedCall
+    call: SortedCall | None
     left: int = 0
     replay: Replay | None = None
     known: dict[int, Any] | None = None
 
+
+_TWICE = "its results are differentiated twice, outside of it"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -276,8 +278,14 @@ class Jitted(Generic[P, R]):
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Skip Python where that is proven to change nothing; else run it, recorded."""
-        with locks.RUNNING:
-            result = self._retry_numbers(args, kwargs)
+        try:
+            with locks.RUNNING:
+                result = self._retry_numbers(args, kwargs)
+        except keys.ArrayArgument as error:
+            if not self._records:
+                raise
+            self.history.runs_python(str(error))
+            result = _Recorded(None)
         return self._record(result, args, kwargs) if type(result) is _Recorded else result
 
     def _record(self, wanted: _Recorded, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -285,14 +293,17 @@ class Jitted(Generic[P, R]):
         self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
-        key, replay = wanted.call.key, wanted.replay
+        replay = wanted.replay
         reads_host = replay is not None and replay.reads_host
         seen = evidence.Observation(wanted.known, reads_host)
         with observed(seen, compiles=replay is None):
             run = functools.partial(self.function, *args, **kwargs)
-            result = run() if wanted.left != 1 else self._scout(run, wanted.call)
+            scouted = wanted.left == 1 and wanted.call is not None
+            result = self._scout(run, wanted.call) if scouted else run()
+        if wanted.call is None:
+            return result
         if replay is None:
-            self._warm_up.recorded(key, seen.graphs)
+            self._warm_up.recorded(wanted.call.key, seen.graphs)
         else:
             self._compare(wanted.call, replay, seen.graphs)
         return result
@@ -300,9 +311,13 @@ class Jitted(Generic[P, R]):
     def _scout(self, run: Callable[[], Any], call: SortedCall) -> Any:
         """Record, and find out whether a trace has a chance."""
         self._warm_up.once_more(call.key)  # where the function raises
+        world = keys.world()
         result, doubt = scout(run, self.function, call.leaves, self._scouted)
+        if doubt is None and keys.world() != world:
+            doubt = "it leaves a mode or a setting other than it was"
         if doubt is None:
             self._warm_up.left(call.key, False)
+            border.tell_of_second_derivatives(result, lambda: self._run_each_time(call, _TWICE))
         else:
             self._run_each_time(call, doubt)
         return result

@@ -6,6 +6,8 @@ compare in C; the names of their fields cost something only where a difference i
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -92,20 +94,33 @@ class ValueKey(NamedTuple):
         return str(self.value)
 
 
+class ArrayArgument(TypeError):
+    """A NumPy array is an argument, whose values no key tells: Python has to run."""
+
+
 class _ById:
     """Stands in a key for an object that is no other, whatever is equal to it."""
 
+    __slots__ = ("_hash", "_value")
+
     def __init__(self, value: Any):
-        self.value = value
+        self._hash = id(value)
+        try:
+            self._value: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._value = lambda: value
 
     def __hash__(self) -> int:
-        return id(self.value)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and self.value is other.value
+        if not isinstance(other, _ById) or self._hash != other._hash:
+            return False
+        value = self._value()
+        return self is other or (value is not None and value is other._value())
 
     def __str__(self) -> str:
-        return str(self.value)
+        return str(self._value())
 
 
 # --- making keys ----------------------------------------------------------------------------------
@@ -148,7 +163,7 @@ def leaf_key(leaf: Any) -> Any:
     if kind in _VALUES:
         return _named(ValueKey, (kind, leaf))
     if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
-        raise TypeError(
+        raise ArrayArgument(
             "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
             "fix its values: pass torch.from_numpy(x)"
         )
@@ -204,6 +219,8 @@ def world() -> tuple:
         config.version(),
         environment.is_enabled(),
         overrides.state(),
+        torch.is_anomaly_enabled(),
+        torch.is_autocast_cache_enabled(),
     )
 
 
@@ -219,6 +236,8 @@ WORLD = (
     "a setting of torch_jax",
     "the environment",
     "an override",
+    "anomaly mode",
+    "the cache of autocast",
 )
 
 # --- comparing and explaining them ----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import jax_core
 from torch_jax.capture.capture import Input
-from torch_jax.capture.given_out import PLAIN
+from torch_jax.capture.given_out import PLAIN, View
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.host.tape import Changed, Tape
 from torch_jax.capture.outer_backward import Backward, Connected
@@ -29,6 +30,7 @@ from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError, TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
 from torch_jax.memory import lending
+from torch_jax.memory.form import Argument, NewTensor
 from torch_jax.memory.storage import give_back, is_jax, memory_in
 from torch_jax.memory.transfer import on_host
 
@@ -165,6 +167,8 @@ class Replay:
         self.tape, self.fills, self.guards = record.tape, record.fills, record.guards
         self.result, self.effects = record.result, record.effects
         templates = [self.result, *(template for _, template in self.effects)]
+        leaves = [leaf for _, template in self.effects for leaf in template.all_leaves()]
+        self._moves = any(isinstance(leaf, NewTensor | View | Argument) for leaf in leaves)
         self.gradients = Gradients(record.gradients, templates)
         self.checks, self.backward = record.checks, backward
         self.verified, self.donates = 0, True
@@ -216,11 +220,15 @@ class Replay:
         result = self._result(call, saved)
         for entry in record.inputs:  # templates keep the inputs, but need not keep these alive
             entry.source, entry.tracer = None, None
+        self._follow()
         self._raise_failed_checks(outputs)
         return result
 
-    def __call__(self, leaves: list[Any]) -> Any:
-        """Run again; raises :class:`Changed` where the trace does not fit any more."""
+    def __call__(self, leaves: list[Any], follows: bool = True) -> Any:
+        """Run again; raises :class:`Changed` where the trace does not fit any more.
+
+        ``follows`` is whether the call stays: then what it replaced may go at once.
+        """
         self.check(leaves)
         env = self.tape.env
         if self.tape.steps or self.fills:
@@ -238,8 +246,17 @@ class Replay:
             self.gradients.drop()
             raise
         result = self._result(call, saved)
+        if follows:
+            self._follow()
         self._raise_failed_checks(outputs)
         return result
+
+    def _follow(self) -> None:
+        """Where the call put other tensors somewhere, hold these, and let go of those before."""
+        if self._moves and not self.guards.hold():
+            with contextlib.suppress(Changed):
+                if self.guards.recheck():
+                    self._binding.bind()
 
     def _result(self, call: Call, saved: list[Any]) -> Any:
         """What the function returns, connected with what gradients flow to."""

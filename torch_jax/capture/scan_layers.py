@@ -7,7 +7,8 @@ the layer is traced once, forward and backward, and XLA loops over the layers' s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -194,8 +195,21 @@ class _Body:
         aval = jaxpr.Aval(tuple(y.shape), jnp.dtype(to_jax(y.dtype)))
         given = storage.wrap(jaxpr.new_input(trace, len(tensors) + 1, aval), y.dtype)
         wanted = [t for t, v in zip(tensors, self.values, strict=True) if v.wanted]
-        found = torch.autograd.grad(y, wanted, given, allow_unused=True, materialize_grads=True)
+        with _no_pass_of_the_users():
+            found = torch.autograd.grad(y, wanted, given, allow_unused=True, materialize_grads=True)
         return [transfer.value_of(g) for g in found]
+
+
+@contextmanager
+def _no_pass_of_the_users() -> Iterator[None]:
+    """Run a backward pass that is none of the traced function's own."""
+    tracer = ACTIVE.tracer
+    before = tracer is not None and tracer.went_back
+    try:
+        yield
+    finally:
+        if tracer is not None:
+            tracer.went_back = before
 
 
 # --- the loop -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ host's tape, a view of something that was there before, or just the same object.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import Place
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import storage
 from torch_jax.memory.form import Argument, NewTensor, Same
 from torch_jax.memory.storage import is_jax
@@ -139,12 +141,15 @@ class Templates:
         new_objects: dict[int, Any],
         connected: set[int],
         reads_data: bool,
+        young: set[int],
+        given: set[int],
     ):
         """Values of the trace are recognized by id.
 
         ``known`` tensors and ``containers`` were there before the trace and stay what they are;
         ``new_objects`` are made anew by each call. Tensors that are ``connected``, by id, get
-        their history when the result is made. ``reads_data``: the code names ``.data``.
+        their history when the result is made. ``reads_data``: the code names ``.data``. What is
+        ``young`` was made by the trace, by id; ``given`` are containers among the arguments.
         """
         self.new_objects, self._instances = new_objects, dict[int, Instance]()
         self.containers = containers
@@ -158,13 +163,34 @@ class Templates:
         self._tensors: dict[int, int] = {}
         self._first: dict[int, tuple[Any, torch.Tensor]] = {}  # leaf and tensor, by storage
         self._connected, self._reads_data = connected, reads_data
+        self._young, self._given = young, given
+        self._met: dict[int, Any] = {}  # containers that were seen so far
 
     def of(self, value: Any) -> Template:
         """The template of a value of the trace."""
+        self._refuse_shared(value)
         leaves, form = pytree.tree_flatten(
             value, is_leaf=lambda v: type(v) is torch.Size or id(v) in self.containers
         )
         return Template(form, [self._leaf(leaf) for leaf in leaves])
+
+    def _refuse_shared(self, value: Any) -> None:
+        """Refuse containers that a call would make anew though they are of another place too."""
+        queue = [value]
+        while queue:
+            one = queue.pop()
+            if id(one) in self.containers or not isinstance(one, dict | list | tuple | deque):
+                continue
+            if not isinstance(one, tuple):
+                if id(one) in self._met or id(one) in self._given:
+                    refuse(f"a {type(one).__name__} that stands in another place, too")
+                self._met[id(one)] = one
+            if isinstance(one, dict):
+                if any(isinstance(key, NUMBERS) for key in one):
+                    refuse("a dict with a changing number for a key")
+                queue += one.values()
+            else:
+                queue += one
 
     def counted(self, place: Place, now: int) -> Template:
         """The template of a number that the function counted up."""
@@ -176,6 +202,8 @@ class Templates:
         if id(value) in self.new_objects:
             return self._instance(value)
         if not isinstance(value, torch.Tensor):
+            if id(value) in self._young and id(value) not in self.containers:
+                refuse(f"a new {type(value).__name__}")
             return Same(value)
         if id(value) in self.arguments:
             return Argument(self.arguments[id(value)])
@@ -238,5 +266,15 @@ class Templates:
             if base is None or tensor is base or tensor._base is base:
                 self.originals[number] = value
                 return View.of(leaf, tensor, value, number)
-        refuse("a view of an older tensor that is not known")
-        raise AssertionError
+        return self._view_of_detached(older, value, number)
+
+    def _view_of_detached(self, older: list, value: torch.Tensor, number: int) -> View:
+        """A view of what was detached of an older tensor."""
+        for leaf, tensor in older:
+            if tensor.untyped_storage() is value.untyped_storage():
+                self.originals[number] = value
+                return View.of(leaf, tensor, value, number)._replace(is_detached=True)
+        raise NotTraceableError(
+            "under torch_jax.jit this Python has to run at each call: it gives out a view of an "
+            "older tensor that is not known"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
+from torch_jax.capture.given_out import refuse
 from torch_jax.capture.outer_backward import Backward, Pullback, inputs_of
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.record import Record
@@ -24,7 +26,7 @@ from torch_jax.capture.replay import Replay
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
-from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
+from torch_jax.capture.state.places import Attribute, Contents, Keys, NumberClass, Place
 from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, Same, Templates
@@ -32,7 +34,7 @@ from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.compiler import jaxpr
 from torch_jax.core import errors
 from torch_jax.core.active import TRACING
-from torch_jax.core.numbers import number_of
+from torch_jax.core.numbers import NUMBERS, number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.memory.form import InputView
@@ -95,6 +97,7 @@ def trace_and_compile(request: TraceRequest) -> tuple[Replay, Any]:
         if not request.run:
             tracing.roll_back()
             return replay, None
+    tracing.capture.versions.clear()
     replay.program.lowered = None  # megabytes of text that nobody asked for
     return replay, replay.first(record)
 
@@ -209,6 +212,7 @@ class Tracing:
     def _run_function(self) -> list[jax.Array]:
         with self.capture.active():
             args, kwargs = self.form.unflatten(self.given)
+            self.given_containers = _containers((args, kwargs))
             self.world = keys.world()
             self.watch.start(self.function, self.leaves)
             try:
@@ -282,11 +286,14 @@ class Tracing:
         reads_data = any("data" in names.attributes for names in self.watch.ran.users_names)
         return Templates(
             self.capture, self.leaves, known, containers, notes.new_objects, self.connected,
-            reads_data,
+            reads_data, notes.young, self.given_containers,
         )  # fmt: skip
 
     def _describe_effects(self, templates: Templates) -> None:
         """What stands in places and ``.grad`` that changed."""
+        for place in self.watch.notes.places.values():
+            if isinstance(place, Keys) and any(isinstance(key, NUMBERS) for key in place.now()):
+                refuse("a dict with a changing number for a key")
         counts = self.watch.counts
         self.effects = [
             (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
@@ -457,6 +464,18 @@ class Tracing:
         leaves = [leaf for template in templates for leaf in template.all_leaves()]
         values = [leaf.value for leaf in leaves if isinstance(leaf, Same)]
         return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def _containers(value: Any) -> set[int]:
+    """The ids of the lists, dicts and deques in a value."""
+    found: set[int] = set()
+    queue = [value]
+    while queue:
+        one = queue.pop()
+        if isinstance(one, dict | list | tuple | deque) and id(one) not in found:
+            found.add(id(one))
+            queue += one.values() if isinstance(one, dict) else one
+    return found
 
 
 def _state_tensors(optimizers: list[Any]) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ def verified(replay: Any, leaves: list[Any], eagerly: Callable[[], Any]) -> Any:
     before = _Snapshot(replay, leaves)
     replay.donates = False
     try:
-        compiled = _copies(replay(leaves))
+        compiled = _copies(replay(leaves, follows=False))
     finally:
         replay.donates = True
     left = before.differences()

@@ -188,6 +188,8 @@ def _of_keys(mine: tuple, other: tuple) -> str | None:
         if isinstance(one, torch.dtype) and isinstance(two, torch.dtype):
             if at == 0:
                 return f"with {one} as the default dtype, was {two}"
+            if not isinstance(mine[at - 1], torch.Size):  # an argument that is a dtype
+                return f"whose argument is {one}, was {two}"
             return f"whose argument is {_argument(mine, at - 1)}, was {_argument(other, at - 1)}"
         if at and isinstance(mine[at - 1], torch.dtype):
             return None

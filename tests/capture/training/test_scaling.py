@@ -151,7 +151,7 @@ def test_eager_steps_between_compiled_ones():
     calls = iter(range(20))
     mixed.step = lambda x: (mixed.one_step if next(calls) % 3 == 1 else compiled)(x)
     agree(mixed.run(12), eager.run(12))
-    assert compiled.explain().traces == 1
+    assert "range_iterator" in str(compiled.explain())  # the function can reach ``calls``
 
 
 def test_hooks_after_a_step_are_skipped_with_it():

@@ -219,9 +219,9 @@ def watched_names(code: CodeType) -> Names | None:
 
 def is_users_module(module: types.ModuleType) -> bool:
     """Whether a module is neither of a library that is known nor of Python itself."""
-    file = getattr(module, "__file__", None)
+    file = vars(module).get("__file__")  # no __getattr__ of the module's is to be asked
     if file is None:
-        return module.__name__.partition(".")[0] not in sys.stdlib_module_names
+        return str(vars(module).get("__name__")).partition(".")[0] not in sys.stdlib_module_names
     return is_watched_file(file)
 
 

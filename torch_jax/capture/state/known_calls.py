@@ -33,6 +33,8 @@ _TORCH_DENIED = frozenset(
     """numpy __array__ data_ptr untyped_storage storage storage_offset as_strided set_ resize_
     share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
     record_stream _make_subclass from_file set_default_dtype _set_default_dtype set_num_threads
+    is_anomaly_enabled is_anomaly_check_nan_enabled get_num_threads get_num_interop_threads
+    is_warn_always_enabled
     from_numpy frombuffer from_buffer _version _is_view
     requires_grad_ detach_""".split()
 )
@@ -46,7 +48,7 @@ _KNOWN_IN_TORCH = tuple(
         "nn/", "optim/", "functional.py", "_tensor.py", "autograd/", "amp/", "cuda/amp/",
         "utils/_contextlib.py", "utils/checkpoint.py", "utils/_pytree.py", "distributions/",
         "_jit_internal.py", "random.py", "overrides.py", "_ops.py", "special/", "linalg/", "fft/",
-        "backends/", "func/", "_functorch/", "_higher_order_ops/", "_lobpcg.py",
+        "func/", "_functorch/", "_higher_order_ops/", "_lobpcg.py",
         "_linalg_utils.py", "__init__.py", "utils/_device.py", "_prims", "_refs", "_decomp",
         "utils/_python_dispatch.py", "_VF.py", "_classes.py", "_C", "utils/_foreach_utils.py",
         "compiler/", "jit/__init__.py", "jit/_trace.py", "jit/_script.py", "_dynamo/", "library",
@@ -81,6 +83,7 @@ _KNOWN_IN_STDLIB = frozenset(
         ("functools.py", "update_wrapper"),
         ("types.py", "DynamicClassAttribute.__get__"),
         ("typing.py", "cast"),
+        ("<frozen _collections_abc>", "Sequence.__iter__"),
         ("typing.py", "Generic.__init_subclass__"),
         ("<frozen abc>", "ABCMeta.__instancecheck__"),
         ("<frozen abc>", "ABCMeta.__subclasscheck__"),

@@ -66,7 +66,7 @@ _BASES = (
     "torch.nn.", "torch.optim.", "torch.distributions.", "torch.amp.", "torch.autograd.",
     "torch.cuda.amp.", "torch._C", "torch.utils.checkpoint", "torch.utils._contextlib",
     "torch.return_types", "torch_jax.", "torch._ops", "torch.func", "torch.backends",
-    "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax",
+    "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax", "torch._dynamo",
 )  # fmt: skip
 _NOT_UNDERSTOOD_IN_TORCH = ("ScriptModule", "LazyModuleMixin", "UninitializedTensorMixin")
 
@@ -168,6 +168,12 @@ def _why_not_enum(kind: Any) -> str | None:
     own = [hook for hook in _HOOKS if hook in vars(kind) and hook not in ("__hash__",)]
     own = [hook for hook in own if hook in ("__getattr__", "__eq__", "__getattribute__")]
     return None if plain and not own else f"is a {kind.__qualname__}, an enum of its own kind"
+
+
+def is_users_object(value: Any) -> bool:
+    """Whether a value is an object of a user's class, with none of PyTorch's among its bases."""
+    kind: Any = type(value)
+    return _is_users(kind) and not any(_is_torchs(base) for base in kind.__mro__)
 
 
 def _is_named_tuple(kind: Any) -> bool:

@@ -33,6 +33,7 @@ class Notes:
         self.places: dict[Address, Place] = {}
         self.lifted: set[tuple] = set()  # dicts (by id) and keys where numbers of the trace stand
         self.tensors: dict[int, torch.Tensor] = {}
+        self.young: set[int] = set()  # what the run made, by id, when it is over
         self.cached: dict[int, torch.Tensor] = {}  # tensors that cached functions keep
         self.new_objects: new_objects.Instances = {}  # in the result; each call makes them anew
         # Everything that is known by its id. Python gives the id of an object that is gone to
@@ -91,7 +92,7 @@ class Notes:
         the function's own objects: references are counted here.
         """
         self.kept.clear()
-        young = new_objects.objects_since()
+        young = self.young = new_objects.objects_since()
         self.places = new_objects.met_before(self.places, young)
         self._drop_containers(result)
         while self._drop_garbage():

@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any
 
 from torch_jax.capture.state import known_calls
-from torch_jax.capture.state.bytecode import watched_names
+from torch_jax.capture.state.bytecode import names_of, watched_names
 from torch_jax.capture.state.opcodes import doubt_of
 from torch_jax.core import tracers
 
@@ -43,6 +43,8 @@ class Proof:
             doubt = doubt_of(code)
             if doubt is not None:
                 self.add(doubt.why, doubt.line)
+            if names_of(code).everything:
+                self.add("it uses attributes whose names are computed")
 
     def enter_library(self, frame: Any) -> None:
         """Code of a library begins to run."""

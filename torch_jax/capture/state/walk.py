@@ -228,7 +228,7 @@ class Walker:
     def _methods_of_tensors(self, reach: Reach) -> None:
         """What code names of ``torch.Tensor``: somebody may replace it, or put something before."""
         owner = _dict_of(torch.Tensor)
-        for name in reach.names & _NAMES_OF_TENSORS:
+        for name in reach.names & (_NAMES_OF_TENSORS | reach.probes):
             self._note(DictEntry, owner, name, f"torch.Tensor.{name}", is_read=True)
 
     def _tensor(self, value: torch.Tensor, label: str, reach: Reach) -> None:
@@ -315,7 +315,8 @@ class Walker:
 
     def _partial(self, value: Any, label: str, reach: Reach) -> None:
         self.walk(value.func, label, reach)
-        self._fixed((*value.args, *value.keywords.values()), label, reach)
+        self._fixed(value.args, label, reach)
+        self._elements(value.keywords, f"the keywords of {label}", reach)
 
     def _getter(self, value: Any, _label: str, _reach: Reach) -> None:
         """``operator.attrgetter``: the names that it reads."""
@@ -329,6 +330,8 @@ class Walker:
 
     def _module_of_code(self, value: Any, label: str, reach: Reach) -> None:
         if is_users_module(value):
+            if "__getattr__" in vars(value) and not reach.names <= vars(value).keys():
+                self.on_doubt(f"{label} is a module with a __getattr__")
             names = vars(value).keys() if reach.everything else reach.names & vars(value).keys()
             for name in names | (reach.probes & reach.names):
                 self._attribute(vars(value), name, f"{label}.{name}", reach)

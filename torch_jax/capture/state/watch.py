@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.state import new_objects
+from torch_jax.capture.state import known_types, new_objects
 from torch_jax.capture.state.bytecode import Names, watched_names
 from torch_jax.capture.state.code_that_ran import CodeThatRan
 from torch_jax.capture.state.forbidden_calls import (
@@ -112,9 +112,17 @@ class Watch:
             self._root(arg, "an argument", self._reach, self._walker.walk_placed)
             if isinstance(arg, torch.Tensor) and arg.__dict__:
                 self.proof.add("an argument is a tensor with attributes of its own")
+            if not self._halts and type(arg).__module__ not in sys.stdlib_module_names:
+                self._doubt_kept(arg)
         self.refuse_doubt()
         if self._watches:
             sys.setprofile(self._profiler)
+
+    def _doubt_kept(self, arg: Any) -> None:
+        """Doubt an argument that a trace would keep, and that somebody may wait for to go."""
+        if hasattr(arg, "__weakref__") and not isinstance(arg, type | types.FunctionType):
+            if known_types.is_users_object(arg):
+                self.proof.add(f"an argument is a {type(arg).__qualname__}")
 
     def stop(self) -> None:
         """Watch no longer."""
