@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torch_jax
-from tests.capture.state import unseen_programs  # noqa: F401, enters its programs
-from tests.capture.state.programs import PROGRAMS
+from tests.support import unseen_programs  # noqa: F401, enters its programs
+from tests.support.stale_programs import PROGRAMS
 
 
 def _plain(value: Any, near: Any = lambda numbers, **_: numbers) -> Any:

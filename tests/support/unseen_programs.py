@@ -1,7 +1,7 @@
 # ruff: noqa
 """Programs whose Python nobody sees, whose effects are lost easily, or that change each time.
 
-They join the table of :mod:`tests.capture.state.programs`.
+They join the table of :mod:`tests.support.stale_programs`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.capture.state.programs import *
-from tests.capture.state.programs import S, add, called, changing, ones, outcome, program
-from tests.capture.state.programs import (
+from tests.support.stale_programs import *
+from tests.support.stale_programs import S, add, called, changing, ones, outcome, program
+from tests.support.stale_programs import (
     CALLS,
     NOTHING,
     PROGRAMS,
