@@ -15,6 +15,7 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError
 
 import torch_jax
+from torch_jax import DataDependentError
 
 
 def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -22,10 +23,10 @@ def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, backend="jax")
 
 
-def _lazy(function: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(block: Callable[[], Any], function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch_jax.lazy():
+        with block():
             return function(*args, **kwargs)
 
     return run
@@ -33,18 +34,22 @@ def _lazy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 EXECUTORS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "eager": lambda function: function,
-    "lazy": _lazy,
-    "jit": torch_jax.jit,
+    "lazy": functools.partial(_recorded, torch_jax.lazy),
+    "fused": functools.partial(_recorded, torch_jax.fused),
+    "jit": functools.partial(torch_jax.jit, fallback="error"),  # a trace, from the first call on
     "graph": _graph,
 }
 COMPILED = tuple(name for name in EXECUTORS if name != "eager")
-# Dynamo takes seconds for a function
-SLOW = ("graph",)
+# Dynamo takes seconds for a function; fused mode runs a function's first calls as eager mode does
+SLOW = ("graph", "fused")
 
 _WRONG_DECOMPOSITION = "PyTorch's decomposition is wrong, with its own backends as well"
 
 # What a way refuses or gets wrong, as (executor, case): what is raised, and why.
 EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
+    ("jit", "gaussian_nll"): (DataDependentError, "it looks whether a variance is negative"),
+    ("jit", "lbfgs"): (DataDependentError, "the number of its evaluations hangs on the loss"),
+    ("jit", "lbfgs_wolfe"): (DataDependentError, "the number of its evaluations hangs on the loss"),
     ("graph", "multilabel_margin"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "where_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no byte masks"),
