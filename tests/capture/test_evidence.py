@@ -84,9 +84,7 @@ def test_a_number_that_no_guard_saw(blind):
 def test_an_operator_that_no_guard_saw(blind):
     operator = [torch.sin]
     with pytest.warns(UserWarning, match=r"called aten::cos.* had called aten::sin"):
-        found, _ = results(
-            lambda x: operator[0](x), lambda: operator.__setitem__(0, torch.cos)
-        )
+        found, _ = results(lambda x: operator[0](x), lambda: operator.__setitem__(0, torch.cos))
     assert found[-1] == torch.cos(X).tolist()
 
 

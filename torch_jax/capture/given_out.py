@@ -6,12 +6,11 @@ kept; what is not understood makes the function one whose Python runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import increment_version
 
 from torch_jax.capture import border
 from torch_jax.core.tracers import NotTraceableError

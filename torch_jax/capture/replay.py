@@ -264,10 +264,13 @@ class Replay:
             return self.result.build(call)
         leaves = self.result.build_leaves(call)
         positions = self.backward.pullback.positions
-        inputs, tensors = ([
-            call.arguments[at] if kind == "argument" else self.guards.tensors[at]
-            for kind, at in sources
-        ] for sources in (self._sources, self._saved))
+        inputs, tensors = (
+            [
+                call.arguments[at] if kind == "argument" else self.guards.tensors[at]
+                for kind, at in sources
+            ]
+            for sources in (self._sources, self._saved)
+        )
         outputs = [leaves[i] for i in positions]
         connected = Connected.apply(self.backward, saved, outputs, tensors, *inputs)
         for i, tensor in zip(positions, connected, strict=True):
@@ -318,7 +321,7 @@ class Replay:
 
         Returns its outputs, and what the backward pass needs.
         """
-        layout, binding = self._layout, self._binding
+        layout = self._layout
         storages = self.storages(leaves)
         numbers = _NO_NUMBERS
         if layout.number_slots:

@@ -21,7 +21,7 @@ from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.memory import storage
-from torch_jax.memory.form import Argument, InputView, NewTensor, Same
+from torch_jax.memory.form import Argument, NewTensor, Same
 from torch_jax.memory.storage import is_jax
 
 _LEAF = pytree.tree_structure(0)
@@ -239,7 +239,9 @@ class Templates:
         self._first[id(memory)] = leaf, value
         return leaf
 
-    def _view_of_new(self, first: Any, other: torch.Tensor, value: torch.Tensor, number: int) -> Any:
+    def _view_of_new(
+        self, first: Any, other: torch.Tensor, value: torch.Tensor, number: int
+    ) -> Any:
         """A second tensor over new memory."""
         known_view = other._is_view() and not value._is_view()
         if known_view or value._is_view() and value.requires_grad or self._reads_data:
@@ -254,6 +256,7 @@ class Templates:
         if value.requires_grad or self._reads_data or value.is_inference():
             refuse("memory of an older tensor, of which gradients are wanted or in another way")
         base = value._base if value._is_view() else None
+        older: list[tuple[Any, torch.Tensor]]
         older = [(Argument(at), self._argument_by_id[key]) for key, at in self.arguments.items()]
         older += [(Same(tensor), tensor) for tensor in self.known.values()]
         for leaf, tensor in older:

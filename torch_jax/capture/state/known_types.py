@@ -66,7 +66,8 @@ _BASES = (
     "torch.nn.", "torch.optim.", "torch.distributions.", "torch.amp.", "torch.autograd.",
     "torch.cuda.amp.", "torch._C", "torch.utils.checkpoint", "torch.utils._contextlib",
     "torch.return_types", "torch_jax.", "torch._ops", "torch.func", "torch.backends",
-    "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax", "torch._dynamo",
+    "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax",
+    "torch._dynamo",
 )  # fmt: skip
 _NOT_UNDERSTOOD_IN_TORCH = ("ScriptModule", "LazyModuleMixin", "UninitializedTensorMixin")
 
