@@ -145,7 +145,9 @@ class Capture(Tracer):
     def raised_versions(self) -> dict[int, int]:
         """How many writes of the trace each tensor has counted, by its id."""
         raised = {key: _version(one) - before for key, (one, before) in self.versions.items()}
-        return {key: times for key, times in raised.items() if times}
+        raised = {key: times for key, times in raised.items() if times}
+        self.versions = {key: self.versions[key] for key in raised}  # to hold nothing else
+        return raised
 
     def number(self, slot: int) -> Any:
         """The number in a slot of the tape, as a traced scalar."""

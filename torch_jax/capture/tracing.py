@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.given_out import refuse
+from torch_jax.capture.given_out import View, refuse
 from torch_jax.capture.outer_backward import Backward, Pullback, inputs_of
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.record import Record
@@ -26,7 +26,7 @@ from torch_jax.capture.replay import Replay
 from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
-from torch_jax.capture.state.places import Attribute, Contents, Keys, NumberClass, Place
+from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
 from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, Same, Templates
@@ -291,9 +291,9 @@ class Tracing:
 
     def _describe_effects(self, templates: Templates) -> None:
         """What stands in places and ``.grad`` that changed."""
-        for place in self.watch.notes.places.values():
-            if isinstance(place, Keys) and any(isinstance(key, NUMBERS) for key in place.now()):
-                refuse("a dict with a changing number for a key")
+        owners = {id(p.owner): p.owner for p in self.watch.notes.places.values()}
+        if any(isinstance(k, NUMBERS) for d in owners.values() if isinstance(d, dict) for k in d):
+            refuse("a dict with a changing number for a key")
         counts = self.watch.counts
         self.effects = [
             (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
@@ -346,8 +346,8 @@ class Tracing:
             for leaf in template.all_leaves():
                 if isinstance(leaf, Argument) and leaf.place in self.parts:
                     return True
-                if isinstance(leaf, InputView):
-                    given.add(id(leaf.input.source))
+                if isinstance(leaf, View) and isinstance(leaf.source, Same):
+                    given.add(id(leaf.source.value.untyped_storage()))
         return not memories.isdisjoint(given)
 
     def _forget_own_leaves(self) -> None:
