@@ -298,15 +298,8 @@ class Jitted(Generic[P, R]):
         seen = evidence.Observation(wanted.known, reads_host)
         with observed(seen, compiles=replay is None):
             run = functools.partial(self.function, *args, **kwargs)
-<<<<<<< HEAD
-            if wanted.left == 1 and wanted.call is not None:
-                result = self._scout(run, wanted.call)
-            else:
-                result = run()
-=======
             scouted = wanted.call if wanted.left == 1 else None
             result = run() if scouted is None else self._scout(run, scouted)
->>>>>>> wt-proof2
         if wanted.call is None:
             return result
         if replay is None:

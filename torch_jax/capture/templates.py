@@ -256,14 +256,8 @@ class Templates:
         if value.requires_grad or self._reads_data or value.is_inference():
             refuse("memory of an older tensor, of which gradients are wanted or in another way")
         base = value._base if value._is_view() else None
-<<<<<<< HEAD
-        older: list[tuple[Any, Any]] = [
-            (Argument(at), self._argument_by_id[key]) for key, at in self.arguments.items()
-        ]
-=======
         older: list[tuple[Any, torch.Tensor]]
         older = [(Argument(at), self._argument_by_id[key]) for key, at in self.arguments.items()]
->>>>>>> wt-proof2
         older += [(Same(tensor), tensor) for tensor in self.known.values()]
         for leaf, tensor in older:
             if tensor.untyped_storage() is not value.untyped_storage():
