@@ -15,6 +15,7 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError
 
 import torch_jax
+from torch_jax import DataDependentError
 
 
 def _graph(function: Callable[..., Any]) -> Callable[..., Any]:

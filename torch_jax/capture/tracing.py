@@ -37,7 +37,6 @@ from torch_jax.core.active import TRACING
 from torch_jax.core.numbers import NUMBERS, number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
-from torch_jax.memory.form import InputView
 
 
 @dataclass(frozen=True)
