@@ -38,6 +38,8 @@ RECORDED = frozenset(
     test_code_that_tells_floats_from_others_gets_floats[_by_a_match]
     test_code_that_tells_floats_from_others_gets_floats[_by_its_class]
     test_eager_steps_between_compiled_ones
+    test_outputs_of_models_of_transformers
+    test_a_language_model_returns_its_cache
     test_python_arguments_are_fixed_by_value_and_type
     test_what_hangs_on_the_value_is_never_stale[_is_read_by_a_computed_text]
     test_attributes_are_never_stale[_keeps_it_in_an_object]

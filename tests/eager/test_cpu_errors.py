@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import torch_jax
+from tests.support import executors
 from tests.support.compare import to_jax
 
 aten = torch.ops.aten
@@ -49,4 +49,4 @@ def test_errors_are_those_of_the_cpu(case):
 def test_a_traced_call_raises_the_same():
     x = torch.ones(1, 2, 3, 4, device="jax")
     with pytest.raises(RuntimeError, match="Expected 2D or 3D"):
-        torch_jax.jit(lambda x: aten.reflection_pad1d(x + 1, [1, 1]))(x)
+        executors.by("jit", lambda x: aten.reflection_pad1d(x + 1, [1, 1]))(x)
