@@ -78,7 +78,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     ``is_passed_on`` is whether a builtin may be called where no call is seen.
 
     >>> why_not({}), why_not(iter([]))
-    (None, 'is a list_iterator')
+    (None, 'is a list_iterator, of a class that is not understood')
     """
     kind: Any = type(value)
     if kind in _PLAIN or kind in _CONTAINERS or kind in _TENSORS or kind in NUMBERS:
