@@ -454,11 +454,19 @@ def test_conjugated_and_expanded_results():
     assert z.imag.tolist() == [9, 9, 9]
 
 
+def _assign(cache, at, x):
+    cache[:, 2:3] = x
+
+
+def _put(cache, at, x):
+    cache[:, at] = x
+
+
 WRITES = {
     "index_copy_": lambda cache, at, x: cache.index_copy_(1, at, x),
     "slice": lambda cache, at, x: cache[:, 2:3].copy_(x),
-    "assignment": lambda cache, at, x: cache.__setitem__((slice(None), slice(2, 3)), x),
-    "index_put": lambda cache, at, x: cache.__setitem__((slice(None), at), x),
+    "assignment": _assign,
+    "index_put": _put,
     "scatter": lambda cache, at, x: cache.scatter_(1, at.view(1, 1, 1).expand(2, 1, 4), x),
 }
 
