@@ -38,6 +38,17 @@ RECORDED = frozenset(
     test_code_that_tells_floats_from_others_gets_floats[_by_a_match]
     test_code_that_tells_floats_from_others_gets_floats[_by_its_class]
     test_eager_steps_between_compiled_ones
+    test_a_value_that_changed_is_seen[gradients_that_add_up]
+    test_a_value_that_changed_is_seen[the_learning_rate]
+    test_a_value_that_changed_is_seen[flags_of_an_optimizer]
+    test_a_value_that_changed_is_seen[weight_decay_that_begins]
+    test_a_value_that_changed_is_seen[momentum_that_begins]
+    test_a_value_that_changed_is_seen[the_state_of_an_optimizer_loaded]
+    test_a_value_that_changed_is_seen[a_group_of_parameters_added]
+    test_a_value_that_changed_is_seen[a_parameter_of_a_group_replaced]
+    test_a_value_that_changed_is_seen[a_hook_of_an_optimizer]
+    test_a_value_that_changed_is_seen[an_optimizer_of_the_users_own]
+    test_a_value_that_changed_is_seen[an_embedding_on_the_cpu]
     test_outputs_of_models_of_transformers
     test_a_language_model_returns_its_cache
     test_python_arguments_are_fixed_by_value_and_type

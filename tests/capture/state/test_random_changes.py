@@ -20,7 +20,11 @@ class Trainer:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(
-            nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 2)
+            # no bias in front of the norm: its gradient is zero but for rounding
+            nn.Linear(3, 4, bias=False),
+            nn.BatchNorm1d(4),
+            nn.Dropout(0.2),
+            nn.Linear(4, 2),
         ).to("jax")
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.5)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2, 0.8)
