@@ -102,7 +102,8 @@ changes = st.lists(
 def check(events: list[tuple[str, int]]) -> Any:
     plain, compiled = Trainer(), Trainer()
     step = torch_jax.jit(compiled.step)
-    x = torch.arange(15.0, device="jax").view(5, 3) / 10
+    # not along one line: behind the norm nothing but rounding would be left of the gradients
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).to("jax")
     states = []
     for trainer, run in ((plain, plain.step), (compiled, step)):
         torch.manual_seed(1)
