@@ -39,10 +39,11 @@ def workers():
 @pytest.fixture(scope="module", autouse=True)
 def _as_users_have_it():
     """The models of transformers are recorded: what they ask of Python is not all understood."""
+    values = torch_jax.config._values  # not by ``config.set``, which drops what is compiled
     before = torch_jax.config.get("jit_fallback")
-    torch_jax.config.set("jit_fallback", "record")
+    values["jit_fallback"] = "record"
     yield
-    torch_jax.config.set("jit_fallback", before)
+    values["jit_fallback"] = before
 
 
 @pytest.fixture(scope="module")
