@@ -1,8 +1,9 @@
 """``torch_jax.jit``: a Python function of tensors, unmodified, as one XLA executable.
 
-The first call runs the function once, under a trace (:mod:`torch_jax.capture.capture`): forward,
-backward, optimizer and all. Later calls check the guards, play the host's tape, and run the
-executable::
+The first calls are recorded (:mod:`torch_jax.capture.warm_up`): Python runs, and its operators are
+one program. Then the function is run once under a trace (:mod:`torch_jax.capture.capture`):
+forward, backward, optimizer and all. Later calls check the guards, play the host's tape, and run
+the executable::
 
     call ─▶ a trace of this key? ── no ─────────────────────────────▶ TRACE ─▶ keep it, return
               │ yes                                                    ▲ │

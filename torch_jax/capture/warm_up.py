@@ -70,8 +70,10 @@ class WarmUp:
             self._calls[kind] = max(most, 1) - 1, most
 
     def recorded(self, key: CallKey, graphs: list[Graph]) -> None:
-        """A call has been recorded."""
-        self._states[alike(key)] = [graph.state for graph in graphs]
+        """A call has been recorded; kinds that are not counted, and never end, are not kept."""
+        kind = alike(key)
+        if kind in self._calls:
+            self._states[kind] = [graph.state for graph in graphs]
 
     def states(self, key: CallKey) -> list[State] | None:
         """The graphs that the last recorded call of this kind has run, None where none was."""

@@ -28,9 +28,8 @@ class Tracer(Protocol):
     - A graph of fx, of ``torch.compile`` or of an export has been captured by others
       (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and whatever it
       draws or checks must be an input or an output of its program.
-    - An executor that writes operators down to run them later, on one device or several, would be
-      such a run of its own: it hands out key words in the order of the calls, and keeps ``checks``
-      for the moment at which it runs what it has written down.
+    - A recording (:class:`torch_jax.recorded.recorder.Recorder`) is no tracer: Python has every
+      value that it asks for, since what was written down is run then.
 
     An attribute that is not named here may only be asked for where ``is_whole_function`` holds.
     """

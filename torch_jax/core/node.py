@@ -52,15 +52,6 @@ class Node:
         return self.size * self.dtype.itemsize
 
 
-def resolved(value: Any) -> Any:
-    """A value as it is, and the array where a node stands for one.
-
-    >>> resolved(3)
-    3
-    """
-    return value.get() if type(value) is Node else value
-
-
 class Integers(NamedTuple):
     """Integers that an operator takes as an input, though they are much the same at each run."""
 

@@ -50,12 +50,6 @@ def body_of(entry: Any, operands: list[Any]) -> Body:
     return body
 
 
-def maker_of(entry: Any, operands: list[Any]) -> Body | None:
-    """The body of an entry that makes new arrays of nothing, such as ``zeros_like``; None else."""
-    body = body_of(entry, operands)
-    return body if body.maker is not None else None
-
-
 def aval_of(operand: Any) -> Any:
     """JAX's description of an operand; Python numbers are weakly typed, and 64 bits wide."""
     if type(operand) is Node or isinstance(operand, jax.Array):

@@ -53,11 +53,16 @@ class Program:
 
     def compile(self, *given: Any) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
-        start = time.perf_counter()
         with x64(), progress.program("a recorded graph"):
-            self.flops = _flops(self._call.lower(*_as_arrays(*given)).compile())
-        self.seconds = time.perf_counter() - start
+            self._compile(_as_arrays(*given))
         return self.seconds
+
+    def _compile(self, forms: Iterable[Any]) -> Any:
+        """What XLA makes for arrays of these forms; notes what it took, and what it will do."""
+        start = time.perf_counter()
+        compiled = self._call.lower(*forms).compile()
+        self.seconds, self.flops = time.perf_counter() - start, _flops(compiled)
+        return compiled
 
     def compile_aside(
         self,
@@ -81,10 +86,7 @@ class Program:
         ]
 
         def compile_() -> None:
-            start = time.perf_counter()
-            self._call = self._call.lower(*forms).compile()
-            self.flops = _flops(self._call)
-            self.seconds = time.perf_counter() - start
+            self._call = self._compile(forms)
             told(self.seconds)
 
         self._compiled = tiers.WORKER.submit(compile_, ())

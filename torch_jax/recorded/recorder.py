@@ -25,7 +25,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 from torch_jax.memory.windows import Place, operand, operands
 from torch_jax.recorded import bounds, limits, metrics
-from torch_jax.recorded.bodies import body_of, maker_of
+from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.path import (
     BOOL,
@@ -311,9 +311,10 @@ def _maker(entry: Any, memories: Any) -> Any:
     makes its state, is the graph of all later steps.
     """
     try:
-        return maker_of(entry, [m if type(m) is Node else operand(m) for m in memories]) or False
+        body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
+    return False if body.maker is None else body
 
 
 def _give(recording: Recording, array: Any) -> int:
