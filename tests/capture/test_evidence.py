@@ -12,6 +12,8 @@ from torch.nn import functional as F
 import torch_jax
 from torch_jax import config
 from torch_jax.capture.state.guards import Guards
+from torch_jax.dispatch import ladder
+from torch_jax.recorded import limits
 
 X = torch.ones(3, device="jax")
 
@@ -119,3 +121,58 @@ def test_python_is_not_skipped_where_operators_take_much_longer():
     for _ in range(8):
         small(torch.ones(4, 4, device="jax"))
     assert small.explain().traces == 1
+
+
+def _slices_elsewhere():
+    for first in range(4):
+        with torch_jax.lazy():
+            Y[first : first + 2] * 2.0
+
+
+Y = torch.arange(8.0, device="jax")
+FORGET = {
+    "entries": ladder.forget_compiled,
+    "paths": limits.forget,
+    "where_views_begin": _slices_elsewhere,
+}
+
+
+@pytest.mark.parametrize("forget", FORGET.values(), ids=FORGET)
+@pytest.mark.parametrize("after", [0, 2, 4, 6])
+def test_what_is_forgotten_or_generalised_in_between_gives_no_alarm(forget, after):
+    @torch_jax.jit
+    def function(x):
+        return (x[3:5] * 2.0).roll(1).sum(0) + torch.relu(x)[1]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in range(24):
+            if call == after:
+                forget()
+            assert function(Y).item() == 15
+    told = function.explain()
+    assert told.traces in (1, 2) and not told.notes
+    assert told.recorded < 12
+
+
+def test_a_value_that_changes_between_the_recorded_calls_and_the_trace():
+    held = {"dim": 0}
+    by_argument = torch_jax.jit(lambda x, dim: x.sum(dim))
+    by_place = torch_jax.jit(lambda x: x.sum(held["dim"]))
+    rows = torch.arange(6.0, device="jax").reshape(2, 3)
+    for call in range(60):
+        held["dim"] = call // 3 % 2
+        expected = rows.cpu().sum(held["dim"]).tolist()
+        assert by_argument(rows, held["dim"]).tolist() == expected
+        assert by_place(rows).tolist() == expected
+    for function in (by_argument, by_place):
+        assert function.explain().recorded < 60 and not function.explain().notes
+
+
+def test_where_a_view_begins_that_no_guard_saw(blind):
+    first = [0]
+    with pytest.warns(UserWarning, match=r"aten::mul.* was given \[4\], .*been given \[0\]"):
+        found, _ = results(
+            lambda x: Y[first[0] : first[0] + 2] * 2.0, lambda: first.__setitem__(0, 4)
+        )
+    assert found[-1] == [8.0, 10.0]

@@ -9,7 +9,9 @@ differ Python matters in a way that no guard saw, and the function is recorded f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +19,9 @@ import numpy as np
 from torch_jax import config
 from torch_jax.capture.replay import Replay
 from torch_jax.memory.storage import memory_in
-from torch_jax.recorded.path import Given, Moving, Number, State, Words
+from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of functions, in the texts of jaxprs
 _SMALL = 64  # elements of a new array whose values are compared
 
 
@@ -72,14 +75,14 @@ def known_arrays(replay: Replay, leaves: Sequence[Any]) -> dict[int, Any]:
 class Evidence:
     """What was recorded for one trace, and when it is to be compared again."""
 
-    def __init__(self, states: list[State] | None):
-        """``states``: of the last call that was recorded before the trace.
+    def __init__(self, graphs: list[Graph] | None):
+        """``graphs``: of the last call that was recorded before the trace.
 
-        None where an optimizer steps: its counts stand on the device since, so that the operators
-        are others. The first comparison then says what they are.
+        None where nothing is known of it that would have to be so later on: an optimizer's counts
+        stand on the device since, so that its operators are others. The first comparison then says
+        what they are.
         """
-        self._states = states
-        self._graphs: list[Graph] | None = None
+        self._graphs, self._is_before_trace = graphs, True
         self._calls, self._due = 1, 2
 
     def is_due(self) -> bool:
@@ -93,66 +96,118 @@ class Evidence:
         self._due = min(2 * self._due, self._due + every)
         return True
 
-    def difference(self, graphs: list[Graph], has_numbers: bool) -> str | None:
+    def difference(self, graphs: list[Graph], has_numbers: bool) -> Difference | None:
         """How a call differs from those before, None where it does not.
 
         ``has_numbers``: whether numbers are inputs of the compiled program, and may differ.
         """
-        states = [graph.state for graph in graphs]
-        if self._states is None:
-            self._states = states
-        if states != self._states:
-            return _other_operator(self._states, states)
         old, self._graphs = self._graphs, graphs
+        is_before, self._is_before_trace = self._is_before_trace, False
         if old is None:
             return None
-        for before, now in zip(old, graphs, strict=True):
-            found = _other_array(before, now) or (
-                None if has_numbers else _other_number(before, now)
-            )
-            if found is not None:
-                return found
-        return None
+        # what was recorded before the trace may have had other numbers, as the guards had
+        found = _difference(old, graphs, has_numbers or is_before)
+        return None if found is None else Difference(found, is_before)
 
 
-def _other_operator(old: list[State], new: list[State]) -> str:
-    steps = [step for state in old for step in state.steps()]
-    others = [step for state in new for step in state.steps()]
-    for was, now in zip(steps, others, strict=False):
-        if was is not now:
+class Difference(NamedTuple):
+    """How a recorded call differs from one before.
+
+    Attributes:
+      text: the operator, number or tensor, and its line.
+      is_from_before: whether that call came before the trace, where guarded values may have been
+        others too: then nothing is known to be wrong.
+    """
+
+    text: str
+    is_from_before: bool
+
+
+def _difference(old: list[Graph], new: list[Graph], may_numbers_differ: bool) -> str | None:
+    found = _other_operator(
+        [step for graph in old for step in graph.state.steps()],
+        [step for graph in new for step in graph.state.steps()],
+    )
+    if found is not None:
+        return found
+    for before, now in zip(old, new, strict=False):
+        found = _other_operand(before, now, may_numbers_differ) or _other_array(before, now)
+        if found is not None:
+            return found
+    return None
+
+
+def _other_operator(old: list[Step], new: list[Step]) -> str | None:
+    for was, now in zip(old, new, strict=False):
+        if not _do_the_same(was, now):
             return (
                 f"it called {now.name} at {now.line}, where it had called {was.name} at {was.line}"
             )
-    return f"it called {len(others)} operators, where it had called {len(steps)}"
+    if len(old) != len(new):
+        return f"it called {len(new)} operators, where it had called {len(old)}"
+    return None
+
+
+def _do_the_same(was: Step, now: Step) -> bool:
+    """Whether two steps compute the same of their operands.
+
+    States, entries and bodies are made anew when they have been forgotten in between, so it is not
+    asked whether they are the same objects, or only at first.
+    """
+    if was.body is now.body:
+        return True
+    if was.name != now.name:
+        return False
+    texts = [_ADDRESS.sub("", str(step.body.jaxpr)) for step in (was, now)]
+    constants = [[np.asarray(c).tobytes() for c in step.body.jaxpr.consts] for step in (was, now)]
+    return texts[0] == texts[1] and constants[0] == constants[1]
+
+
+def _other_operand(old: Graph, new: Graph, may_numbers_differ: bool) -> str | None:
+    for (_, before), (step, after) in zip(_operands(old), _operands(new), strict=True):
+        for was, now in zip(before, after, strict=True):
+            if isinstance(was, Value) and isinstance(now, Value):
+                if not may_numbers_differ and was != now:
+                    return (
+                        f"{step.name} at {step.line} was given {now.value}, where it had been "
+                        f"given {was.value}"
+                    )
+            elif was != now:
+                return f"{step.name} at {step.line} was given another tensor than before"
+    return None
+
+
+class Value(NamedTuple):
+    """An operand that is known by its value; a text, which tells zeros and not-a-numbers."""
+
+    value: str
+
+
+def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
+    """For each operator of a graph what it is given: values, or which results and arrays."""
+    numbers = iter(graph.numbers)
+    for step in graph.state.steps():
+        found: list[Any] = []
+        for source in step.sources:
+            if isinstance(source, Words):
+                found.append(("words", *islice(numbers, 4))[:1])  # others at each call
+            elif isinstance(source, Number):
+                found.append(Value(repr(next(numbers))))
+            elif isinstance(source, Moving):
+                found.append(Value(str(list(islice(numbers, source.length)))))
+            elif isinstance(source, Constant):
+                value = np.asarray(source.value)
+                found.append(Value(str(value.ravel().tolist())))
+            else:
+                found.append(source)
+        yield step, found
 
 
 def _other_array(old: Graph, new: Graph) -> str | None:
-    for at, (was, now) in enumerate(zip(old.arrays, new.arrays, strict=True)):
+    for at, (was, now) in enumerate(zip(old.arrays, new.arrays, strict=False)):
         if was != now:
             return f"{_reader(new.state, at)} read another tensor than before, or other values"
     return None
-
-
-def _other_number(old: Graph, new: Graph) -> str | None:
-    sites = _sites(new.state)
-    for step, was, now in zip(sites, old.numbers, new.numbers, strict=True):
-        if step is not None and repr(was) != repr(now):
-            return f"{step.name} at {step.line} was given {now!r}, where it had been given {was!r}"
-    return None
-
-
-def _sites(state: State) -> list[Any]:
-    """For each number of a graph the operator that takes it; None for those of random draws."""
-    found: list[Any] = []
-    for step in state.steps():
-        for source in step.sources:
-            if isinstance(source, Words):
-                found += [None] * 4
-            elif isinstance(source, Moving):
-                found += [step] * source.length
-            elif isinstance(source, Number):
-                found.append(step)
-    return found
 
 
 def _reader(state: State, at: int) -> str:

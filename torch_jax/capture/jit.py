@@ -325,17 +325,23 @@ class Jitted(Generic[P, R]):
 
     def _compare(self, call: SortedCall, replay: Replay, graphs: list[evidence.Graph]) -> None:
         """Give up skipping Python where it did another thing than the program does."""
-        difference = replay.evidence.difference(graphs, bool(replay.program.numbers))
-        if difference is not None:
+        found = replay.evidence.difference(graphs, bool(replay.program.numbers))
+        if found is None:
+            return
+        if found.is_from_before:  # no call has run the program yet
             self._replays.pop(call.key, None)
-            self._run_each_time(call, difference)
-            warnings.warn(
-                f"{self.history.name} under torch_jax.jit was not proven to do the same at each "
-                f"call, though it seemed so: {difference}. Its Python runs at each call from now "
-                "on; results since the last check may be wrong. Please report this, with what "
-                "torch_jax.explain(function) says.",
-                stacklevel=4,
-            )
+            self._warm_up.start_again(call.key)
+            self._warm_up.recorded(call.key, graphs)
+            return
+        self._replays.pop(call.key, None)
+        self._run_each_time(call, found.text)
+        warnings.warn(
+            f"{self.history.name} under torch_jax.jit was not proven to do the same at each "
+            f"call, though it seemed so: {found.text}. Its Python runs at each call from now "
+            "on; results since the last check may be wrong. Please report this, with what "
+            "torch_jax.explain(function) says.",
+            stacklevel=4,
+        )
 
     def _retry_numbers(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call, and again while other numbers had better be inputs of the program.
@@ -452,9 +458,9 @@ class Jitted(Generic[P, R]):
     def _keep(self, key: CallKey, replay: Replay) -> None:
         if any(isinstance(place, CacheSize) for place in replay.guards.places):
             self._may_vary = False  # a cached function would keep numbers
-        states = self._warm_up.states(key)
-        if states is not None:
-            replay.evidence = evidence.Evidence(None if replay.steps else states)
+        graphs = self._warm_up.graphs(key)
+        if graphs is not None:
+            replay.evidence = evidence.Evidence(None if replay.steps else graphs)
         self._replays[key] = [replay, *self._replays.pop(key, ())]
         kept = sum(map(len, self._replays.values()))
         while kept > config.get("jit_cache_size"):

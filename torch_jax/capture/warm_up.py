@@ -18,7 +18,6 @@ import jax
 from torch_jax import config
 from torch_jax.capture.evidence import Graph
 from torch_jax.capture.keys import CallKey, alike
-from torch_jax.recorded.path import State
 
 _MOST = 1024  # kinds of calls that are counted
 
@@ -34,7 +33,7 @@ class WarmUp:
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Any, tuple[int, int]] = OrderedDict()  # so far, and how many to be
-        self._states: dict[Any, list[State]] = {}  # the graphs of the last call of each kind
+        self._graphs: dict[Any, list[Graph]] = {}  # of the last recorded call of each kind
 
     def left(self, key: CallKey, has_changed: bool) -> int:
         """How many calls, this one included, are to be recorded before one of this kind is traced.
@@ -50,12 +49,12 @@ class WarmUp:
         self._calls[kind] = so_far + (left > 0), most
         if len(self._calls) > _MOST:
             gone, _ = self._calls.popitem(last=False)
-            self._states.pop(gone, None)
+            self._graphs.pop(gone, None)
         return left
 
     def pays(self, key: CallKey) -> bool:
         """Whether Python takes a part of calls of this kind that is worth skipping."""
-        states = self._states.get(alike(key), ())
+        states = [graph.state for graph in self._graphs.get(alike(key), ())]
         programs = [state.programs for state in states if state.programs]
         flops = sum(max(one.flops for one in some) for some in programs)
         rate = _OPERATIONS_A_SECOND.get(jax.default_backend(), 1e13)
@@ -73,8 +72,14 @@ class WarmUp:
         """A call has been recorded; kinds that are not counted, and never end, are not kept."""
         kind = alike(key)
         if kind in self._calls:
-            self._states[kind] = [graph.state for graph in graphs]
+            self._graphs[kind] = graphs
 
-    def states(self, key: CallKey) -> list[State] | None:
-        """The graphs that the last recorded call of this kind has run, None where none was."""
-        return self._states.get(alike(key))
+    def start_again(self, key: CallKey) -> None:
+        """Calls of this kind are recorded again, twice as many."""
+        kind = alike(key)
+        _, most = self._calls.get(kind, (0, config.get("jit_recorded_calls")))
+        self._calls[kind] = 0, 2 * most
+
+    def graphs(self, key: CallKey) -> list[Graph] | None:
+        """What the last recorded call of this kind has run, None where none was."""
+        return self._graphs.get(alike(key))
