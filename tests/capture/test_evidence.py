@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 
 import pytest
@@ -176,3 +177,24 @@ def test_where_a_view_begins_that_no_guard_saw(blind):
             lambda x: Y[first[0] : first[0] + 2] * 2.0, lambda: first.__setitem__(0, 4)
         )
     assert found[-1] == [8.0, 10.0]
+
+
+def test_what_the_garbage_collector_calls_is_not_of_the_function():
+    collected: list = []
+
+    def callback(phase, info):
+        collected.append(info)
+
+    @torch_jax.jit
+    def function(x):
+        objects = [[] for _ in range(1000)]
+        return x * len(objects)
+
+    gc.callbacks.append(callback)
+    try:
+        for _ in range(8):
+            assert function(X).tolist() == [1000] * 3
+    finally:
+        gc.callbacks.remove(callback)
+    assert collected and gc.isenabled()
+    assert function.explain().traces == 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import is_not
 from typing import Any
@@ -27,7 +26,7 @@ from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
-from torch_jax.capture.state.scout import Scouted
+from torch_jax.capture.state.scout import Scouted, no_collection
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import Argument, Counted, Same, Templates
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
@@ -132,18 +131,6 @@ def _of_class(unnamed: list[tuple], kind: type) -> list[tuple]:
     return [one for one in unnamed if one[1] is kind]
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector off: finalizers that it runs are not part of the function."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 class Tracing:
     """One trace under way: :meth:`to_jaxpr` runs the function, :meth:`finish` gives the record."""
 
@@ -191,7 +178,7 @@ class Tracing:
 
         The latter where the function leaves the gradients of its results to its caller.
         """
-        with x64(), _no_collection(), TRACING:
+        with x64(), no_collection(), TRACING:
             try:
                 closed = jax.make_jaxpr(self._run_function)()
             finally:

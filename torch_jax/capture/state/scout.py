@@ -10,7 +10,9 @@ value that stood there before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -35,6 +37,18 @@ class Scouted:
         self.reach = functools.reduce(union, self._names, NOTHING)
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector off: finalizers that it runs are not part of the function."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scouted) -> Any:
     """Call, and learn from it; the result, and the doubt that was met, if any.
 
@@ -43,11 +57,12 @@ def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scou
     watch = Watch(halts=False)
     before, ACTIVE.scout = ACTIVE.scout, watch
     try:
-        watch.start(function, leaves)
-        try:
-            result = call()
-        finally:
-            watch.stop()
+        with no_collection():
+            watch.start(function, leaves)
+            try:
+                result = call()
+            finally:
+                watch.stop()
     finally:
         ACTIVE.scout = before
     if watch.proof.doubt is None:
