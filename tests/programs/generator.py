@@ -182,7 +182,7 @@ class _Draw:
 
     def condition(self) -> str:
         if "looks" in self.features and self.r.random() < 0.4:
-            return self.r.choice([f"{self.tensor()}.sum() > 4", "x.max().item() > 2"])
+            return self.r.choice([f"({self.tensor()}).sum() > 4", "x.max().item() > 2"])
         return self.r.choice([
             f"{self.number()} > {self.r.choice([1, 2, 3])}", f"{self.number()} == 2",
             "hasattr(o, 'late')", "'late' in d", "isinstance(a, bool)", "len(items) > 2",

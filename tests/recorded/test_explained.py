@@ -11,6 +11,7 @@ import torch
 
 import torch_jax
 from tests.support.lazily import counted
+from torch_jax.memory.storage import memory_of
 
 GRAPH = re.compile(r"graph (\d+)")
 
@@ -110,6 +111,21 @@ def test_an_argument_that_is_used_elsewhere():
         "some of its arguments are used elsewhere, and must not be written over"
     )
     assert kept[0].tolist() == [3, 3, 3] and x.tolist() == [4, 4, 4]
+
+
+def test_an_argument_that_was_used_elsewhere_at_first_is_written_over_later():
+    x = jax(3)
+    kept = [x.detach().clone()]
+
+    def run() -> None:
+        x.add_(1)
+
+    _, now = reasons(*[run] * 4)
+    assert now.endswith("were used elsewhere, and can be written over now")
+    place = memory_of(x).unsafe_buffer_pointer()
+    assert not reasons(*[run] * 4)
+    assert memory_of(x).unsafe_buffer_pointer() == place
+    assert x.tolist() == [9, 9, 9] and kept[0].tolist() == [1, 1, 1]
 
 
 def test_numbers_never_differ():

@@ -115,6 +115,9 @@ def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> t
     return np.array(floats, np.float64), np.array(integers, np.int64), *arrays
 
 
+# Runs of a graph before which it is asked whether its program could write over more arrays.
+_LOOKED_AT = frozenset((4, 16, 64, 256))
+
 # Which results can be reached, and which arrays nobody else can reach.
 Alive = tuple[tuple[int, ...], frozenset[int]]
 
@@ -127,7 +130,8 @@ def program_for(
     Results may be reachable because garbage holds them, which hangs on when Python has collected it
     last. So a graph has two programs at most: one for what was reachable first, and one, made anew
     when that is not enough either, for all that has ever been; and before it is made, garbage is
-    collected, unless that has taken as long as compiling did.
+    collected, unless that has taken as long as compiling did. A graph whose first run could write
+    over little, since its arrays were used elsewhere, gets its second program when a later run can.
 
     Args:
       state: the graph.
@@ -141,6 +145,10 @@ def program_for(
         _collect(state)
         found = _serving(state, *alive())
     if found is not None:
+        if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
+            donated = _donatable(state, found.outputs, dead, form)
+            if len(donated) > len(found.donated):
+                return Program(state, found.outputs, donated), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
@@ -159,7 +167,7 @@ def keep(state: State, program: Program) -> None:
 
 def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Program | None:
     fitting = [program for program in state.programs if program.serves(live, dead)]
-    return min(fitting, key=lambda program: len(program.outputs), default=None)
+    return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
 
 
 def _may_be_garbage(state: State) -> bool:
