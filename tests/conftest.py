@@ -40,6 +40,12 @@ def pytest_report_header() -> str:
     return f"TORCH_JAX_TEST_XLA: {PROFILE}{left_out}"
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failure when it happens: pytest does at the end, which may be an hour later."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when})", flush=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is about XLA's optimizations where there are none."""
     if PROFILE != "fast":
