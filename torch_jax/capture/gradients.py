@@ -21,11 +21,20 @@ _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
 
 
 class Gradients:
-    """The ``.grad`` of every tensor that gets a new one in a trace."""
+    """The ``.grad`` of every tensor that gets a new one in a trace, or has none after it."""
 
     def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
-        """``changed``: gradients that the trace replaced, and what by; ``others``: its results."""
-        self.tensors = [gradient.tensor for gradient, _ in changed]
+        """What to do at each call.
+
+        Args:
+          changed: gradients that the trace replaced or reset, and what stands there after it.
+          others: the results of the function.
+        """
+        self.owners = [gradient.tensor for gradient, _ in changed]
+        # these have none after a call, whatever they had before
+        self._cleared = [gradient.tensor for gradient, t in changed if t is None and gradient.reset]
+        changed = [(gradient, t) for gradient, t in changed if t is not None or not gradient.reset]
+        self._tensors = [gradient.tensor for gradient, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
         self._reset = [gradient.reset for gradient, _ in changed]
         self._reusable = all(self._reset) and all(type(leaf) is NewTensor for leaf in self._leaves)
@@ -43,19 +52,21 @@ class Gradients:
 
         Otherwise old and new gradients would be in memory at once, a model's size more.
         """
+        for tensor in self._cleared:
+            tensor.grad = None
         self._reused = self._reusable and self._alone()
         if self._reused:
             for memory in self._storages:
                 memory.array = None
             return
         self._given = []
-        for tensor, reset in zip(self.tensors, self._reset, strict=True):
+        for tensor, reset in zip(self._tensors, self._reset, strict=True):
             if reset:
                 tensor.grad = None
 
     def drop(self) -> None:
         """The call failed: there are no gradients."""
-        for tensor, reset in zip(self.tensors, self._reset, strict=True):
+        for tensor, reset in zip(self._tensors, self._reset, strict=True):
             if reset:
                 tensor.grad = None
 
@@ -67,7 +78,7 @@ class Gradients:
                 memory.array = outputs[index]
             return
         given = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
-        for tensor, gradient in zip(self.tensors, given, strict=True):
+        for tensor, gradient in zip(self._tensors, given, strict=True):
             tensor.grad = gradient
         if self._reusable:
             self._remember(given)
@@ -81,7 +92,7 @@ class Gradients:
         """Whether the tensors still have the gradients of the last call, and nobody else does."""
         if not self._given:
             return False
-        if not all(map(is_, map(_grad, self.tensors), self._given)):
+        if not all(map(is_, map(_grad, self._tensors), self._given)):
             return False
         references, uses = _least()
         return (

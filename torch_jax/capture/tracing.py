@@ -289,7 +289,7 @@ class Tracing:
         self.gradients = [
             (g, None if g.tensor.grad is None else templates.of(g.tensor.grad))
             for g in self.optimizers.gradients.values()
-            if g.tensor.grad is not g.before
+            if g.tensor.grad is not g.before or g.reset  # there may be one at a later call
         ]
 
     def _written_arrays(self, flags: list[jax.Array]) -> list[jax.Array]:

@@ -51,7 +51,7 @@ class _Snapshot:
         self.storages: list[Any] = [t.untyped_storage() for t in self.tensors]
         self.arrays = [memory_in(memory) for memory in self.storages]
         self.host = [(t, t.detach().clone()) for t in replay.host_tensors()]
-        self.gradients = [(t, t.grad) for t in replay.gradients.tensors]
+        self.gradients = [(t, t.grad) for t in replay.gradients.owners]
         self.places = [(place, place.now()) for place, _ in replay.effects]
         self.saved = [save() for save in replay.tape.saves()]
         self.generators = [(g, g.where()) for g in replay.generators()]

@@ -39,14 +39,18 @@ class Scouted:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the garbage collector off: finalizers that it runs are not part of the function."""
-    enabled = gc.isenabled()
-    gc.disable()
+    """Keep the garbage collector quiet: what it calls by itself is not part of the function.
+
+    By its threshold, since functions ask more often whether it is enabled; where another thread
+    does the same meanwhile, or the function sets one of its own, it stays as they leave it.
+    """
+    first, *others = gc.get_threshold()
+    gc.set_threshold(0, *others)
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        if not gc.get_threshold()[0]:
+            gc.set_threshold(first, *others)
 
 
 def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scouted) -> Any:
