@@ -198,3 +198,20 @@ def test_what_the_garbage_collector_calls_is_not_of_the_function():
         gc.callbacks.remove(callback)
     assert collected and gc.isenabled()
     assert function.explain().traces == 1
+
+
+def test_a_result_that_another_graph_of_the_call_is_given():
+    table = torch.eye(4, device="jax")
+
+    @torch_jax.jit
+    def function(x):
+        scale = x.sum() * 2
+        rows = table[x.long()]  # indices that nothing proves are looked at, which ends a graph
+        return rows * scale
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for call in range(24):
+            x = torch.tensor([0.0, 1.0, call % 3], device="jax")
+            assert function(x).sum().item() == 3 * 2 * (1 + call % 3)
+    assert function.explain().traces == 1 and function.explain().recorded < 12

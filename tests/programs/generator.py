@@ -236,7 +236,7 @@ class _Draw:
         return Node(f"if {self.condition()}:", self.block(depth))
 
     def _loop(self, depth: int) -> Node:
-        over = [f"range(int({self.number()}) % 4)", "list(items)", "list(ts)", "sorted(d)"]
+        over = [f"range(int({self.number()}) % 4)", "list(items)[:4]", "list(ts)[:4]", "sorted(d)"]
         return Node(f"for i in {self.r.choice(over[: 1 + 2 * ('list' in self.features)])}:",
                     self.block(depth))  # fmt: skip
 

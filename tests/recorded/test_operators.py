@@ -195,3 +195,12 @@ def test_draws_are_those_of_eager_mode():
     with torch_jax.lazy():
         recorded = draws()
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(eager, recorded, strict=True))
+
+
+def test_a_tensor_of_one_truth_value_is_no_number():
+    x = torch.ones(3, device="jax")
+    with torch_jax.lazy():
+        before = COUNTS.graphs
+        y = (x.sum() > 2).logical_not().logical_not()
+        assert COUNTS.graphs == before
+    assert y.item() is True

@@ -10,6 +10,7 @@ differ Python matters in a way that no guard saw, and the function is recorded f
 from __future__ import annotations
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ import numpy as np
 
 from torch_jax import config
 from torch_jax.capture.replay import Replay
+from torch_jax.core.node import Node
 from torch_jax.memory.storage import memory_in
 from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
 
@@ -52,13 +54,29 @@ class Observation:
         """
         self._known: Any = known
         self._is_any = is_any
+        self._results: dict[int, tuple[Any, Any]] = {}  # by the array's id: a reference, and which
         self.graphs: list[Graph] = []
 
-    def __call__(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
+    def __call__(self, state: State, numbers: list[Any], arrays: list[Any]) -> Any:
         known: tuple[Any, ...] = ()
         if self._known is not None:
-            known = tuple(self._known.get(id(a)) or self._value(a) for a in arrays)
+            known = tuple(
+                self._known.get(id(a)) or self._result(a) or self._value(a) for a in arrays
+            )
         self.graphs.append(Graph(state, tuple(numbers), known))
+        return None if self._known is None else self._note_results
+
+    def _note_results(self, nodes: list[Node]) -> None:
+        """Note what a graph has computed, of which the next ones may be given some."""
+        for at, node in enumerate(nodes):
+            array = getattr(node, "array", None)
+            if array is not None:
+                self._results[id(array)] = weakref.ref(array), ("result", len(self.graphs), at)
+
+    def _result(self, array: Any) -> Any:
+        """Which result of a graph an array is; None where it is none."""
+        reference, which = self._results.get(id(array), (None, None))
+        return which if reference is not None and reference() is array else None
 
     def _value(self, array: Any) -> Any:
         """What is known of an array that the call has made: its values, where they are few."""

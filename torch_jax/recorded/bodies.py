@@ -25,8 +25,8 @@ class Body(NamedTuple):
       check: whether the operands are in range, as a program of those that ``checked`` names;
         None where nothing can be wrong.
       checked: which operands the check looks at.
-      maker: what makes the results at once where all their elements are a number, given those
-        operands that ``made_of`` names; None elsewhere.
+      maker: what makes the results at once where those operands that ``made_of`` names, which
+        they hang on, are numbers; None where there is nothing of that kind.
       jaxpr: what ``run`` computes.
       check_jaxpr: what ``check`` computes.
     """
@@ -80,7 +80,7 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     made, maker, made_of = _part(closed, range(count))
     # what counts is computed with the rest: bounds of the counts may prove a check of indices
     counts = "iota" in str(made.jaxpr)
-    if counts or entry.slots or not all(_is_number(avals[at]) for at in made_of):
+    if counts or entry.slots:
         maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
     return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
@@ -91,8 +91,3 @@ def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...
     part, used = jax_core.with_outputs(closed, outputs)
     program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.fast())
     return part, program, tuple(at for at, is_used in enumerate(used) if is_used)
-
-
-def _is_number(aval: Any) -> bool:
-    """Whether an operand is one of Python's numbers."""
-    return bool(aval.weak_type) or (aval.dtype == np.bool_ and not aval.shape)

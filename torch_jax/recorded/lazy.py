@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
 from torch_jax.recorded import limits
-from torch_jax.recorded.recorder import Recorder
+from torch_jax.recorded.recorder import Listener, Recorder
 
 # Where fused mode cuts a recording, in operators: see :class:`Recorder`.
 _MOST, _LEAST = 256, 32
@@ -81,11 +81,12 @@ def lazy() -> Iterator[None]:
 
 
 @contextmanager
-def observed(listener: Callable[[Any, list, list], None], compiles: bool = True) -> Iterator[None]:
+def observed(listener: Listener, compiles: bool = True) -> Iterator[None]:
     """A block of :func:`lazy` whose graphs a listener is told of, before each is run.
 
     It gets the state of the tree of paths, the Python numbers, and the arrays that the graph is
-    given. Within a block, where operators of others are in the same graph, it is told nothing.
+    given; what it returns gets the nodes when they have been computed. Within a block, where
+    operators of others are in the same graph, it is told nothing.
     Where a graph has no program yet its operators are run one by one, unless it ``compiles``.
     """
     recorder = _own.lazy if ACTIVE.recorder is None else None

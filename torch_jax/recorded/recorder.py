@@ -52,6 +52,7 @@ from torch_jax.recorded.program import Program, at_once, keep, program_for, run_
 _AGAIN, _LATER = 2, 3
 
 _NUMBERS = {float: FLOAT, int: INT, bool: BOOL}
+_MADE_OF = frozenset((*_NUMBERS, complex))
 _ARRAY = jax_core.array_type()
 _UINT32 = np.dtype(np.uint32)
 
@@ -128,8 +129,8 @@ class Recording:
         floats = [number for number in numbers if type(number) is float]
         integers = [int(number) for number in numbers if type(number) is not float]
         given = floats, integers, arrays
-        if self.recorder.listener is not None:
-            self.recorder.listener(state, numbers, arrays)
+        listener = self.recorder.listener
+        after = None if listener is None else listener(state, numbers, arrays)
         try:
             program = self._program(state, nodes, given)
             if program is not None:
@@ -137,6 +138,8 @@ class Recording:
                 signals.undisturbed(self._launch, program, nodes, given)
             else:
                 self._run_one_by_one(state, nodes, given)
+            if after is not None:
+                after(nodes)
         except RuntimeError as error:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
@@ -198,6 +201,11 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
     return tuple(array.shape), array.dtype
 
 
+# Is told of the state, the numbers and the arrays of a graph before it is run; what it returns, if
+# anything, is told of the nodes when they hold their arrays.
+Listener = Callable[[State, list, list], Callable[[list[Node]], None] | None]
+
+
 class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
@@ -218,7 +226,7 @@ class Recorder:
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
         self.compiles = True  # whether graphs that have no program get one
-        self.listener: Callable[[State, list, list], None] | None = None  # told of each graph
+        self.listener: Listener | None = None  # told of each graph
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
@@ -314,7 +322,9 @@ def _maker(entry: Any, memories: Any) -> Any:
         body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
-    return False if body.maker is None else body
+    # told by the operands: a tensor of one truth value has the form of Python's
+    of_numbers = all(type(memories[at]) in _MADE_OF for at in body.made_of)
+    return body if body.maker is not None and of_numbers else False
 
 
 def _give(recording: Recording, array: Any) -> int:
