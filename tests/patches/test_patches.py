@@ -271,9 +271,9 @@ def a_process_group_needs_no_backend_named() -> bool:
     return config.device_backend_map == {"cpu": "gloo"}
 
 
-@need("torch.distributed.distributed_c10d.Backend.default_device_backend_map")
+@need("torch.distributed.distributed_c10d.Backend.register_backend")
 def the_device_has_a_backend() -> bool:
-    return torch.distributed.get_default_backend_for_device("jax") == "gloo"
+    return torch.distributed.get_default_backend_for_device("jax") == "jax"
 
 
 @need("torch.nn.parallel.data_parallel._get_available_device_type")

@@ -1,6 +1,7 @@
-"""Programs on the CPU that PyTorch spreads: process groups, and ``nn.DataParallel``.
+"""What PyTorch spreads: the backend of process groups, and programs that stay on the CPU.
 
-Both ask which accelerator there is, and take it though nothing of the program is on it.
+Process groups without a backend, and ``nn.DataParallel``, ask which accelerator there is, and take
+it though nothing of the program is on it.
 """
 
 from __future__ import annotations
@@ -35,11 +36,23 @@ def _patch_backends(original: Any) -> Any:
     return init
 
 
-@patch(f"{_C10D}.Backend.default_device_backend_map", _C10D, is_registration=True)
-def _name_backend(backends: dict[str, str]) -> Any:
-    """``init_process_group(device_id=...)`` looks up the device's backend: gloo's, on copies."""
-    backends.setdefault(pytorch.DEVICE_TYPE, backends["cpu"])
-    return lambda: backends.pop(pytorch.DEVICE_TYPE)
+@patch(f"{_C10D}.Backend.register_backend", _C10D, is_registration=True)
+def _name_backend(register: Any) -> Any:
+    """The backend "jax", which ``init_process_group`` takes by name or by ``device_id``."""
+    kinds, name = torch.distributed.Backend, pytorch.DEVICE_TYPE
+    register(name, _create_group, extended_api=True, devices=[name])
+
+    def undo() -> None:
+        del kinds.default_device_backend_map[name], kinds.backend_capability[name]
+        kinds.backend_list.remove(name)
+
+    return undo
+
+
+def _create_group(options: Any, backend_options: Any) -> Any:
+    from torch_jax.distributed import process_group
+
+    return process_group.create(options, backend_options)
 
 
 @patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
