@@ -232,7 +232,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Reduce tensors over the processes, as one program; each gets its parts of them."""
         options = opts or _default("ReduceScatterOptions")()
         if not _is_on_device(outputs, inputs):
-            return self._gloo.reduce_scatter_tensor_coalesced(outputs, inputs, options)
+            return _one_by_one(self._gloo._reduce_scatter_base, outputs, inputs, options)
         return self._reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options)
 
     # --- moving -----------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Give all processes the tensors of all, in one tensor for each, as one program."""
         options = opts or _default("AllgatherOptions")()
         if not _is_on_device(outputs, inputs):
-            return self._gloo.allgather_into_tensor_coalesced(outputs, inputs, options)
+            return _one_by_one(self._gloo._allgather_base, outputs, inputs, options)
         name = "all_gather_into_tensor"
         for whole, tensor in zip(outputs, inputs, strict=True):
             _check_parts(name, whole, tensor, self.size())
@@ -357,6 +357,15 @@ class ProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     all_to_all_single = alltoall_base
+
+
+def _one_by_one(call: Callable[..., Any], outputs: Any, inputs: Any, options: Any) -> Any:
+    """Work for many tensors on the CPU: gloo has a function for one."""
+    work: Any = _Done()
+    for output, tensor in zip(outputs, inputs, strict=True):
+        work.wait()
+        work = call(output, tensor, options)
+    return work
 
 
 class _Done:
