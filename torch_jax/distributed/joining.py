@@ -112,13 +112,17 @@ def ended() -> list[int]:
         return []
 
 
-def failed(what: str, error: BaseException | None = None) -> Exception:
+def failed(what: str, error: BaseException) -> Exception:
     """The error of a collective that has failed, which names the ranks that have ended."""
     gone = ended()
     ranks = f"rank {gone[0]} has" if len(gone) == 1 else f"ranks {gone} have"
     why = f": {ranks} ended" if gone else ""
-    cause = f" ({error})" if error is not None else ""
-    return torch.distributed.DistBackendError(f"{what} failed on device 'jax'{why}{cause}")
+    return torch.distributed.DistBackendError(f"{what} failed on device 'jax'{why} ({error})")
+
+
+def explained(what: str, error: Exception) -> Exception:
+    """An error of gloo's: as it is, but where it comes of ranks that have ended."""
+    return failed(what, error) if ended() else error
 
 
 def _leave() -> None:

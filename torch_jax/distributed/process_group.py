@@ -161,7 +161,10 @@ class ProcessGroup(dist.ProcessGroup):
                 return copies[id(value)]
             return [copy(one) for one in value] if isinstance(value, list | tuple) else value
 
-        work = call(*(copy(argument) for argument in arguments), *rest)
+        try:
+            work = call(*(copy(argument) for argument in arguments), *rest)
+        except RuntimeError as error:
+            raise joining.explained(method, error) from error
         filled = list(tensors_in(outputs))
         return HostWork(method, work, filled, [copies[id(t)] for t in filled], source)
 

@@ -148,7 +148,7 @@ class HostWork(_Work):
         try:
             self._work.wait(timeout) if timeout else self._work.wait()
         except RuntimeError as error:
-            raise joining.failed(self._name, error) from error
+            raise joining.explained(self._name, error) from error
         with self._lock:
             if not self._written:
                 write(self.outputs, self._copies)

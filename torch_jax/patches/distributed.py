@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.core import waking
 from torch_jax.core.patching import AT_IMPORT, patch
 
 _C10D = "torch.distributed.distributed_c10d"
@@ -65,3 +66,18 @@ def _patch_data_parallel(original: Any) -> Any:
         return None if found == pytorch.DEVICE_TYPE else found
 
     return available
+
+
+@patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
+def _patch_ddp(original: Any) -> Any:
+    """DDP's reducer asks for pinned memory where it looks for unused parameters."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if waking.is_awake():
+            from torch_jax.distributed import unused_parameters
+
+            unused_parameters.serve(self)
+
+    return init
