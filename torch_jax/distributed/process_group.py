@@ -47,8 +47,9 @@ def _is_on_device(*values: Any) -> bool:
         raise NotImplementedError("collectives on device 'jax' take dense tensors, not sparse ones")
     if ACTIVE.tracer is not None:
         raise tracers.NotTraceableError(
-            "a collective of torch.distributed cannot be a part of a compiled program yet: call it "
-            "outside of the function, or leave the function to torch_jax.jit(fallback='record')"
+            "a collective of torch.distributed is no part of a compiled program: call it outside "
+            "of the compiled function, or use torch_jax.jit with fallback='record' (the default), "
+            "which runs such functions at each call"
         )
     return True
 

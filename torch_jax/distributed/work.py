@@ -95,7 +95,9 @@ class ProgramWork(_Work):
     def run(self) -> None:
         """Run the program and write its results; the launching thread calls it."""
         try:
+            LAUNCHER.check()
             results = self._program()
+            LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
             write(self.outputs, [wrap(result) for result in results])
         except Exception as error:
             self._error = joining.failed(self._name, error)
@@ -107,9 +109,8 @@ class ProgramWork(_Work):
         """Wait until the results are in their tensors; raises what went wrong."""
         limit = timeout if timeout else self._timeout
         if not self._done.wait(limit.total_seconds()):
-            raise joining.failed(
-                self._name, TimeoutError(f"no result within {limit.total_seconds():g} s")
-            )
+            late = TimeoutError(f"no result within {limit.total_seconds():g} s")
+            raise LAUNCHER.give_up(joining.failed(self._name, late))
         if self._error is not None:
             raise self._error
         return True
@@ -185,6 +186,17 @@ class _Launcher:
         self._waiting: queue.SimpleQueue[ProgramWork | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def give_up(self, error: Exception) -> Exception:
+        """Run nothing more, since processes are out of step after a time-out; gives ``error``."""
+        self._error = self._error or error
+        return error
+
+    def check(self) -> None:
+        """Raise if a collective has timed out before."""
+        if self._error is not None:
+            raise RuntimeError(f"an earlier collective timed out: {self._error}")
 
     def launch(self, work: ProgramWork) -> ProgramWork:
         with self._lock:
