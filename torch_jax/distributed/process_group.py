@@ -58,12 +58,12 @@ def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor])
     """Raise PyTorch's error where tensors that one collective fills differ in shape or dtype."""
     for at, tensor in enumerate(tensors):
         if tensor.dtype != first.dtype:
-            raise ValueError(
+            raise RuntimeError(
                 f"{name}: invalid tensor type at index {at} (expected {first.dtype}, got "
                 f"{tensor.dtype})"
             )
         if tensor.shape != first.shape:
-            raise ValueError(
+            raise RuntimeError(
                 f"{name}: invalid tensor size at index {at} (expected {tuple(first.shape)}, got "
                 f"{tuple(tensor.shape)})"
             )
@@ -71,11 +71,11 @@ def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor])
 
 def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int) -> None:
     if whole.dtype != part.dtype:
-        raise ValueError(
+        raise RuntimeError(
             f"{name}: tensors of one dtype, not of {whole.dtype} and {part.dtype}, are needed"
         )
     if whole.numel() != part.numel() * count:
-        raise ValueError(
+        raise RuntimeError(
             f"{name}: {errors.describe(whole)} is not {count} times {errors.describe(part)}"
         )
 
@@ -124,7 +124,7 @@ class ProcessGroup(dist.ProcessGroup):
         """The store through which the processes of the group have met."""
         return self._store
 
-    def getBackendName(self) -> str:  # noqa: N802, C++'s name
+    def getBackendName(self) -> str:
         """The backend's name."""
         return _JAX
 
@@ -258,7 +258,7 @@ class ProcessGroup(dist.ProcessGroup):
         inputs = _list(inputs)
         for parts, tensor in zip(outputs, inputs, strict=True):
             if len(parts) != self.size():
-                raise ValueError(
+                raise RuntimeError(
                     f"allgather: {self.size()} tensors are needed for {errors.describe(tensor)}, "
                     f"one for each process, but there are {len(parts)}"
                 )
@@ -315,11 +315,9 @@ class ProcessGroup(dist.ProcessGroup):
         options = opts or _default("AllToAllOptions")()
         if output_splits or input_splits or not _is_on_device(output, tensor):
             splits = (list(output_splits or ()), list(input_splits or ()))
-            return self._on_host(
-                "alltoall_base", (output, tensor, *splits), output, options
-            )
+            return self._on_host("alltoall_base", (output, tensor, *splits), output, options)
         if output.dtype != tensor.dtype or output.numel() != tensor.numel():
-            raise ValueError(
+            raise RuntimeError(
                 f"all_to_all_single: {errors.describe(output)} and {errors.describe(tensor)} must "
                 "have as many elements, of one dtype"
             )
@@ -335,10 +333,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
         """Send a tensor to one process."""
+        self._check_rank("send", to)
         return self._on_host("send", (_list(tensors),), [], to, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
         """Receive a tensor from one process."""
+        self._check_rank("recv", source)
         tensors = _list(tensors)
         return self._on_host("recv", (tensors,), tensors, source, tag, source=source)
 
@@ -346,6 +346,11 @@ class ProcessGroup(dist.ProcessGroup):
         """Receive a tensor from whichever process sends one."""
         tensors = _list(tensors)
         return self._on_host("recv_anysource", (tensors,), tensors, tag)
+
+    def _check_rank(self, name: str, rank: int) -> None:
+        """Raise for a rank that the group does not have: gloo would end the process."""
+        if not 0 <= rank < self.size():
+            raise ValueError(f"{name}: a group of {self.size()} processes has no rank {rank}")
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait until all processes have come here."""

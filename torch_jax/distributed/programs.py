@@ -81,9 +81,7 @@ def _reduce_scatter(op: str, x: jax.Array) -> jax.Array:
         return lax.psum_scatter(parts, _AXIS)
     if op == "AVG":
         return lax.psum_scatter(parts, _AXIS) / count
-    return lax.dynamic_index_in_dim(
-        _REDUCTIONS[op](parts), lax.axis_index(_AXIS), keepdims=False
-    )
+    return lax.dynamic_index_in_dim(_REDUCTIONS[op](parts), lax.axis_index(_AXIS), keepdims=False)
 
 
 def broadcast(root: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -118,9 +116,7 @@ def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
 def all_to_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Of every array, so many equal parts, the parts that all processes have for this one."""
     count = lax.axis_size(_AXIS)
-    return tuple(
-        lax.all_to_all(x.reshape(count, x.size // count), _AXIS, 0, 0) for x in arrays
-    )
+    return tuple(lax.all_to_all(x.reshape(count, x.size // count), _AXIS, 0, 0) for x in arrays)
 
 
 def exchange(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -141,9 +137,7 @@ def mesh(ranks: tuple[int, ...]) -> Mesh:
 def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
     over = mesh(ranks)
     own = functools.partial(body, *static)
-    return jax.jit(
-        jax.shard_map(own, mesh=over, in_specs=_SAME, out_specs=_SAME, check_vma=False)
-    )
+    return jax.jit(jax.shard_map(own, mesh=over, in_specs=_SAME, out_specs=_SAME, check_vma=False))
 
 
 def run(

@@ -136,7 +136,10 @@ def _is_torchs(owner: type) -> bool:
 
 @functools.cache
 def _is_from_torch(kind: type) -> bool:
-    return _is_torchs_module(str(kind.__module__)) or str(kind.__module__).partition(".")[0] == "torch_jax"
+    return (
+        _is_torchs_module(str(kind.__module__))
+        or str(kind.__module__).partition(".")[0] == "torch_jax"
+    )
 
 
 def _is_torchs_module(module: str) -> bool:
