@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 import torch
@@ -114,7 +115,7 @@ def ended() -> list[int]:
 
 def failed(what: str, error: BaseException) -> Exception:
     """The error of a collective that has failed, which names the ranks that have ended."""
-    gone = ended()
+    gone = _ended_by_now(error)
     ranks = f"rank {gone[0]} has" if len(gone) == 1 else f"ranks {gone} have"
     why = f": {ranks} ended" if gone else ""
     return torch.distributed.DistBackendError(f"{what} failed on device 'jax'{why} ({error})")
@@ -122,7 +123,15 @@ def failed(what: str, error: BaseException) -> Exception:
 
 def explained(what: str, error: Exception) -> Exception:
     """An error of gloo's: as it is, but where it comes of ranks that have ended."""
-    return failed(what, error) if ended() else error
+    return failed(what, error) if _ended_by_now(error) else error
+
+
+def _ended_by_now(error: BaseException) -> list[int]:
+    """Who has ended; a process that ends may close its connections to others first."""
+    deadline = time.monotonic() + (1.0 if "onnection" in str(error) else 0.0)
+    while not (gone := ended()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return gone
 
 
 def _leave() -> None:

@@ -28,9 +28,10 @@ _JAX = pytorch.DEVICE_TYPE
 
 def create(options: Any, _backend_options: Any) -> ProcessGroup:
     """Make a group, as ``torch.distributed`` asks for it; all its processes do so at once."""
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    if not options.global_ranks_in_group:
+    ranks = tuple(options.global_ranks_in_group)
+    if not ranks:
         joining.join(options.store, options.group_rank, options.group_size)
+        ranks = programs.processes(options.group_size)
     return ProcessGroup(options.store, options.group_rank, ranks, options.timeout)
 
 

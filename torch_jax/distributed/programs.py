@@ -124,6 +124,11 @@ def exchange(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(lax.all_to_all(jnp.stack(arrays), _AXIS, 0, 0))
 
 
+def processes(count: int) -> tuple[int, ...]:
+    """JAX's numbers of the processes of a default group: all of them, or this one alone."""
+    return tuple(range(count)) if count > 1 else (jax.process_index(),)
+
+
 @functools.lru_cache(256)
 def mesh(ranks: tuple[int, ...]) -> Mesh:
     """A mesh over the first device of each of these processes."""

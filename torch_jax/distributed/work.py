@@ -88,7 +88,7 @@ class ProgramWork(_Work):
         timeout: timedelta,
     ) -> None:
         super().__init__(outputs)
-        self._name, self._program, self._timeout = name, program, timeout
+        self.name, self._program, self._timeout = name, program, timeout
         self._done = threading.Event()
         self._error: Exception | None = None
 
@@ -100,7 +100,7 @@ class ProgramWork(_Work):
             LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
             write(self.outputs, [wrap(result) for result in results])
         except Exception as error:
-            self._error = joining.failed(self._name, error)
+            self._error = joining.failed(self.name, error)
         finally:
             del self._program  # and the arrays that it was given
             self._done.set()
@@ -110,7 +110,7 @@ class ProgramWork(_Work):
         limit = timeout if timeout else self._timeout
         if not self._done.wait(limit.total_seconds()):
             late = TimeoutError(f"no result within {limit.total_seconds():g} s")
-            raise LAUNCHER.give_up(joining.failed(self._name, late))
+            raise LAUNCHER.give_up(joining.failed(self.name, late))
         if self._error is not None:
             raise self._error
         return True
@@ -199,6 +199,10 @@ class _Launcher:
             raise RuntimeError(f"an earlier collective timed out: {self._error}")
 
     def launch(self, work: ProgramWork) -> ProgramWork:
+        try:
+            self.check()
+        except RuntimeError as error:
+            raise joining.failed(work.name, error) from error
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
