@@ -55,7 +55,7 @@ def _serve(listener: socket.socket, size: int) -> None:
 
 def main(port: str, size: str) -> None:
     """Serve until the last rank has gone."""
-    from jaxlib import _jax  # type: ignore[attr-defined]
+    from jaxlib import _jax
 
     service = _jax.get_distributed_runtime_service(
         f"[::]:{port}",

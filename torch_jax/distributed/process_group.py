@@ -106,7 +106,10 @@ def _list(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-class ProcessGroup(dist.ProcessGroup):
+_Base: Any = dist.ProcessGroup  # its methods are overloaded; PyTorch calls those with options
+
+
+class ProcessGroup(_Base):
     """A group of processes, each with one device.
 
     Methods are those that PyTorch calls, from Python and from C++ (DDP, functional collectives).
@@ -116,7 +119,7 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._store = store
         self._ranks, self._timeout = ranks, timeout
-        self._gloo = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
+        self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
             self._register_backend(torch.device(device), kind, self._gloo)

@@ -56,6 +56,19 @@ def _create_group(options: Any, backend_options: Any) -> Any:
     return process_group.create(options, backend_options)
 
 
+@patch("torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh")
+def _patch_meshes(original: Any) -> Any:
+    """A mesh of the device makes the process group that it needs without naming the backend."""
+
+    @functools.wraps(original)
+    def init(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        if device_type == pytorch.DEVICE_TYPE and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(pytorch.DEVICE_TYPE)
+        return original(device_type, *args, **kwargs)
+
+    return init
+
+
 @patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
 def _patch_data_parallel(original: Any) -> Any:
     """``nn.DataParallel`` splits batches over the accelerator's devices: here there is one."""
