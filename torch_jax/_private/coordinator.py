@@ -18,6 +18,8 @@ import socket
 import sys
 import time
 
+from jaxlib import _jax
+
 _PATIENCE = 600.0  # seconds within which all ranks must have registered
 _FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debugger, is not dead
 
@@ -55,8 +57,6 @@ def _serve(listener: socket.socket, size: int) -> None:
 
 def main(port: str, size: str) -> None:
     """Serve until the last rank has gone."""
-    from jaxlib import _jax
-
     service = _jax.get_distributed_runtime_service(
         f"[::]:{port}",
         int(size),
