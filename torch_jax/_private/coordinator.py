@@ -17,6 +17,7 @@ import selectors
 import socket
 import sys
 import time
+from typing import Any
 
 from jaxlib import _jax
 
@@ -24,35 +25,48 @@ _PATIENCE = 600.0  # seconds within which all ranks must have registered
 _FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debugger, is not dead
 
 
+class _Ranks:
+    """Who has registered, and whose connection is still open."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.open: dict[socket.socket, int] = {}
+        self.come: set[int] = set()
+
+    def hear(self, connection: socket.socket) -> bool:
+        """Take what a connection sends; False where it has ended, or is none of a rank's."""
+        try:
+            words = connection.recv(64).split()
+            for word in words:
+                if word == b"?":
+                    ended = sorted(self.come - set(self.open.values()))
+                    connection.sendall(json.dumps(ended).encode() + b"\n")
+                elif word.isdigit() and int(word) < self.size:
+                    self.open[connection] = int(word)
+                    self.come.add(int(word))
+                else:
+                    return False
+            return bool(words)
+        except OSError:
+            return False
+
+
 def _serve(listener: socket.socket, size: int) -> None:
     """Answer the ranks until all have come and gone."""
-    ranks: dict[socket.socket, int] = {}
-    come: set[int] = set()
+    ranks = _Ranks(size)
     deadline = time.monotonic() + _PATIENCE
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    while ranks or (len(come) < size and time.monotonic() < deadline):
+    while ranks.open or (len(ranks.come) < size and time.monotonic() < deadline):
         for key, _ in selector.select(timeout=1.0):
             if key.fileobj is listener:
-                connection, _ = listener.accept()
-                selector.register(connection, selectors.EVENT_READ)
-                ranks[connection] = -1
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
                 continue
-            connection = key.fileobj  # type: ignore[assignment]
-            try:
-                said = connection.recv(64)
-            except OSError:
-                said = b""
-            if not said:
+            connection: Any = key.fileobj
+            if not ranks.hear(connection):
                 selector.unregister(connection)
+                ranks.open.pop(connection, None)
                 connection.close()
-                del ranks[connection]
-            elif said == b"?":
-                ended = sorted(come - set(ranks.values()))
-                connection.sendall(json.dumps(ended).encode() + b"\n")
-            else:
-                ranks[connection] = int(said)
-                come.add(int(said))
 
 
 def main(port: str, size: str) -> None:

@@ -73,7 +73,7 @@ def _join(store: Any, rank: int, size: int) -> _Joined:
         store.set(_KEY, json.dumps([host, port, ranks_port]))
     host, port, ranks_port = json.loads(store.get(_KEY))
     connection = socket.create_connection((host, ranks_port), timeout=60)
-    connection.sendall(str(rank).encode())
+    connection.sendall(f"{rank}\n".encode())
     client = jax_processes.connect(f"{host}:{port}", rank, size)
     return _Joined(rank, size, connection, client)
 
@@ -107,7 +107,7 @@ def ended() -> list[int]:
     try:
         with joined.lock:
             joined.connection.settimeout(5)
-            joined.connection.sendall(b"?")
+            joined.connection.sendall(b"?\n")
             return json.loads(joined.connection.makefile().readline() or "[]")
     except (OSError, ValueError):
         return []
