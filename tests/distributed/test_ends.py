@@ -27,6 +27,13 @@ def test_others_are_told_who_has_ended(rank):
         assert line.startswith(f"DistBackendError: {name} failed on device 'jax': rank {rank} has")
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_training_ends_where_a_rank_does(seed):
+    ended = world.run("-m", f"{PROGRAMS}.training_ends", str(seed), size=3)
+    assert sorted(status for status, _ in ended) == [-9, 0, 0], ended
+    assert [_lines(text) for status, text in ended if status == 0] == [["True"]] * 2, ended
+
+
 def test_a_rank_that_is_late():
     (status, text), _ = world.run("-m", f"{PROGRAMS}.a_rank_is_late")
     assert _lines(text)[:2] == ["2 True True", "[2.0, 2.0]"], text

@@ -8,6 +8,8 @@ collectives on the CPU block the thread that launches them until all processes h
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -64,17 +66,17 @@ class _Work(dist.Work):
     def get_future(self) -> Any:
         """A ``torch.futures.Future`` of the tensors with the results."""
         if self._future is None:
-            self._future = torch.futures.Future()
-            threading.Thread(target=self._complete, name="torch_jax future", daemon=True).start()
+            over: torch.futures.Future[None] = torch.futures.Future()
+            # C++, as DDP's reducer, knows errors of callbacks only: `set_exception` is Python's
+            self._future = over.then(lambda _: self.result())
+            complete = functools.partial(self._complete, over)
+            threading.Thread(target=complete, name="torch_jax future", daemon=True).start()
         return self._future
 
-    def _complete(self) -> None:
-        try:
+    def _complete(self, over: torch.futures.Future[None]) -> None:
+        with contextlib.suppress(Exception):  # which the future's callback meets again
             self.wait()
-        except Exception as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self.outputs)
+        over.set_result(None)
 
 
 class ProgramWork(_Work):
