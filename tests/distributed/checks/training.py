@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -36,7 +34,7 @@ def _batch(device: str, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs.to(device), torch.randint(0, 3, (6,), generator=generator).to(device)
 
 
-def _train(
+def train(
     device: str,
     step: Callable[..., Any] | None = None,
     hook: Callable[[Any], None] | None = None,
@@ -50,43 +48,35 @@ def _train(
         hook(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for at in range(2):
-        (step or _step)(model, device, at)
+        (step or run_step)(model, device, at)
         optimizer.step()
         optimizer.zero_grad()
     return list(net.state_dict().values())
 
 
-def _step(model: Any, device: str, at: int, other: bool | None = None) -> None:
+def run_step(model: Any, device: str, at: int, other: bool | None = None) -> None:
     inputs, targets = _batch(device, at)
     F.cross_entropy(model(inputs, other), targets).backward()
 
 
 def ddp_in_small_buckets(device: str) -> Any:
-    return _train(device, bucket_cap_mb=0.0001)
-
-
-def ddp_with_views_of_buckets(device: str) -> Any:
-    return _train(device, gradient_as_bucket_view=True)
+    return train(device, bucket_cap_mb=0.0001)
 
 
 def ddp_without_sync(device: str) -> Any:
     def step(model: Any, device: str, at: int) -> None:
         with model.no_sync():
-            _step(model, device, at + 50)
-        _step(model, device, at)
+            run_step(model, device, at + 50)
+        run_step(model, device, at)
 
-    return _train(device, step)
+    return train(device, step)
 
 
 def ddp_with_unused_parameters(device: str) -> Any:
     def step(model: Any, device: str, at: int) -> None:
-        _step(model, device, at, other=at == dist.get_rank())
+        run_step(model, device, at, other=at == dist.get_rank())
 
-    return _train(device, step, find_unused_parameters=True)
-
-
-def ddp_with_a_static_graph(device: str) -> Any:
-    return _train(device, static_graph=True)
+    return train(device, step, find_unused_parameters=True)
 
 
 def ddp_with_uneven_inputs(device: str) -> Any:
@@ -103,31 +93,7 @@ def ddp_with_uneven_inputs(device: str) -> Any:
     return list(net.state_dict().values())
 
 
-def ddp_with_compressed_gradients(device: str) -> Any:
-    def hook(model: Any) -> None:
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-
-    # halves of sums that differ in the last place may differ in theirs
-    return [value.float().round(decimals=3) for value in _train(device, hook=hook)]
-
-
-def ddp_with_powersgd(device: str) -> Any:
-    def hook(model: Any) -> None:
-        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-    return _train(device, hook=hook)
-
-
 def samplers_split_the_data(device: str) -> Any:
     data = TensorDataset(torch.arange(7.0))
     sampler = DistributedSampler(data, shuffle=False)
     return [batch.to(device) * 2 for (batch,) in DataLoader(data, 2, sampler=sampler)]
-
-
-def norms_over_all_processes(device: str) -> Any:
-    with contextlib.suppress(AttributeError):
-        torch.manual_seed(0)
-    total = torch.nn.utils.get_total_norm([_batch(device, 0)[0]])
-    dist.all_reduce(total)
-    return total
