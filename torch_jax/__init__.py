@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.distributed.spawn import spawn as spawn
     from torch_jax.environment.environment import Environment as Environment
     from torch_jax.environment.environment import default_env as default_env
     from torch_jax.environment.overrides import register_op as register_op
@@ -67,6 +68,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "OperatorNotFound": "core.errors",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
+    "spawn": "distributed.spawn",
     "Environment": "environment.environment",
     "default_env": "environment.environment",
     "register_op": "environment.overrides",

@@ -9,6 +9,7 @@ TESTS = Path(__file__).parents[1]
 OF_THEIR_OWN = (
     "calls",
     "conformance",
+    "distributed",
     "programs",
     "upstream",
 )  # folders with helpers that no other needs

@@ -13,6 +13,7 @@ import multiprocessing.reduction
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,7 @@ from transformers.utils import import_utils
 
 import torch_jax
 from torch_jax.capture.state.watch import Watch
-from torch_jax.core import patching
+from torch_jax.core import backward, patching
 from torch_jax.dispatch import autocast, ladder
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import wrap
@@ -271,9 +272,39 @@ def a_process_group_needs_no_backend_named() -> bool:
     return config.device_backend_map == {"cpu": "gloo"}
 
 
-@need("torch.distributed.distributed_c10d.Backend.default_device_backend_map")
+@need("torch.distributed.distributed_c10d.Backend.register_backend")
 def the_device_has_a_backend() -> bool:
-    return torch.distributed.get_default_backend_for_device("jax") == "gloo"
+    return torch.distributed.get_default_backend_for_device("jax") == "jax"
+
+
+@need("torch.distributed.device_mesh.init_device_mesh")
+def a_mesh_makes_a_group_of_the_device() -> bool:
+    dist = torch.distributed
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with unittest.mock.patch.dict(os.environ, ranks):
+        try:
+            mesh = dist.device_mesh.init_device_mesh("jax", (1,))
+            return dist.get_backend(mesh.get_group()) == "jax"
+        finally:
+            dist.destroy_process_group()
+
+
+@need("torch.nn.parallel.DistributedDataParallel.__init__")
+def ddp_looks_for_unused_parameters() -> bool:
+    dist = torch.distributed
+    model, used = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}).to("jax"), ["a"]
+    model.forward = lambda x: model[used[0]](x)
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("jax", init_method=f"file://{folder}/f", rank=0, world_size=1)
+        try:
+            ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            ddp(ones(1, 2)).sum().backward()
+            return model["a"].weight.grad is not None and model["b"].weight.grad is None
+        finally:
+            dist.destroy_process_group()
+            backward.AROUND.clear()
 
 
 @need("torch.nn.parallel.data_parallel._get_available_device_type")
@@ -610,7 +641,7 @@ def test_a_replacement_is_needed(target):
 def test_a_program_fails_without_a_replacement(target):
     program = ELSEWHERE[target].strip() + "\n"
     without = f"""
-from torch_jax.core import patching
+from torch_jax.core import backward, patching
 block = patching.without({target!r})
 block.__enter__()  # an object that nobody holds would leave the block at once
 """

@@ -1,6 +1,7 @@
-"""Programs on the CPU that PyTorch spreads: process groups, and ``nn.DataParallel``.
+"""What PyTorch spreads: the backend of process groups, and programs that stay on the CPU.
 
-Both ask which accelerator there is, and take it though nothing of the program is on it.
+Process groups without a backend, and ``nn.DataParallel``, ask which accelerator there is, and take
+it though nothing of the program is on it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.core import waking
 from torch_jax.core.patching import AT_IMPORT, patch
 
 _C10D = "torch.distributed.distributed_c10d"
@@ -35,11 +37,36 @@ def _patch_backends(original: Any) -> Any:
     return init
 
 
-@patch(f"{_C10D}.Backend.default_device_backend_map", _C10D, is_registration=True)
-def _name_backend(backends: dict[str, str]) -> Any:
-    """``init_process_group(device_id=...)`` looks up the device's backend: gloo's, on copies."""
-    backends.setdefault(pytorch.DEVICE_TYPE, backends["cpu"])
-    return lambda: backends.pop(pytorch.DEVICE_TYPE)
+@patch(f"{_C10D}.Backend.register_backend", _C10D, is_registration=True)
+def _name_backend(register: Any) -> Any:
+    """The backend "jax", which ``init_process_group`` takes by name or by ``device_id``."""
+    kinds, name = torch.distributed.Backend, pytorch.DEVICE_TYPE
+    register(name, _create_group, extended_api=True, devices=[name])
+
+    def undo() -> None:
+        del kinds.default_device_backend_map[name], kinds.backend_capability[name]
+        kinds.backend_list.remove(name)
+
+    return undo
+
+
+def _create_group(options: Any, backend_options: Any) -> Any:
+    from torch_jax.distributed import process_group
+
+    return process_group.create(options, backend_options)
+
+
+@patch("torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh")
+def _patch_meshes(original: Any) -> Any:
+    """A mesh of the device makes the process group that it needs without naming the backend."""
+
+    @functools.wraps(original)
+    def init(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        if device_type == pytorch.DEVICE_TYPE and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(pytorch.DEVICE_TYPE)
+        return original(device_type, *args, **kwargs)
+
+    return init
 
 
 @patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
@@ -52,3 +79,18 @@ def _patch_data_parallel(original: Any) -> Any:
         return None if found == pytorch.DEVICE_TYPE else found
 
     return available
+
+
+@patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
+def _patch_ddp(original: Any) -> Any:
+    """DDP's reducer asks for pinned memory where it looks for unused parameters."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if waking.is_awake():
+            from torch_jax.distributed import unused_parameters
+
+            unused_parameters.serve(self)
+
+    return init

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.core import signals
+from torch_jax.core import backward, signals
 from torch_jax.core.patching import AT_FIRST_USE, patch
 
 _KEY = "torch_jax errors"
@@ -97,7 +97,10 @@ def _raise_noted(engine: Any) -> Any:
             try:
                 pytorch.carry(_KEY, noted)
                 _begin(noted)
-                return super().run_backward(*args, **kwargs)
+                if not backward.AROUND:
+                    return super().run_backward(*args, **kwargs)
+                with backward.around():
+                    return super().run_backward(*args, **kwargs)
             except SystemError:  # the engine failed, and its error has been taken away
                 errors = _errors_of(noted)
                 if not errors:

@@ -25,6 +25,7 @@ _PATCHED = {
     "torch._higher_order_ops.scan": "higher_order",
     "torch._higher_order_ops.utils": "higher_order",
     "torch._higher_order_ops.while_loop": "higher_order",
+    "torch.distributed.device_mesh": "distributed",
     "torch.distributed.distributed_c10d": "distributed",
     "torch.nested._internal.ops": "nested",
     "torch.nn.attention.flex_attention": "higher_order",

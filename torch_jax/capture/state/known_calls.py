@@ -56,6 +56,7 @@ _KNOWN_IN_TORCH = tuple(
         "_opaque_base.py", "_compile.py",
     )
 )  # fmt: skip
+_SPREAD = TORCH + "nn/parallel/"  # DistributedDataParallel: its reducer keeps state of its own
 _DENIED_IN_TORCH = frozenset(
     """register_buffer register_parameter register_module add_module load_state_dict _apply
     requires_grad_ register_hook register_forward_hook register_forward_pre_hook
@@ -115,7 +116,7 @@ def _is_known_function(module: str, name: str) -> bool:
         return name in _BUILTINS
     if module in _PURE_MODULES or (module, name) in _FUNCTIONS:
         return True
-    return module.partition(".")[0] == "torch" and name not in _TORCH_DENIED
+    return _is_torchs_module(module) and name not in _TORCH_DENIED
 
 
 def _is_known_method(owner: type, name: str) -> bool:
@@ -135,7 +136,15 @@ def _is_torchs(owner: type) -> bool:
 
 @functools.cache
 def _is_from_torch(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] in ("torch", "torch_jax")
+    return (
+        _is_torchs_module(str(kind.__module__))
+        or str(kind.__module__).partition(".")[0] == "torch_jax"
+    )
+
+
+def _is_torchs_module(module: str) -> bool:
+    """Whether a module is PyTorch's, but for what changes other processes, or waits for them."""
+    return module.partition(".")[0] == "torch" and "distributed" not in module
 
 
 @functools.cache
@@ -143,7 +152,8 @@ def is_known_code(code: CodeType) -> bool:
     """Whether the Python of a library may be called by a user's code without being looked at."""
     file, name = code.co_filename, code.co_qualname
     if file.startswith(TORCH):
-        return file.startswith(_KNOWN_IN_TORCH) and code.co_name not in _DENIED_IN_TORCH
+        known = file.startswith(_KNOWN_IN_TORCH) and not file.startswith(_SPREAD)
+        return known and code.co_name not in _DENIED_IN_TORCH
     if file.startswith(LIBRARIES):
         return file.startswith(LIBRARIES[-1])  # torch_jax; not JAX and NumPy
     if file.endswith((*_KNOWN_FILES, "typing_extensions.py")):

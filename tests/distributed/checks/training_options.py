@@ -1,0 +1,33 @@
+"""What else ``DistributedDataParallel`` may be asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from tests.distributed.checks.training import train
+
+
+def ddp_with_views_of_buckets(device: str) -> Any:
+    return train(device, gradient_as_bucket_view=True)
+
+
+def ddp_with_a_static_graph(device: str) -> Any:
+    return train(device, static_graph=True)
+
+
+def ddp_with_compressed_gradients(device: str) -> Any:
+    def hook(model: Any) -> None:
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+    # halves of sums that differ in the last place may differ in theirs
+    return [value.float().round(decimals=3) for value in train(device, hook=hook)]
+
+
+def ddp_with_powersgd(device: str) -> Any:
+    def hook(model: Any) -> None:
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    return train(device, hook=hook)

@@ -1,0 +1,18 @@
+"""Two processes run every check once; what they found is looked at here, check by check."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed import checks, world
+from tests.distributed.checks import collectives, training
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, str]:
+    return world.differences(tmp_path_factory.mktemp("world"), "collectives", "training")
+
+
+@pytest.mark.parametrize("name", checks.names_of(collectives) + checks.names_of(training))
+def test_together(found: dict[str, str], name: str) -> None:
+    assert not found[name], found[name]

@@ -1,0 +1,88 @@
+"""JAX's coordination service as a process of its own, which outlives the ranks that it serves.
+
+JAX starts the service in rank 0, and ends all other processes by ``abort`` when that rank dies. Of
+a service that is still there, no rank's death ends the others: their collectives raise.
+
+Run as a script with the host and the port of the service and the number of ranks; the first line
+that it prints is the port at which ranks register: each holds a connection open for as long as it
+lives. A rank sends its number, and a question mark to be told, as a line of JSON, which ranks have
+ended. The process ends with the last of the connections. It imports nothing of this package, since
+that would import PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import time
+from typing import Any
+
+from jaxlib import _jax
+
+_PATIENCE = 600.0  # seconds within which all ranks must have registered
+_FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debugger, is not dead
+
+
+class _Ranks:
+    """Who has registered, and whose connection is still open."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.open: dict[socket.socket, int] = {}
+        self.come: set[int] = set()
+
+    def hear(self, connection: socket.socket) -> bool:
+        """Take what a connection sends; False where it has ended, or is none of a rank's."""
+        try:
+            words = connection.recv(64).split()
+            for word in words:
+                if word == b"?":
+                    ended = sorted(self.come - set(self.open.values()))
+                    connection.sendall(json.dumps(ended).encode() + b"\n")
+                elif word.isdigit() and int(word) < self.size:
+                    self.open[connection] = int(word)
+                    self.come.add(int(word))
+                else:
+                    return False
+            return bool(words)
+        except OSError:
+            return False
+
+
+def _serve(listener: socket.socket, size: int) -> None:
+    """Answer the ranks until all have come and gone."""
+    ranks = _Ranks(size)
+    deadline = time.monotonic() + _PATIENCE
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    while ranks.open or (len(ranks.come) < size and time.monotonic() < deadline):
+        for key, _ in selector.select(timeout=1.0):
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                continue
+            connection: Any = key.fileobj
+            if not ranks.hear(connection):
+                selector.unregister(connection)
+                ranks.open.pop(connection, None)
+                connection.close()
+
+
+def main(port: str, size: str) -> None:
+    """Serve until the last rank has gone."""
+    service = _jax.get_distributed_runtime_service(
+        f"[::]:{port}",
+        int(size),
+        heartbeat_timeout=_FOR_EVER,
+        shutdown_timeout=1,
+        recoverable=True,
+    )
+    with socket.create_server(("", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        _serve(listener, int(size))
+    del service
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,98 @@
+"""Private names of JAX about many processes; JAX is imported only by functions."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_FOR_EVER = 10**8  # seconds: the coordinator process tells at once who has ended
+_CONNECT = 300  # seconds
+
+
+def is_started() -> bool:
+    """Whether JAX has made its devices, which is when it must know of other processes."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", {}))
+
+
+def is_connected() -> bool:
+    """Whether JAX knows of other processes, be it by us or by ``jax.distributed.initialize``."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    return getattr(state, "client", None) is not None
+
+
+def start_coordinator(port: int, size: int) -> int:
+    """Start :mod:`torch_jax._private.coordinator`; returns the port at which ranks register."""
+    script = Path(__file__).with_name("coordinator.py")
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(script), str(port), str(size)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_quiet(os.environ),
+        start_new_session=True,  # Ctrl-C is for the ranks; it ends when they have gone
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.stdout.close()
+    if not line:
+        raise RuntimeError(
+            f"JAX's coordination service did not start on port {port} (exit status "
+            f"{process.wait()})"
+        )
+    process.returncode = 0  # it is left alone: Popen warns of processes that still run
+    return int(line)
+
+
+def _quiet(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
+
+
+def connect(address: str, rank: int, size: int) -> Any:
+    """Tell JAX of its coordination service, before it makes its devices; returns the client.
+
+    ``jax.distributed.initialize`` would start the service in rank 0.
+    """
+    jax = importlib.import_module("jax")
+    library = importlib.import_module("jax._src.lib")._jax
+    state = importlib.import_module("jax._src.distributed").global_state
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    client = library.get_distributed_runtime_client(
+        address,
+        rank,
+        init_timeout=_CONNECT,
+        heartbeat_timeout=_FOR_EVER,
+        shutdown_timeout=1,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state.client, state.process_id, state.num_processes = client, rank, size
+    state.coordinator_address = address
+    return client
+
+
+def only_accelerator(index: int) -> None:
+    """Let this process see one GPU of its host; nothing where the user has said which."""
+    jax = importlib.import_module("jax")
+    for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
+        if getattr(jax.config, name, None) == "all":
+            jax.config.update(name, str(index))
+
+
+def local_part(array: Any) -> Any:
+    """What this process has of an array over processes, as an array that is bound to no device.
+
+    Arrays of this package are not ("uncommitted" in JAX's words). One that is would be compiled for
+    anew by every operator.
+    """
+    kind = getattr(importlib.import_module("jax._src.array"), "ArrayImpl", None)
+    part = array.addressable_shards[0].data
+    if kind is None:
+        return part
+    return kind(part.aval, part.sharding, [part], committed=False)

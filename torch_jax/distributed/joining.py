@@ -1,0 +1,145 @@
+"""How processes find each other: the address of JAX's coordinator goes through PyTorch's store."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import threading
+import time
+from typing import Any
+
+import torch
+
+from torch_jax._private import jax_processes
+from torch_jax.core import waking
+
+_KEY = "torch_jax/coordinator"
+
+
+class _Joined:
+    """What this process has joined: who it is there, and its connection to the coordinator."""
+
+    def __init__(self, rank: int, size: int, connection: socket.socket, client: Any):
+        self.rank, self.size = rank, size
+        self.connection, self.client = connection, client
+        self.lock = threading.Lock()
+
+
+_joined: _Joined | None = None
+
+
+def join(store: Any, rank: int, size: int) -> None:
+    """Make JAX know the other processes; the default group of a process calls it.
+
+    A process joins once: later groups of the same size find the processes connected.
+
+    Raises ``RuntimeError`` where JAX has made its devices before, or where the process has joined
+    others.
+    """
+    if size > 1:
+        _connect(store, rank, size)
+    waking.wake()
+
+
+def _connect(store: Any, rank: int, size: int) -> None:
+    global _joined
+    if _joined is not None:
+        if (_joined.rank, _joined.size) != (rank, size):
+            raise RuntimeError(
+                f"this process was rank {_joined.rank} of {_joined.size} on device 'jax', and JAX "
+                f"cannot make it rank {rank} of {size}: start new processes for that"
+            )
+        return
+    if jax_processes.is_connected():
+        return  # by jax.distributed.initialize: a user's own coordinator
+    if jax_processes.is_started():
+        raise RuntimeError(
+            "device 'jax' was used before the process group was made, and JAX must know of other "
+            "processes from the start: move torch.distributed.init_process_group('jax') above the "
+            "first tensor, model or seed on device 'jax'"
+        )
+    _joined = _join(store, rank, size)
+    atexit.register(_leave)
+
+
+def _join(store: Any, rank: int, size: int) -> _Joined:
+    _take_own_accelerator()
+    if rank == 0:
+        host = os.environ.get("MASTER_ADDR") or _host()
+        port = _free_port()
+        ranks_port = jax_processes.start_coordinator(port, size)
+        store.set(_KEY, json.dumps([host, port, ranks_port]))
+    host, port, ranks_port = json.loads(store.get(_KEY))
+    connection = socket.create_connection((host, ranks_port), timeout=60)
+    connection.sendall(f"{rank}\n".encode())
+    client = jax_processes.connect(f"{host}:{port}", rank, size)
+    return _Joined(rank, size, connection, client)
+
+
+def _take_own_accelerator() -> None:
+    local = os.environ.get("LOCAL_RANK")
+    if local is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        jax_processes.only_accelerator(int(local))
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def _host() -> str:
+    """The address of this host, for a group that was made by a file."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, 0)
+    except OSError:
+        return "127.0.0.1"
+    return name
+
+
+def ended() -> list[int]:
+    """The ranks, of the default group, whose processes have ended; empty where nobody can tell."""
+    joined = _joined
+    if joined is None:
+        return []
+    try:
+        with joined.lock:
+            joined.connection.settimeout(5)
+            joined.connection.sendall(b"?\n")
+            return json.loads(joined.connection.makefile().readline() or "[]")
+    except (OSError, ValueError):
+        return []
+
+
+def failed(what: str, error: BaseException) -> Exception:
+    """The error of a collective that has failed, which names the ranks that have ended."""
+    gone = _ended_by_now(error)
+    ranks = f"rank {gone[0]} has" if len(gone) == 1 else f"ranks {gone} have"
+    why = f": {ranks} ended" if gone else ""
+    return torch.distributed.DistBackendError(f"{what} failed on device 'jax'{why} ({error})")
+
+
+def explained(what: str, error: Exception) -> Exception:
+    """An error of gloo's: as it is, but where it comes of ranks that have ended."""
+    return failed(what, error) if _ended_by_now(error) else error
+
+
+def _ended_by_now(error: BaseException) -> list[int]:
+    """Who has ended; a process that ends may close its connections to others first."""
+    deadline = time.monotonic() + (1.0 if "onnection" in str(error) else 0.0)
+    while not (gone := ended()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return gone
+
+
+def _leave() -> None:
+    """At the end of the process: JAX's client goes before its library is taken down."""
+    joined = _joined
+    if joined is not None:
+        try:
+            joined.client.shutdown()
+        except Exception:  # the coordinator has ended, or other processes have: nothing is left
+            pass
+        joined.connection.close()

@@ -1,0 +1,401 @@
+"""``init_process_group("jax")``: PyTorch's process group, over programs of JAX's.
+
+What every training step needs is a program over all processes (:mod:`.programs`). The rest –
+tensors of the CPU, point to point, objects, rare reductions, parts of different sizes – is
+PyTorch's own gloo, on copies of tensors of the device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_jax._private import pytorch
+from torch_jax.core import errors, tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.distributed import joining, programs
+from torch_jax.distributed.work import LAUNCHER, HostWork, ProgramWork
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import tensors_in
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+def create(options: Any, _backend_options: Any) -> ProcessGroup:
+    """Make a group, as ``torch.distributed`` asks for it; all its processes do so at once."""
+    ranks = tuple(options.global_ranks_in_group)
+    if not ranks:
+        joining.join(options.store, options.group_rank, options.group_size)
+        ranks = programs.processes(options.group_size)
+    return ProcessGroup(options.store, options.group_rank, ranks, options.timeout)
+
+
+def _is_on_device(*values: Any) -> bool:
+    """Whether tensors are of the device; raises where only some are, or one is sparse."""
+    tensors = list(tensors_in(values))
+    on_device = [tensor.device.type == _JAX for tensor in tensors]
+    if not any(on_device):
+        return False
+    if not all(on_device):
+        shown = ", ".join(map(errors.describe, tensors))
+        raise RuntimeError(f"a collective takes tensors of one device, not of two: {shown}")
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        raise NotImplementedError("collectives on device 'jax' take dense tensors, not sparse ones")
+    if ACTIVE.tracer is not None:
+        raise tracers.NotTraceableError(
+            "a collective of torch.distributed is no part of a compiled program: call it outside "
+            "of the compiled function, or use torch_jax.jit with fallback='record' (the default), "
+            "which runs such functions at each call"
+        )
+    return True
+
+
+def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise PyTorch's error where tensors that one collective fills differ in shape or dtype."""
+    for at, tensor in enumerate(tensors):
+        if tensor.dtype != first.dtype:
+            raise RuntimeError(
+                f"{name}: invalid tensor type at index {at} (expected {first.dtype}, got "
+                f"{tensor.dtype})"
+            )
+        if tensor.shape != first.shape:
+            raise RuntimeError(
+                f"{name}: invalid tensor size at index {at} (expected {tuple(first.shape)}, got "
+                f"{tuple(tensor.shape)})"
+            )
+
+
+def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int) -> None:
+    if whole.dtype != part.dtype:
+        raise RuntimeError(
+            f"{name}: tensors of one dtype, not of {whole.dtype} and {part.dtype}, are needed"
+        )
+    if whole.numel() != part.numel() * count:
+        raise RuntimeError(
+            f"{name}: {errors.describe(whole)} is not {count} times {errors.describe(part)}"
+        )
+
+
+def _reduction(options: Any, tensors: list[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
+    """The name of a reduction, and what is reduced: multiplied before, for ``PREMUL_SUM``."""
+    op = options.reduceOp
+    name = str(getattr(op, "op", op)).rpartition(".")[2]
+    if name == "PREMUL_SUM":
+        return "SUM", [tensor.detach() * op.factor for tensor in tensors]
+    return name, tensors
+
+
+def _has_program(op: str, tensors: list[torch.Tensor]) -> bool:
+    """Whether JAX does it; gloo says so where there is no such reduction of a dtype."""
+    if op == "AVG":
+        return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+    is_complex = any(tensor.is_complex() for tensor in tensors)
+    return op in programs.REDUCTIONS and not (is_complex and op in ("MIN", "MAX"))
+
+
+def _default(kind: str) -> Callable[[], Any]:
+    return getattr(dist.distributed_c10d, kind)
+
+
+def _list(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+_Base: Any = dist.ProcessGroup  # its methods are overloaded; PyTorch calls those with options
+
+
+class ProcessGroup(_Base):
+    """A group of processes, each with one device.
+
+    Methods are those that PyTorch calls, from Python and from C++ (DDP, functional collectives).
+    """
+
+    def __init__(self, store: Any, rank: int, ranks: tuple[int, ...], timeout: timedelta) -> None:
+        super().__init__(rank, len(ranks))
+        self._store = store
+        self._ranks, self._timeout = ranks, timeout
+        self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
+            self._register_backend(torch.device(device), kind, self._gloo)
+
+    def get_group_store(self) -> Any:
+        """The store through which the processes of the group have met."""
+        return self._store
+
+    def getBackendName(self) -> str:
+        """The backend's name."""
+        return _JAX
+
+    def _program(
+        self,
+        name: str,
+        body: programs.Body,
+        static: tuple,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        options: Any,
+    ) -> ProgramWork:
+        """Have a program run with the values that tensors have now."""
+        arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
+        run = functools.partial(programs.run, self._ranks, body, static, arrays)
+        return LAUNCHER.launch(ProgramWork(name, run, outputs, self._limit(options)))
+
+    def _limit(self, options: Any) -> timedelta:
+        given = getattr(options, "timeout", None)
+        return given if given is not None and given > timedelta(0) else self._timeout
+
+    def _on_host(
+        self, method: str, arguments: tuple, outputs: Any, *rest: Any, source: int = -1
+    ) -> Any:
+        """Have gloo do it: with the tensors themselves on the CPU, else with copies of them."""
+        call = getattr(self._gloo, method)
+        if not _is_on_device(arguments):
+            return call(*arguments, *rest)
+        copies: dict[int, torch.Tensor] = {}
+
+        def copy(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                if id(value) not in copies:
+                    copies[id(value)] = value.detach().cpu().contiguous()
+                return copies[id(value)]
+            return [copy(one) for one in value] if isinstance(value, list | tuple) else value
+
+        try:
+            work = call(*(copy(argument) for argument in arguments), *rest)
+        except RuntimeError as error:
+            raise joining.explained(method, error) from error
+        filled = list(tensors_in(outputs))
+        return HostWork(method, work, filled, [copies[id(t)] for t in filled], source)
+
+    # --- reductions -------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce tensors over the processes, in place."""
+        return self._all_reduce("allreduce", tensors, opts or _default("AllreduceOptions")())
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce tensors over the processes, in place, as one program."""
+        options = opts or _default("AllreduceCoalescedOptions")()
+        return self._all_reduce("allreduce_coalesced", tensors, options)
+
+    def _all_reduce(self, name: str, tensors: Any, options: Any, keep: bool = True) -> Any:
+        tensors = _list(tensors)
+        if not _is_on_device(tensors):
+            return getattr(self._gloo, name)(tensors, options)
+        op, given = _reduction(options, tensors)
+        if not _has_program(op, tensors):
+            return self._on_host(name, (tensors,), tensors if keep else [], options)
+        outputs = tensors if keep else [torch.empty_like(tensor) for tensor in tensors]
+        return self._program(name, programs.all_reduce, (op,), given, outputs, options)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        """Reduce tensors over the processes into those of one."""
+        options = opts or _default("ReduceOptions")()
+        return self._all_reduce("reduce", tensors, options, self.rank() == options.rootRank)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Reduce lists of tensors over the processes; each gets the one of its place."""
+        options = opts or _default("ReduceScatterOptions")()
+        if not _is_on_device(outputs, inputs):
+            return self._on_host("reduce_scatter", (outputs, inputs), outputs, options)
+        whole = []
+        for output, parts in zip(outputs, inputs, strict=True):
+            _check_same("reduce_scatter", output, parts)
+            whole.append(torch.stack([part.detach() for part in parts]))
+        return self._reduce_scatter("reduce_scatter", outputs, whole, options)
+
+    def _reduce_scatter(self, name: str, outputs: Any, inputs: Any, options: Any) -> Any:
+        for output, whole in zip(outputs, inputs, strict=True):
+            _check_parts(name, whole, output, self.size())
+        op, given = _reduction(options, list(inputs))
+        if not _has_program(op, given):
+            return self._reduced_on_host(name, outputs, inputs, options)
+        return self._program(name, programs.reduce_scatter, (op,), given, outputs, options)
+
+    def _reduced_on_host(self, name: str, outputs: Any, inputs: Any, options: Any) -> Any:
+        """Reduce all on the CPU, and keep the part of this process."""
+        everywhere = _default("AllreduceOptions")()
+        everywhere.reduceOp, everywhere.timeout = options.reduceOp, self._limit(options)
+        parts = []
+        for output, whole in zip(outputs, inputs, strict=True):
+            copy = whole.detach().cpu().contiguous()
+            self._gloo.allreduce([copy], everywhere).wait()
+            parts.append(copy.view(self.size(), -1)[self.rank()].view(output.shape))
+        return HostWork(name, _Done(), outputs, parts)
+
+    def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Any:
+        """Reduce a tensor over the processes; each gets its part of it."""
+        options = opts or _default("ReduceScatterOptions")()
+        if not _is_on_device(output, whole):
+            return self._gloo._reduce_scatter_base(output, whole, options)
+        return self._reduce_scatter("reduce_scatter_tensor", [output], [whole], options)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Reduce tensors over the processes, as one program; each gets its parts of them."""
+        options = opts or _default("ReduceScatterOptions")()
+        if not _is_on_device(outputs, inputs):
+            return _one_by_one(self._gloo._reduce_scatter_base, outputs, inputs, options)
+        return self._reduce_scatter("reduce_scatter_tensor_coalesced", outputs, inputs, options)
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of one."""
+        options = opts or _default("BroadcastOptions")()
+        tensors = _list(tensors)
+        if not _is_on_device(tensors):
+            return self._on_host("broadcast", (tensors,), tensors, options)
+        root = (int(options.rootRank),)
+        return self._program("broadcast", programs.broadcast, root, tensors, tensors, options)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of all, in lists."""
+        options = opts or _default("AllgatherOptions")()
+        if not _is_on_device(outputs, inputs):
+            return self._on_host("allgather", (outputs, inputs), outputs, options)
+        inputs = _list(inputs)
+        for parts, tensor in zip(outputs, inputs, strict=True):
+            if len(parts) != self.size():
+                raise RuntimeError(
+                    f"allgather: {self.size()} tensors are needed for {errors.describe(tensor)}, "
+                    f"one for each process, but there are {len(parts)}"
+                )
+            _check_same("allgather", tensor, parts)
+        filled = list(tensors_in(list(outputs)))
+        return self._program("allgather", programs.all_gather_apart, (), inputs, filled, options)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of all, a list for each process."""
+        by_tensor = [list(tensors) for tensors in zip(*outputs, strict=True)]
+        if not _is_on_device(outputs, inputs):
+            return self._gloo.allgather_coalesced(outputs, inputs)
+        return self.allgather(by_tensor, inputs, opts)
+
+    def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of all, in one tensor."""
+        options = opts or _default("AllgatherOptions")()
+        if not _is_on_device(output, tensor):
+            return self._gloo._allgather_base(output, tensor, options)
+        return self.all_gather_single_coalesced([output], [tensor], options)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give all processes the tensors of all, in one tensor for each, as one program."""
+        options = opts or _default("AllgatherOptions")()
+        if not _is_on_device(outputs, inputs):
+            return _one_by_one(self._gloo._allgather_base, outputs, inputs, options)
+        name = "all_gather_into_tensor"
+        for whole, tensor in zip(outputs, inputs, strict=True):
+            _check_parts(name, whole, tensor, self.size())
+        return self._program(name, programs.all_gather, (), inputs, outputs, options)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give one process the tensors of all."""
+        options = opts or _default("GatherOptions")()
+        return self._on_host("gather", (outputs, inputs), outputs, options)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give each process its tensor of those that one has."""
+        options = opts or _default("ScatterOptions")()
+        return self._on_host("scatter", (outputs, inputs), outputs, options)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Give each process the tensors that all have for it."""
+        options = opts or _default("AllToAllOptions")()
+        on_device = _is_on_device(outputs, inputs)
+        if on_device and _are_alike(outputs, inputs, self.size()):
+            return self._program("alltoall", programs.exchange, (), inputs, outputs, options)
+        return self._on_host("alltoall", (outputs, inputs), outputs, options)
+
+    def alltoall_base(
+        self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None
+    ) -> Any:
+        """Give each process the parts that all have for it, of one tensor."""
+        options = opts or _default("AllToAllOptions")()
+        if output_splits or input_splits or not _is_on_device(output, tensor):
+            splits = (list(output_splits or ()), list(input_splits or ()))
+            return self._on_host("alltoall_base", (output, tensor, *splits), output, options)
+        if output.dtype != tensor.dtype or output.numel() != tensor.numel():
+            raise RuntimeError(
+                f"all_to_all_single: {errors.describe(output)} and {errors.describe(tensor)} must "
+                "have as many elements, of one dtype"
+            )
+        if tensor.dim() and tensor.shape[0] % self.size():
+            raise RuntimeError(
+                f"all_to_all_single: the first dimension of {errors.describe(tensor)} does not "
+                f"divide equally across {self.size()} processes"
+            )
+        name = "all_to_all_single"
+        return self._program(name, programs.all_to_all, (), [tensor], [output], options)
+
+    # --- point to point, and no tensors -----------------------------------------------------------
+
+    def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
+        """Send a tensor to one process."""
+        self._check_rank("send", to)
+        return self._on_host("send", (_list(tensors),), [], to, tag)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
+        """Receive a tensor from one process."""
+        self._check_rank("recv", source)
+        tensors = _list(tensors)
+        return self._on_host("recv", (tensors,), tensors, source, tag, source=source)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive a tensor from whichever process sends one."""
+        tensors = _list(tensors)
+        return self._on_host("recv_anysource", (tensors,), tensors, tag)
+
+    def _check_rank(self, name: str, rank: int) -> None:
+        """Raise for a rank that the group does not have: gloo would end the process."""
+        if not 0 <= rank < self.size():
+            raise ValueError(f"{name}: a group of {self.size()} processes has no rank {rank}")
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Wait until all processes have come here."""
+        return HostWork("barrier", self._gloo.barrier(opts or _default("BarrierOptions")()), [], [])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait until all processes have come here; raises with the rank of one that has not."""
+        self._gloo.monitored_barrier(timeout or self._timeout, wait_all_ranks)
+
+    # names of other releases of PyTorch's
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    all_to_all_single = alltoall_base
+
+
+def _one_by_one(call: Callable[..., Any], outputs: Any, inputs: Any, options: Any) -> Any:
+    """Work for many tensors on the CPU: gloo has a function for one."""
+    work: Any = _Done()
+    for output, tensor in zip(outputs, inputs, strict=True):
+        work.wait()
+        work = call(output, tensor, options)
+    return work
+
+
+class _Done:
+    """Work that is over."""
+
+    def wait(self, *_timeout: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+
+def _are_alike(outputs: Any, inputs: Any, count: int) -> bool:
+    forms = {(tensor.shape, tensor.dtype) for tensor in tensors_in([list(outputs), list(inputs)])}
+    return len(forms) == 1 and len(outputs) == len(inputs) == count

@@ -1,0 +1,163 @@
+"""Collectives as programs of JAX: each process gives its arrays, and gets its results.
+
+A program runs over a mesh of one device a process. Its arrays claim to be replicated, though each
+process has its own: ``shard_map`` hands each device what it has, and gives back what each computed.
+So no array gets another dimension for the processes, which would be a copy each way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from torch_jax._private import jax_processes
+from torch_jax.core.x64 import x64
+
+_AXIS = "processes"
+_SAME = PartitionSpec()
+
+Body = Callable[..., tuple[jax.Array, ...]]
+
+
+def _sum(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.bool_:
+        return lax.pmax(x.astype(jnp.uint8), _AXIS).astype(jnp.bool_)
+    return lax.psum(x, _AXIS)
+
+
+def _mean(x: jax.Array) -> jax.Array:
+    return _sum(x) / lax.axis_size(_AXIS)
+
+
+def _extreme(reduce: Callable[..., jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    def extreme(x: jax.Array) -> jax.Array:
+        narrow = x.astype(jnp.uint8) if x.dtype == jnp.bool_ else x
+        return reduce(narrow, _AXIS).astype(x.dtype)
+
+    return extreme
+
+
+_REDUCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "SUM": _sum,
+    "AVG": _mean,
+    "MIN": _extreme(lax.pmin),
+    "MAX": _extreme(lax.pmax),
+}
+REDUCTIONS = frozenset(_REDUCTIONS)
+"""The names of ``torch.distributed.ReduceOp`` that have a program."""
+
+
+def all_reduce(op: str, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Every array, reduced over the processes."""
+    return tuple(map(_REDUCTIONS[op], arrays))
+
+
+def all_gather(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Every array with a new first dimension, the processes."""
+    return tuple(lax.all_gather(x, _AXIS) for x in arrays)
+
+
+def all_gather_apart(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """All processes' arrays, apart: those of the first array, of the second and so on."""
+    return tuple(part for x in all_gather(*arrays) for part in x)
+
+
+def reduce_scatter(op: str, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Of every array, whose elements are so many equal parts, the part of this process, reduced."""
+    return tuple(_reduce_scatter(op, x) for x in arrays)
+
+
+def _reduce_scatter(op: str, x: jax.Array) -> jax.Array:
+    count = lax.axis_size(_AXIS)
+    parts = x.reshape(count, x.size // count)
+    if op == "SUM" and x.dtype != jnp.bool_:
+        return lax.psum_scatter(parts, _AXIS)
+    if op == "AVG":
+        return lax.psum_scatter(parts, _AXIS) / count
+    return lax.dynamic_index_in_dim(_REDUCTIONS[op](parts), lax.axis_index(_AXIS), keepdims=False)
+
+
+def broadcast(root: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The arrays of one process, bit by bit: a sum of floats has no negative zeros."""
+    is_root = lax.axis_index(_AXIS) == root
+    return tuple(_broadcast(is_root, x) for x in arrays)
+
+
+def _broadcast(is_root: jax.Array, x: jax.Array) -> jax.Array:
+    bits = _bits(x)
+    sent = lax.psum(jnp.where(is_root, bits, jnp.zeros_like(bits)), _AXIS)
+    return _from_bits(sent, x.dtype)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint8)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jnp.stack([_bits(x.real), _bits(x.imag)])
+    return lax.bitcast_convert_type(x, jnp.dtype(f"u{x.dtype.itemsize}"))
+
+
+def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
+    if dtype == jnp.bool_:
+        return bits.astype(jnp.bool_)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        half = jnp.finfo(dtype).dtype
+        return lax.complex(_from_bits(bits[0], half), _from_bits(bits[1], half))
+    return lax.bitcast_convert_type(bits, dtype)
+
+
+def all_to_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Of every array, so many equal parts, the parts that all processes have for this one."""
+    count = lax.axis_size(_AXIS)
+    return tuple(lax.all_to_all(x.reshape(count, x.size // count), _AXIS, 0, 0) for x in arrays)
+
+
+def exchange(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Arrays of one form, one for each process: those that all processes have for this one."""
+    return tuple(lax.all_to_all(jnp.stack(arrays), _AXIS, 0, 0))
+
+
+def processes(count: int) -> tuple[int, ...]:
+    """JAX's numbers of the processes of a default group: all of them, or this one alone."""
+    return tuple(range(count)) if count > 1 else (jax.process_index(),)
+
+
+@functools.lru_cache(256)
+def mesh(ranks: tuple[int, ...]) -> Mesh:
+    """A mesh over the first device of each of these processes."""
+    first: dict[int, Any] = {}
+    for device in sorted(jax.devices(), key=lambda device: device.id, reverse=True):
+        first[device.process_index] = device
+    return Mesh(np.array([first[rank] for rank in ranks]), (_AXIS,))
+
+
+@functools.lru_cache(1024)
+def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
+    over = mesh(ranks)
+    own = functools.partial(body, *static)
+    return jax.jit(jax.shard_map(own, mesh=over, in_specs=_SAME, out_specs=_SAME, check_vma=False))
+
+
+def run(
+    ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Run a collective over processes, and wait for it; raises what JAX raises.
+
+    Args:
+      ranks: the processes, in the order of the group.
+      body: a function of this module.
+      static: its leading arguments, which are compiled in.
+      arrays: what this process gives.
+    """
+    same = NamedSharding(mesh(ranks), _SAME)
+    with x64():
+        over = [jax.make_array_from_single_device_arrays(a.shape, same, [a]) for a in arrays]
+        results = _program(ranks, body, static)(*over)
+        return [jax_processes.local_part(array) for array in jax.block_until_ready(results)]

@@ -1,0 +1,230 @@
+"""Collectives under way: what ``async_op=True`` returns, and the thread that runs programs.
+
+All programs of a process run on one thread, one after the other, in the order in which they were
+asked for, whichever thread asked: JAX pairs the programs of processes by their order, and its
+collectives on the CPU block the thread that launches them until all processes have come.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import jax
+import torch
+import torch.distributed as dist
+
+from torch_jax.distributed import joining
+from torch_jax.memory.storage import wrap
+
+
+def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Give tensors new values in place, whatever views they are; autograd does not see it."""
+    for output, value in zip(outputs, values, strict=True):
+        mode = torch.inference_mode if output.is_inference() else torch.no_grad
+        with mode():
+            output.copy_(value.view(output.shape) if output.numel() else value)
+
+
+class _Work(dist.Work):
+    """What both kinds of work share: a future is completed on a thread of its own.
+
+    What hangs on a future may wait for other collectives, and must not hold up these.
+    """
+
+    def __init__(self, outputs: Sequence[torch.Tensor], source: int = -1) -> None:
+        super().__init__()
+        self.outputs = list(outputs)
+        self._source = source
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are in their tensors; raises what went wrong."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait for the results."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors with the results."""
+        self.wait()
+        return self.outputs
+
+    def source_rank(self) -> int:
+        """From which rank something was received."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A ``torch.futures.Future`` of the tensors with the results."""
+        if self._future is None:
+            over: torch.futures.Future[None] = torch.futures.Future()
+            # C++, as DDP's reducer, knows errors of callbacks only: `set_exception` is Python's
+            self._future = over.then(lambda _: self.result())
+            complete = functools.partial(self._complete, over)
+            threading.Thread(target=complete, name="torch_jax future", daemon=True).start()
+        return self._future
+
+    def _complete(self, over: torch.futures.Future[None]) -> None:
+        with contextlib.suppress(Exception):  # which the future's callback meets again
+            self.wait()
+        over.set_result(None)
+
+
+class ProgramWork(_Work):
+    """A program of JAX's that waits for its turn, runs, or has run."""
+
+    def __init__(
+        self,
+        name: str,
+        program: Callable[[], list[jax.Array]],
+        outputs: Sequence[torch.Tensor],
+        timeout: timedelta,
+    ) -> None:
+        super().__init__(outputs)
+        self.name, self._program, self._timeout = name, program, timeout
+        self._done = threading.Event()
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Run the program and write its results; the launching thread calls it."""
+        try:
+            LAUNCHER.check()
+            results = self._program()
+            LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
+            write(self.outputs, [wrap(result) for result in results])
+        except Exception as error:
+            self._error = joining.failed(self.name, error)
+        finally:
+            del self._program  # and the arrays that it was given
+            self._done.set()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are in their tensors; raises what went wrong."""
+        limit = timeout if timeout else self._timeout
+        if not self._done.wait(limit.total_seconds()):
+            late = TimeoutError(f"no result within {limit.total_seconds():g} s")
+            raise LAUNCHER.give_up(joining.failed(self.name, late))
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether the results are in their tensors."""
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """What went wrong."""
+        return self._error
+
+
+class HostWork(_Work):
+    """Work of PyTorch's gloo on copies of tensors; results are written when they are asked for."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Any,
+        outputs: Sequence[torch.Tensor],
+        copies: Sequence[torch.Tensor],
+        source: int = -1,
+    ) -> None:
+        super().__init__(outputs, source)
+        self._name, self._work, self._copies = name, work, list(copies)
+        self._lock = threading.Lock()
+        self._written = False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the results are in their tensors; raises what went wrong."""
+        try:
+            self._work.wait(timeout) if timeout else self._work.wait()
+        except RuntimeError as error:
+            raise joining.explained(self._name, error) from error
+        with self._lock:
+            if not self._written:
+                write(self.outputs, self._copies)
+                self._written = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not; the results are in their tensors then."""
+        if not self._work.is_completed():
+            return False
+        if self._work.is_success():
+            self.wait()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether the results are in their tensors."""
+        return self.is_completed() and self._work.is_success()
+
+    def exception(self) -> Any:
+        """What went wrong."""
+        return self._work.exception()
+
+    def source_rank(self) -> int:
+        """From which rank something was received."""
+        return self._work._source_rank() if self._source < 0 else self._source
+
+    _source_rank = source_rank
+
+
+class _Launcher:
+    """The thread that runs programs, started with the first of them."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[ProgramWork | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def give_up(self, error: Exception) -> Exception:
+        """Run nothing more, since processes are out of step after a time-out; gives ``error``."""
+        self._error = self._error or error
+        return error
+
+    def check(self) -> None:
+        """Raise if a collective has timed out before."""
+        if self._error is not None:
+            raise RuntimeError(f"an earlier collective timed out: {self._error}")
+
+    def launch(self, work: ProgramWork) -> ProgramWork:
+        try:
+            self.check()
+        except RuntimeError as error:
+            raise joining.failed(work.name, error) from error
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="torch_jax collectives", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self._stop)
+            self._waiting.put(work)
+        return work
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            work.run()
+            del work
+
+    def _stop(self) -> None:
+        """Nothing waits at the end of a process; what still hangs on a peer is left alone."""
+        self._waiting.put(None)
+        assert self._thread is not None
+        self._thread.join(timeout=1.0)
+
+
+LAUNCHER = _Launcher()
