@@ -52,7 +52,8 @@ def zeros(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
     stride = storage.dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride) or range(tensor.dim())
     shape = tuple(tensor.shape[at] for at in order)
-    made = jax.jit(jnp.zeros, (0, 1), out_shardings=sharding.permuted(wanted, tuple(order)))
+    parts = sharding.permuted(wanted, tuple(order))
+    made = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=parts)
     with x64():
         array = made(shape, dtypes.to_jax(tensor.dtype))
     return storage.restride(storage.wrap(array, tensor.dtype), tensor.shape, stride, 0)

@@ -62,7 +62,7 @@ def shard(
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"a tensor or an nn.Module is sharded, not {type(x).__name__}")
     wanted = sharding.named(mesh, spec, x.shape)
-    _begin(mesh)
+    Use.begin(mesh)
     if isinstance(x, torch.nn.Parameter):
         _refuse_traced()
         x.data = _moved(x, wanted)
@@ -84,10 +84,9 @@ def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = Non
     >>> torch_jax.with_sharding_constraint(torch.ones(2, device="jax"), ("data",), mesh).cpu()
     tensor([1., 1.])
     """
-    wanted = spec if isinstance(spec, NamedSharding) else None
-    mesh = wanted.mesh if wanted is not None else mesh or _only_mesh()
-    wanted = sharding.named(mesh, spec if wanted is None else wanted.spec, x.shape)
-    _begin(mesh)
+    mesh = mesh or _only_mesh()
+    wanted = sharding.named(mesh, spec, x.shape)
+    Use.begin(mesh)
     return _constrain(x, wanted)
 
 
@@ -96,11 +95,6 @@ def _only_mesh() -> Mesh:
         return next(iter(Use.meshes))
     shown = " and ".join(map(sharding.describe, Use.meshes)) or "none"
     raise ValueError(f"say which mesh is meant with mesh=; those that were made: {shown}")
-
-
-def _begin(mesh: Mesh) -> None:
-    Use.meshes[mesh] = None
-    Use.begun = True
 
 
 _constrain = jax_function(jax.lax.with_sharding_constraint)
@@ -117,7 +111,7 @@ def _shard_module(module: torch.nn.Module, mesh: Mesh, spec: Any, init: Any) -> 
     for key, tensor in tensors.items():
         _of_memory(tensor, wanted[key])
     parts = deferred.parts_on_meta(module, init)
-    _begin(mesh)
+    Use.begin(mesh)
     gradients = [(tensor.grad, key) for key, tensor in tensors.items() if tensor.grad is not None]
     wanted |= {id(gradient): wanted[key] for gradient, key in gradients}
     module._apply(_Mover(wanted))
@@ -132,7 +126,9 @@ class _Mover:
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.wanted:  # a parameter that was moved is met again where it is tied
+        if (
+            id(tensor) not in self.wanted
+        ):  # a parameter that was moved is met again where it is tied
             return tensor
         if id(tensor) not in self.moved:
             self.moved[id(tensor)] = tensor, _moved(tensor, self.wanted[id(tensor)])

@@ -124,10 +124,10 @@ class Kernel:
                 _set_x64(True)
                 array = run(*memories)
             except Exception as error:
-                if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
-                    return self._first(signature, memories, args, kwargs)
                 if tracers.is_traced_elsewhere(memories):
                     return self._again(error, args, kwargs)
+                if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
+                    return self._first(signature, memories, args, kwargs)
                 raise self._told(error, args, kwargs) from error
             finally:
                 _set_x64(old)

@@ -16,7 +16,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -36,7 +36,13 @@ class Use:
     """
 
     begun = False
-    meshes: dict[Mesh, None] = {}  # noqa: RUF012, of the process
+    meshes: ClassVar[dict[Mesh, None]] = {}
+
+    @classmethod
+    def begin(cls, mesh: Mesh) -> None:
+        """Something is about to be sharded over a mesh."""
+        cls.meshes[mesh] = None
+        cls.begun = True
 
 
 # What stands for the memory of a storage in a recording: the sharding that it is to have.
@@ -245,7 +251,9 @@ def keeping_outputs(
     ``places`` are those of memories that it writes, ``results`` what each becomes.
     """
     shardings = map(sharding_of, (memories[at] for at in places))
-    wanted = {result: one for result, one in zip(results, shardings, strict=True) if one is not None}
+    wanted = {
+        result: one for result, one in zip(results, shardings, strict=True) if one is not None
+    }
 
     def call(*arrays: Any) -> list:
         outputs = mixing(run, *arrays)
@@ -277,7 +285,7 @@ def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
     return found
 
 
-def copied(memory: Any, mesh: Mesh) -> jax.Array:
+def copied(memory: Any, mesh: Any) -> jax.Array:
     """A memory as a copy on each device of a mesh."""
     return placed(memory, NamedSharding(mesh, PartitionSpec()))
 
@@ -287,7 +295,7 @@ def is_bound(memory: Any) -> bool:
     return sharding_of(memory) is None and getattr(memory, "committed", False) is True
 
 
-def refuse_two(shardings: Sequence[NamedSharding]) -> None:
+def refuse_two(shardings: Sequence[Any]) -> None:
     """Raise where shardings are over different devices, or over the same in another order."""
     meshes = {s.mesh: tuple(s.mesh.devices.flat) for s in shardings}
     if len(set(meshes.values())) > 1:

@@ -131,6 +131,8 @@ class Recording:
         if self.recorder.listener is not None:
             self.recorder.listener(state, numbers, arrays)
         try:
+            if sharding.Use.begun:
+                arrays[:] = sharding.on_one_mesh(arrays) or arrays
             program = self._program(state, nodes, given)
             if program is not None:
                 limits.used(program, state)
