@@ -26,7 +26,12 @@ def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
     Raises:
       RuntimeError: there is no ``init``, and one of them cannot fill its tensors.
     """
-    parts = [part for part in _after_children("", module) if _is_on_meta(part[1])]
+    parts, met = [], set[int]()
+    for part in _after_children("", module):
+        on_meta = {id(tensor) for tensor in _own(part[1]) if tensor.is_meta}
+        if on_meta - met:  # who holds only what another one fills must not fill it anew
+            parts.append(part)
+        met |= on_meta
     faults = [fault for part in parts if init is None and (fault := _fault(*part))]
     if faults:
         lines = "".join(f"\n  {fault}" for fault in faults)
@@ -67,10 +72,6 @@ def _after_children(name: str, module: torch.nn.Module) -> Iterator[Part]:
 
 def _own(module: torch.nn.Module) -> list[torch.Tensor]:
     return list(chain(module.parameters(recurse=False), module.buffers(recurse=False)))
-
-
-def _is_on_meta(module: torch.nn.Module) -> bool:
-    return any(tensor.is_meta for tensor in _own(module))
 
 
 def _reset_of(module: torch.nn.Module) -> Any:

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.x64 import x64
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.distributed import deferred, rules
 from torch_jax.memory import geometry, sharding, storage, transfer
@@ -108,12 +109,14 @@ def _shard_module(module: torch.nn.Module, mesh: Mesh, spec: Any, init: Any) -> 
     _refuse_traced()
     wanted = rules.shardings(module, mesh, spec)
     tensors = {id(tensor): tensor for _, tensor in rules.tensors_of(module)}
-    for key, tensor in tensors.items():
-        _of_memory(tensor, wanted[key])
+    for key, tensor in list(tensors.items()):
+        if tensor.grad is not None:
+            tensors[id(tensor.grad)], wanted[id(tensor.grad)] = tensor.grad, wanted[key]
+    for tensor in tensors.values():
+        if storage.is_jax(tensor):
+            _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
-    gradients = [(tensor.grad, key) for key, tensor in tensors.items() if tensor.grad is not None]
-    wanted |= {id(gradient): wanted[key] for gradient, key in gradients}
     module._apply(_Mover(wanted))
     deferred.initialise(module, parts, init)
 
@@ -126,10 +129,6 @@ class _Mover:
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
-        if (
-            id(tensor) not in self.wanted
-        ):  # a parameter that was moved is met again where it is tied
-            return tensor
         if id(tensor) not in self.moved:
             self.moved[id(tensor)] = tensor, _moved(tensor, self.wanted[id(tensor)])
         return self.moved[id(tensor)][1]
@@ -141,8 +140,13 @@ def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
         return deferred.zeros(tensor, wanted)
     if not storage.is_jax(tensor):
         return transfer.to_mesh(tensor.detach().cpu(), wanted)
+    shape, order = _memory_shape(tensor)
+    memory = storage.memory_of(tensor)
+    if memory.shape != shape:
+        with x64():
+            memory = memory.reshape(shape)
     held: Any = tensor.untyped_storage()
-    held.array = sharding.as_wanted(storage.memory_in(held), _of_memory(tensor, wanted))
+    held.array = sharding.as_wanted(memory, sharding.permuted(wanted, order))
     return tensor
 
 
@@ -154,19 +158,21 @@ def _refuse_traced() -> None:
         )
 
 
-def _of_memory(tensor: torch.Tensor, wanted: NamedSharding) -> NamedSharding:
-    """The sharding of the memory behind a tensor that is to have a sharding.
+def _memory_shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape that the memory behind a tensor has, or can be given, and in which order.
 
     Raises:
-      ValueError: it is a part of a greater memory.
+      ValueError: the tensor is a part of a greater memory.
     """
-    if not storage.is_jax(tensor):
-        return wanted
     memory = storage.held_by(tensor)
     order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
-    if order is None or memory.shape != tuple(tensor.shape[at] for at in order):
+    if (
+        order is None
+        or memory.size != tensor.numel()
+        or tensor.dtype.itemsize != memory.dtype.itemsize
+    ):
         raise ValueError(
             f"a tensor of shape {list(tensor.shape)} is a view of a memory of shape "
             f"{list(memory.shape)}: shard what it is a view of, or a copy of it (x.clone())"
         )
-    return sharding.permuted(wanted, order)
+    return tuple(tensor.shape[at] for at in order), order
