@@ -28,12 +28,14 @@ def shard(
     x: T,
     mesh: Mesh,
     spec: Any,
+    optimizer: torch.optim.Optimizer | None = None,
     init: Callable[[torch.nn.Module], Any] | None = None,
 ) -> T:
     """Lay a tensor, or the parameters and buffers of a module, over the devices of a mesh.
 
     A module, and a parameter, is sharded in place: the tensors stay the same objects, tied ones
-    stay tied, and optimizers that were made before go on. Of any other tensor a sharded one is
+    stay tied, and optimizers that were made before go on; state that an optimizer makes later on is
+    sharded as its parameter. Of any other tensor a sharded one is
     returned, through which gradients flow. What is on the CPU is copied to the devices, to each its
     part; parameters on ``meta`` are made there, and their module's ``reset_parameters`` is called.
 
@@ -43,6 +45,7 @@ def shard(
       spec: for each dimension an axis of the mesh, several as a tuple, or None; dimensions that are
         not named, and all those of ``()``, are not split. For a module also a dict of such by the
         names of parameters and buffers, with ``*`` and ``?``; the first that fits counts.
+      optimizer: whose state, where it has been made, is sharded as the module's parameters are.
       init: called with a module that was on ``meta``, in place of ``reset_parameters``.
 
     Raises:
@@ -58,7 +61,7 @@ def shard(
         raise TypeError(f"a mesh of torch_jax.mesh is asked for, not {type(mesh).__name__}")
     waking.wake()
     if isinstance(x, torch.nn.Module):
-        _shard_module(x, mesh, spec, init)
+        _shard_module(x, mesh, spec, optimizer, init)
         return x
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"a tensor or an nn.Module is sharded, not {type(x).__name__}")
@@ -104,21 +107,34 @@ _constrain = jax_function(jax.lax.with_sharding_constraint)
 # --- modules --------------------------------------------------------------------------------------
 
 
-def _shard_module(module: torch.nn.Module, mesh: Mesh, spec: Any, init: Any) -> None:
+def _shard_module(
+    module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any
+) -> None:
     """Find out what every tensor becomes, then move them all."""
     _refuse_traced()
     wanted = rules.shardings(module, mesh, spec)
     tensors = {id(tensor): tensor for _, tensor in rules.tensors_of(module)}
+    states = []
     for key, tensor in list(tensors.items()):
         if tensor.grad is not None:
             tensors[id(tensor.grad)], wanted[id(tensor.grad)] = tensor.grad, wanted[key]
-    for tensor in tensors.values():
+        states += [(state, wanted[key]) for state in _states_of(tensor, optimizer)]
+    for tensor in (*tensors.values(), *(state for state, _ in states)):
         if storage.is_jax(tensor):
             _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
     module._apply(_Mover(wanted))
+    for state, sharding_ in states:
+        _moved(state, sharding_)
     deferred.initialise(module, parts, init)
+
+
+def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
+    """The tensors like a parameter that an optimizer keeps for it on the device."""
+    state = {} if optimizer is None else optimizer.state.get(parameter, {})
+    tensors = (value for value in state.values() if isinstance(value, torch.Tensor))
+    return [one for one in tensors if one.shape == parameter.shape and storage.is_jax(one)]
 
 
 class _Mover:
