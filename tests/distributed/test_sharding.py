@@ -7,12 +7,11 @@ import json
 import pytest
 
 import torch_jax
-from tests.distributed import on_mesh
-from tests.support import processes
+from tests.support import on_mesh, processes
 
 
 def check(kind: str) -> None:
-    done = json.loads(processes.output("-m", "tests.distributed.on_mesh", kind).splitlines()[-1])
+    done = json.loads(processes.output("-m", "tests.support.on_mesh", kind).splitlines()[-1])
     assert done["checks"] == list(on_mesh.CHECKS[kind])
     assert not done["faults"], "\n".join(done["faults"].values())
 

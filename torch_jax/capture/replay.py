@@ -187,7 +187,11 @@ class Replay:
             backward.pullback.saved = []
             self._views = self._take_views(backward.pullback.positions)
         self.program = Program(
-            closed, layout.numbers, layout.order, written if donate else set(), *_kept(record)
+            closed,
+            layout.numbers,
+            layout.order,
+            written if donate else set(),
+            *_shardings(record, closed),
         )
         self._donated = [at - 1 for at in self.program.donated]
         avals = [entry.aval for entry in record.written]
@@ -411,18 +415,28 @@ def _raised(tensors: list[Any], record: Record) -> list[tuple[int, int]]:
     return list(found.values())
 
 
-def _kept(record: Record) -> tuple[dict[int, Any], list[int]]:
-    """The shardings of inputs on a mesh, and which inputs keep theirs when they are written."""
+def _shardings(record: Record, closed: Any) -> tuple[dict[int, Any], list[Any]]:
+    """The shardings of inputs that lie on a mesh, by index, and those of the first outputs.
+
+    What is written keeps its sharding; what is new has that of the tensor that it was made like.
+    """
     if not sharding.Use.begun:
         return {}, []
     found = {entry.index: sharding.sharding_of(entry.array) for entry in record.inputs}
     shardings = {index: one for index, one in found.items() if one is not None}
-    meshes = [one.mesh for one in shardings.values()]
     sharding.refuse_two(list(shardings.values()))
     for entry in record.inputs:
-        if meshes and sharding.is_bound(entry.array):
-            replace(entry.source, sharding.copied(entry.array, meshes[0]))
-    return shardings, [entry.index for entry in record.written]
+        if shardings and sharding.is_bound(entry.array):
+            copy = sharding.copied(entry.array, next(iter(shardings.values())).mesh)
+            replace(entry.source, copy)
+            shardings[entry.index] = copy.sharding
+    outputs = [shardings.get(entry.index) for entry in record.written]
+    outputs += [sharding.wanted_of(memory) for memory in record.new_storages]
+    avals = closed.out_avals[: len(outputs)]
+    return shardings, [
+        one if one is not None and sharding.fits(one, aval.shape) else None
+        for one, aval in zip(outputs, avals, strict=True)
+    ]
 
 
 def _sources(tensors: list[torch.Tensor], record: Record) -> list[tuple[str, int]]:

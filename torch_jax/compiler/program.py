@@ -35,12 +35,12 @@ class Program:
         rest: Sequence[int],
         donated: set[int],
         shardings: Mapping[int, Any] = MappingProxyType({}),
-        written: Sequence[int] = (),
+        outputs: Sequence[Any] = (),
     ):
         """Compile; all are indices of inputs, ``rest`` in the order they will come in.
 
-        ``shardings`` are those of inputs that lie on a mesh. The first outputs are what ``written``
-        inputs become, and keep their shardings.
+        ``shardings`` are those of inputs that lie on a mesh, ``outputs`` those that the first
+        outputs are to have, None where XLA decides.
         """
         start = time.perf_counter()
         self.avals = list(closed.in_avals)
@@ -54,7 +54,7 @@ class Program:
                 function,
                 donate_argnums=self.donated,
                 keep_unused=True,
-                **_out_shardings(closed, shardings, written),
+                **_out_shardings(closed, outputs),
             )
             shapes = [
                 jax.ShapeDtypeStruct(
@@ -80,15 +80,12 @@ class Program:
         return torch_jax_program
 
 
-def _out_shardings(closed: Any, shardings: Mapping[int, Any], written: Sequence[int]) -> dict:
-    """What tells JAX that written inputs keep their shardings; nothing where none has any."""
-    if not shardings:
+def _out_shardings(closed: Any, outputs: Sequence[Any]) -> dict[str, Any]:
+    """What tells JAX how outputs are to be sharded; nothing where XLA decides of all."""
+    if not any(outputs):
         return {}
-    wanted: list[Any] = [None] * len(closed.out_avals)
-    for at, index in enumerate(written):
-        if closed.out_avals[at].shape == closed.in_avals[index].shape:
-            wanted[at] = shardings.get(index)
-    return {"out_shardings": wanted}
+    free = len(closed.out_avals) - len(outputs)
+    return {"out_shardings": [*outputs, *(None for _ in range(free))]}
 
 
 # What sys.getrefcount counts in ``copy_shared`` for an array that nobody else holds: the list of

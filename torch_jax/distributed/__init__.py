@@ -1,4 +1,4 @@
 """Work on many devices: one process with a mesh of them, or many processes.
 
-Stands on everything below ``patches``. ``import torch`` does not load it.
+May import: capture, graphs, and what stands below. Loaded by ``import torch``: no.
 """

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 
@@ -137,6 +138,15 @@ def permuted(sharding: NamedSharding, order: Sequence[int]) -> NamedSharding:
     """The sharding of an array whose dimensions are put in another order."""
     parts = [*sharding.spec, *(None for _ in range(len(order) - len(sharding.spec)))]
     return NamedSharding(sharding.mesh, PartitionSpec(*(parts[at] for at in order)))
+
+
+def fits(sharding: Any, shape: Sequence[int]) -> bool:
+    """Whether an array of ``shape`` can have this sharding: one that was resized may not."""
+    try:
+        sharding.shard_shape(tuple(shape))
+    except ValueError:
+        return False
+    return True
 
 
 def shown(spec: Iterable[Any]) -> str:
@@ -323,9 +333,26 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def follow(made: Any, model: Any) -> None:
     """Shard the memory of a new tensor as that of another, where the two have one shape."""
-    of_model: Any = getattr(model.untyped_storage(), "array", None)
-    sharding = sharding_of(of_model)
+    source: Any = model.untyped_storage()
     storage = made.untyped_storage()
-    new: Any = getattr(storage, "array", None)
-    if sharding is not None and new is not None and new.shape == of_model.shape:
+    of_model, new = getattr(source, "array", None), getattr(storage, "array", None)
+    if of_model is None or new is None or of_model.shape != new.shape:
+        return
+    sharding = _sharding_behind(source)
+    if sharding is not None:
         storage.array = as_wanted(new, sharding)
+        if isinstance(new, jax.core.Tracer):
+            storage.wanted = sharding
+
+
+def _sharding_behind(storage: Any) -> Any:
+    """The sharding of what a storage holds, or held when the trace that is under way met it."""
+    if not isinstance(storage.array, jax.core.Tracer):
+        return sharding_of(storage.array)
+    met = getattr(ACTIVE.tracer, "input_of", lambda _: None)(storage)
+    return wanted_of(storage) if met is None else sharding_of(met.array)
+
+
+def wanted_of(storage: Any) -> Any:
+    """The sharding that a storage is to have which a trace has made; None where XLA decides."""
+    return storage.__dict__.get("wanted")

@@ -1,6 +1,6 @@
 """Checks that need many devices: run as a program on eight virtual ones, whatever the tests use.
 
-``python -m tests.distributed.on_mesh quick`` prints, as JSON, what went wrong in each check.
+``python -m tests.support.on_mesh quick`` prints, as JSON, what went wrong in each check.
 """
 
 from __future__ import annotations
