@@ -164,7 +164,8 @@ def check_training(net: nn.Module, losses: list[float], expected: list[float], o
         wanted = wanted[:1] if wanted[1:] == (None,) else wanted
         assert spec(parameter) == wanted, (name, spec(parameter))
         for key in ("exp_avg", "exp_avg_sq"):
-            assert spec(opt.state[parameter][key]) == wanted, (name, key)
+            found = spec(opt.state[parameter][key])
+            assert found == wanted, (name, key, found)
 
 
 @contextlib.contextmanager
