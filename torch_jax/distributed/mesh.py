@@ -19,8 +19,8 @@ def mesh(**axes: int) -> Mesh:
     Raises:
       ValueError: no axis is given, or there are not so many devices.
 
-    >>> mesh(data=1, model=1).shape
-    OrderedDict({'data': 1, 'model': 1})
+    >>> dict(mesh(data=1, model=1).shape)
+    {'data': 1, 'model': 1}
     """
     waking.wake()
     devices = jax.devices()

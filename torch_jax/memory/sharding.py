@@ -66,8 +66,8 @@ def sharding_of(array: Any) -> Any:
 def spec_of(spec: Any) -> PartitionSpec:
     """A specification as JAX has it: of a tuple of axis names, None, and tuples of names.
 
-    >>> spec_of(("data", None))
-    PartitionSpec('data', None)
+    >>> spec_of(("data", None)) == PartitionSpec("data", None)
+    True
     """
     if isinstance(spec, PartitionSpec):
         return spec
@@ -198,12 +198,10 @@ def _kept(old: Any, new: Any) -> Any:
 
 def as_wanted(new: Any, sharding: Any) -> Any:
     """A memory with this sharding: an array is moved, a node is noted, a tracer stays."""
-    if type(new) is Node and new.recording is not None:
-        _wanted[new] = sharding
-        return new
     if type(new) is Node:
-        new.array = as_wanted(new.array, sharding)
-        return new
+        if new.recording is not None and _wanted.setdefault(new, sharding) == sharding:
+            return new
+        return as_wanted(new.get(), sharding)  # another storage holds the node, too
     if not isinstance(new, jax.Array) or isinstance(new, jax.core.Tracer):
         return new
     same = new.sharding.is_equivalent_to(sharding, new.ndim)
