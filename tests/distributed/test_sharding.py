@@ -7,12 +7,13 @@ import json
 import pytest
 
 import torch_jax
-from tests.support import on_mesh, processes
+from tests.support import processes
+from tests.support.run_on_mesh import CHECKS
 
 
 def check(kind: str) -> None:
-    done = json.loads(processes.output("-m", "tests.support.on_mesh", kind).splitlines()[-1])
-    assert done["checks"] == list(on_mesh.CHECKS[kind])
+    done = json.loads(processes.output("-m", "tests.support.run_on_mesh", kind).splitlines()[-1])
+    assert done["checks"] == list(CHECKS[kind])
     assert not done["faults"], "\n".join(done["faults"].values())
 
 
