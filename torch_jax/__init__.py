@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.distributed.mesh import mesh as mesh
+    from torch_jax.distributed.sharding import shard as shard
+    from torch_jax.distributed.sharding import with_sharding_constraint as with_sharding_constraint
     from torch_jax.distributed.spawn import spawn as spawn
     from torch_jax.environment.environment import Environment as Environment
     from torch_jax.environment.environment import default_env as default_env
@@ -69,6 +72,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "spawn": "distributed.spawn",
+    "mesh": "distributed.mesh",
+    "shard": "distributed.sharding",
+    "with_sharding_constraint": "distributed.sharding",
     "Environment": "environment.environment",
     "default_env": "environment.environment",
     "register_op": "environment.overrides",

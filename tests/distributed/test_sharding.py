@@ -1,19 +1,31 @@
-"""DTensor, tensor parallelism, FSDP2, and DDP's options, in two processes."""
+"""Tensors over eight virtual devices: each test is one process of many checks."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.distributed import checks, world
-from tests.distributed.checks import sharding, training_options
+import torch_jax
+from tests.support import processes
+from tests.support.run_on_mesh import CHECKS
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, str]:
-    return world.differences(tmp_path_factory.mktemp("world"), "sharding", "training_options")
+def check(kind: str) -> None:
+    done = json.loads(processes.output("-m", "tests.support.run_on_mesh", kind).splitlines()[-1])
+    assert done["checks"] == list(CHECKS[kind])
+    assert not done["faults"], "\n".join(done["faults"].values())
+
+
+def test_quick_checks():
+    check("quick")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", checks.names_of(sharding) + checks.names_of(training_options))
-def test_sharded(found: dict[str, str], name: str) -> None:
-    assert not found[name], found[name]
+def test_slow_checks():
+    check("slow")
+
+
+def test_one_device_says_how_to_have_more():
+    with pytest.raises(ValueError, match="data=2000.*needs 2000 devices, and there"):
+        torch_jax.mesh(data=2000)

@@ -115,4 +115,4 @@ def test_sparse_parameters():
 @pytest.mark.parametrize("function", [torch_jax.is_jax_module, torch_jax.where_is])
 def test_what_is_no_module_is_refused(function):
     with pytest.raises(TypeError, match=r"nn\.Module"):
-        function(torch.ones(2))
+        function([torch.nn.Linear(2, 2)])

@@ -138,6 +138,12 @@ def native(compiled: Any) -> Callable[..., Any]:
     return getattr(compiled, "_call", None) or compiled
 
 
+def devices_of(lowered: Any) -> list[int]:
+    """The ids of the devices that a lowered program is to run on; none where JAX does not tell."""
+    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
+    return [device.id for device in arguments.get("device_assignment") or ()]
+
+
 def with_outputs(
     closed: Any, outputs: Iterable[int], all_inputs: bool = False
 ) -> tuple[Any, list[bool]]:

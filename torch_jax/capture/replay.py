@@ -29,9 +29,9 @@ from torch_jax.core.lent import lent
 from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError, TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
-from torch_jax.memory import lending
+from torch_jax.memory import lending, sharding
 from torch_jax.memory.form import Argument, NewTensor
-from torch_jax.memory.storage import give_back, is_jax, memory_in
+from torch_jax.memory.storage import give_back, is_jax, memory_in, replace
 from torch_jax.memory.transfer import on_host
 
 _alias = torch.ops.aten.alias.default
@@ -186,7 +186,13 @@ class Replay:
             backward.pullback.inputs = []  # the tensors of this call, which no later call needs
             backward.pullback.saved = []
             self._views = self._take_views(backward.pullback.positions)
-        self.program = Program(closed, layout.numbers, layout.order, written if donate else set())
+        self.program = Program(
+            closed,
+            layout.numbers,
+            layout.order,
+            written if donate else set(),
+            *_shardings(record, closed),
+        )
         self._donated = [at - 1 for at in self.program.donated]
         avals = [entry.aval for entry in record.written]
         self._placeholders = [lent(aval.shape, aval.dtype) for aval in avals]
@@ -407,6 +413,30 @@ def _raised(tensors: list[Any], record: Record) -> list[tuple[int, int]]:
             if times > found.get(key, (0, 0))[1]:
                 found[key] = at, times
     return list(found.values())
+
+
+def _shardings(record: Record, closed: Any) -> tuple[dict[int, Any], list[Any]]:
+    """The shardings of inputs that lie on a mesh, by index, and those of the first outputs.
+
+    What is written keeps its sharding; what is new has that of the tensor that it was made like.
+    """
+    if not sharding.Use.begun:
+        return {}, []
+    found = {entry.index: sharding.sharding_of(entry.array) for entry in record.inputs}
+    shardings = {index: one for index, one in found.items() if one is not None}
+    sharding.refuse_two(list(shardings.values()))
+    for entry in record.inputs:
+        if shardings and sharding.is_bound(entry.array):
+            copy = sharding.copied(entry.array, next(iter(shardings.values())).mesh)
+            replace(entry.source, copy)
+            shardings[entry.index] = copy.sharding
+    outputs = [shardings.get(entry.index) for entry in record.written]
+    outputs += [sharding.wanted_of(memory) for memory in record.new_storages]
+    avals = closed.out_avals[: len(outputs)]
+    return shardings, [
+        one if one is not None and sharding.fits(one, aval.shape) else None
+        for one, aval in zip(outputs, avals, strict=True)
+    ]
 
 
 def _sources(tensors: list[torch.Tensor], record: Record) -> list[tuple[str, int]]:

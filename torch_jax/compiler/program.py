@@ -7,7 +7,8 @@ import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from torch_jax import config
+from torch_jax._private import jax_core
 from torch_jax.compiler import options
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
@@ -26,8 +28,20 @@ class Program:
     ``call`` takes the inputs in order, numbers gathered in one float64 vector at the front.
     """
 
-    def __init__(self, closed: Any, numbers: Sequence[int], rest: Sequence[int], donated: set[int]):
-        """Compile; all are indices of inputs, ``rest`` in the order they will come in."""
+    def __init__(
+        self,
+        closed: Any,
+        numbers: Sequence[int],
+        rest: Sequence[int],
+        donated: set[int],
+        shardings: Mapping[int, Any] = MappingProxyType({}),
+        outputs: Sequence[Any] = (),
+    ):
+        """Compile; all are indices of inputs, ``rest`` in the order they will come in.
+
+        ``shardings`` are those of inputs that lie on a mesh, ``outputs`` those that the first
+        outputs are to have, None where XLA decides.
+        """
         start = time.perf_counter()
         self.avals = list(closed.in_avals)
         self.numbers, self.rest = numbers, rest
@@ -36,9 +50,17 @@ class Program:
         vector = jax.ShapeDtypeStruct((len(numbers),), jnp.float64)
         with x64(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            jitted = jax.jit(function, donate_argnums=self.donated, keep_unused=True)
+            jitted = jax.jit(
+                function,
+                donate_argnums=self.donated,
+                keep_unused=True,
+                **_out_shardings(closed, outputs),
+            )
             shapes = [
-                jax.ShapeDtypeStruct(self.avals[i].shape, self.avals[i].dtype) for i in self.rest
+                jax.ShapeDtypeStruct(
+                    self.avals[i].shape, self.avals[i].dtype, sharding=shardings.get(i)
+                )
+                for i in self.rest
             ]
             self.lowered: Any = jitted.lower(vector, *shapes)
             self.call, self.reused = _compile(self.lowered)
@@ -56,6 +78,14 @@ class Program:
             return run(*inputs)
 
         return torch_jax_program
+
+
+def _out_shardings(closed: Any, outputs: Sequence[Any]) -> dict[str, Any]:
+    """What tells JAX how outputs are to be sharded; nothing where XLA decides of all."""
+    if not any(outputs):
+        return {}
+    free = len(closed.out_avals) - len(outputs)
+    return {"out_shardings": [*outputs, *(None for _ in range(free))]}
 
 
 # What sys.getrefcount counts in ``copy_shared`` for an array that nobody else holds: the list of
@@ -94,7 +124,8 @@ def _compile(lowered: Any) -> tuple[Any, bool]:
     A function that was traced again often gives the very program of an earlier trace (a state dict
     was loaded, a Python value changed that only looked important).
     """
-    key = hashlib.sha256(lowered.as_text().encode()).digest()
+    devices = jax_core.devices_of(lowered)  # programs over different meshes may read the same
+    key = hashlib.sha256(f"{devices}{lowered.as_text()}".encode()).digest()
     found = _executables.pop(key, None)
     reused = found is not None
     if not reused:

@@ -41,7 +41,7 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, transfer, windows
+from torch_jax.memory import dtypes, generators, sharding, transfer, windows
 from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of, put_back, tensors_in
 from torch_jax.ops.registry import Lowering
 
@@ -71,7 +71,8 @@ class Kernel:
 
     def _make_call(self) -> Callable[..., Any]:
         """What the dispatcher calls, as a closure over locals."""
-        return self._writing() if self.signature.writes else self._functional()
+        call = self._writing() if self.signature.writes else self._functional()
+        return sharding.following(call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
         """The path of operators that write nothing, its most frequent calls unrolled."""
@@ -123,10 +124,10 @@ class Kernel:
                 _set_x64(True)
                 array = run(*memories)
             except Exception as error:
-                if not jax_core.is_outside_traces():  # a trace of the user's, not one of ours
-                    return self._first(signature, memories, args, kwargs)
                 if tracers.is_traced_elsewhere(memories):
                     return self._again(error, args, kwargs)
+                if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
+                    return self._first(signature, memories, args, kwargs)
                 raise self._told(error, args, kwargs) from error
             finally:
                 _set_x64(old)
@@ -176,8 +177,11 @@ class Kernel:
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
         try:
+            run = tiers.here(entry.run)
+            if sharding.Use.begun:
+                run = sharding.on_mesh(run, entry, memories)
             with x64():
-                return tiers.here(entry.run)(*memories)
+                return run(*memories)
         except Exception as error:
             self._forget(signature)
             if tracers.is_traced_elsewhere(memories):

@@ -32,7 +32,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.graphs.graph_run import GraphRun, running
-from torch_jax.memory import generators, geometry, lending, storage, transfer
+from torch_jax.memory import generators, geometry, lending, sharding, storage, transfer
 from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax, is_jax_storage
 
@@ -245,6 +245,8 @@ class Executable:
         storages = [given[at].untyped_storage() for at in compiled.lent]
         forms = [lent(memories[at].shape, memories[at].dtype) for at in places]
         run, afterwards = compiled.run, compiled.afterwards
+        if sharding.Use.begun:
+            run = sharding.keeping_outputs(run, memories, places, afterwards)
         try:
             with x64():
                 return lending.run(run, arguments, memories, storages, places, forms, afterwards)

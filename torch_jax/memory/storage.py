@@ -25,7 +25,7 @@ from torch_jax.core import forks, tracers
 from torch_jax.core.lent import Lent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry, windows
+from torch_jax.memory import dtypes, geometry, sharding, windows
 
 
 def is_jax_storage(storage: Any) -> bool:
@@ -118,6 +118,8 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
     Returns:
       Whether they hold the new memories now.
     """
+    if sharding.Use.begun:
+        after = sharding.kept(before, after)
     if len(storages) == 1:
         (storage,) = storages
         with PUTTING:

@@ -21,13 +21,14 @@ from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry, windows
+from torch_jax.memory import dtypes, geometry, sharding, windows
 from torch_jax.memory.storage import (
     dense_strides,
     is_jax,
     is_whole,
     memory_of,
     place_of,
+    restride,
     wrap,
     wrap_strided,
 )
@@ -35,8 +36,8 @@ from torch_jax.memory.storage import (
 _SMALL = 1 << 16  # elements of a view whose reading is compiled quickly, not well
 
 
-def array_of(tensor: torch.Tensor) -> jax.Array:
-    """A CPU tensor as a new array of the same shape and dtype.
+def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
+    """A CPU tensor as a new array of the same shape and dtype, on one device or sharded.
 
     The copy is NumPy's: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
     then share the memory of that copy, which nobody else sees.
@@ -45,7 +46,7 @@ def array_of(tensor: torch.Tensor) -> jax.Array:
     host = np.array(dtypes.numpy_of(tensor.contiguous()))
     TRAFFIC.to_device(host.nbytes)
     with x64():
-        return jax.device_put(host)
+        return jax.device_put(host, wanted)
 
 
 def is_host_made() -> bool:
@@ -183,6 +184,16 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     if order is None or geometry.row_major(tensor.shape) == stride:
         return wrap(array_of(tensor), tensor.dtype)
     return wrap_strided(array_of(tensor.permute(order)), tensor.shape, stride)
+
+
+def to_mesh(tensor: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A copy of a CPU tensor that is sharded, its strides kept as by ``clone``."""
+    stride = dense_strides(tensor.shape, tensor.stride())
+    order = geometry.memory_order(tensor.shape, stride)
+    if order is None:
+        return wrap(array_of(tensor, wanted), tensor.dtype)
+    array = array_of(tensor.permute(order), sharding.permuted(wanted, order))
+    return restride(wrap(array, tensor.dtype), tensor.shape, stride, 0)
 
 
 def scalar_of(tensor: torch.Tensor) -> Any:

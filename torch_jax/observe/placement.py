@@ -1,13 +1,18 @@
-"""Where a model's parameters and buffers are: :func:`is_jax_module` and :func:`where_is`."""
+"""Where tensors and a model's parameters are: :func:`is_jax_module` and :func:`where_is`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
+from torch_jax.memory import geometry
+from torch_jax.memory.sharding import sharding_of
+from torch_jax.memory.storage import memory_if_any
 
 
 class Row(NamedTuple):
@@ -20,19 +25,44 @@ class Row(NamedTuple):
     bytes: int
 
 
+class Sharded(NamedTuple):
+    """A tensor beside others that lie on a mesh: ``spec`` is None where it lies on one device.
+
+    ``bytes`` is what each device holds of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    spec: tuple[Any, ...] | None
+    bytes: int
+
+
 class Whereabouts(NamedTuple):
-    """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole."""
+    """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole.
+
+    Where a tensor lies on a mesh of devices, ``shardings`` has one entry for each tensor.
+    """
 
     rows: tuple[Row, ...]
+    shardings: tuple[Sharded, ...] = ()
 
     def __str__(self) -> str:
         cells = [("module", "devices", "dtypes", "tensors", "memory")]
         for row in self.rows:
             names = ", ".join(row.devices), ", ".join(row.dtypes)
             cells.append((row.name, *names, str(row.tensors), _readable(row.bytes)))
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
-        return "\n".join(lines)
+        if not self.shardings:
+            return _table(cells)
+        parts = [("tensor", "shape", "sharding", "on each device")]
+        for one in self.shardings:
+            spec = "one device" if one.spec is None else str(one.spec)
+            parts.append((one.name, str(list(one.shape)), spec, _readable(one.bytes)))
+        return f"{_table(cells)}\n\n{_table(parts)}"
+
+
+def _table(cells: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 def is_jax_module(module: torch.nn.Module) -> bool:
@@ -51,29 +81,34 @@ def is_jax_module(module: torch.nn.Module) -> bool:
 
 
 def where_is(
-    module: torch.nn.Module,
+    module: torch.nn.Module | torch.Tensor,
     optimizer: torch.optim.Optimizer | None = None,
     depth: int | None = None,
 ) -> Whereabouts:
     """Devices, dtypes and memory of a module and of each module below it that holds tensors.
+
+    Where any of them lies on a mesh of devices, how each tensor is split, too.
 
     A tensor that is tied, or a view of another's memory, counts once in each row. Parameters that
     are not initialized yet (lazy modules) count with no memory, those on ``meta`` with the memory
     that they would take.
 
     Args:
-      module: any ``nn.Module``, wherever it is.
+      module: any ``nn.Module``, wherever it is, or one tensor.
       optimizer: gives a last row with the tensors of its state.
       depth: how many levels of modules below ``module`` to show (None: all).
 
     Raises:
-      TypeError: ``module`` is no ``nn.Module``.
+      TypeError: ``module`` is neither an ``nn.Module`` nor a tensor.
 
     >>> print(where_is(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).to("jax")))
     module      devices  dtypes   tensors  memory
     Sequential  jax:0    float32  2        36 B
     0           jax:0    float32  2        36 B
     """
+    if isinstance(module, torch.Tensor):
+        name = type(module).__name__
+        return Whereabouts((_row(name, [module]),), _shardings([(name, module)]))
     rows = []
     for name, part in _checked(module).named_modules():
         below = name.count(".") + 1 if name else 0
@@ -82,7 +117,35 @@ def where_is(
             rows.append(_row(name or type(module).__name__, tensors))
     if optimizer is not None:
         rows.append(_row(f"state of {type(optimizer).__name__}", _state_of(optimizer)))
-    return Whereabouts(tuple(rows))
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return Whereabouts(tuple(rows), _shardings(named))
+
+
+def _shardings(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[Sharded, ...]:
+    """How each tensor is split; nothing where none is."""
+    found = tuple(_sharded(name, tensor) for name, tensor in named if not is_lazy(tensor))
+    return found if any(one.spec is not None for one in found) else ()
+
+
+def _sharded(name: str, tensor: torch.Tensor) -> Sharded:
+    memory = memory_if_any(tensor)
+    sharding = None if memory is None else sharding_of(memory)
+    if sharding is None:
+        return Sharded(name, tuple(tensor.shape), None, _memory(tensor)[1])
+    part = math.prod(sharding.shard_shape(memory.shape)) * memory.dtype.itemsize
+    return Sharded(name, tuple(tensor.shape), _spec(tensor, memory, sharding), part)
+
+
+def _spec(tensor: torch.Tensor, memory: Any, sharding: Any) -> tuple[Any, ...]:
+    """What splits each dimension of a tensor; of the memory, for a view that shows a part."""
+    spec = tuple(getattr(sharding, "spec", (str(sharding),)))
+    order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
+    if order is not None and memory.shape == tuple(tensor.shape[at] for at in order):
+        spec += (None,) * (len(order) - len(spec))
+        spec = tuple(spec[order.index(at)] for at in range(len(order)))
+    while spec and spec[-1] is None:
+        spec = spec[:-1]
+    return spec
 
 
 def _checked(module: Any) -> torch.nn.Module:
@@ -114,7 +177,7 @@ def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """What tells the memory of a tensor from others, and its size in bytes."""
-    if torch.nn.parameter.is_lazy(tensor):
+    if is_lazy(tensor):
         return id(tensor), 0
     try:
         storage = tensor.untyped_storage()

@@ -7,15 +7,19 @@ import copy
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from torch_jax._private import pytorch
+from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
+from torch_jax.memory import sharding, storage, transfer
 from torch_jax.recorded import lazy
+
+Move = Callable[[Any], Any]
 
 _PATIENCE = 5.0  # seconds that a loop which is left waits for the batch that is being loaded
 
@@ -33,6 +37,9 @@ class DeviceLoader:
     Args:
       loader: what gives the batches; whoever iterates again does so over it again.
       ahead: how many batches wait on the device at most.
+      mesh: of :func:`torch_jax.mesh`; tensors are laid over its devices.
+      spec: how, as :func:`torch_jax.shard` takes it. Dimensions that a tensor does not have, or the
+        mesh does not divide (of a last, smaller batch), are not split.
 
     >>> for x, name in DeviceLoader([(torch.ones(2), "a"), (torch.zeros(2), "b")]):
     ...     print(name, x.device.type, x.sum().item())
@@ -40,10 +47,13 @@ class DeviceLoader:
     b jax 0.0
     """
 
-    def __init__(self, loader: Iterable[Any], ahead: int = 2):
+    def __init__(self, loader: Iterable[Any], ahead: int = 2, mesh: Any = None, spec: Any = None):
         if ahead < 1:
             raise ValueError(f"ahead must be at least 1, not {ahead}")
+        if (mesh is None) != (spec is None):
+            raise ValueError("mesh and spec go together: DeviceLoader(..., mesh=m, spec=('data',))")
         self.loader, self.ahead = loader, ahead
+        self._move = _to_device if mesh is None else sharder(mesh, spec)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -51,10 +61,10 @@ class DeviceLoader:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         try:
-            first = moved(next(batches))
+            first = moved(next(batches), self._move)
         except StopIteration:
             return
-        ahead = _Ahead(batches, self.ahead)
+        ahead = _Ahead(batches, self.ahead, self._move)
         del batches  # workers of a DataLoader end when nobody holds its iterator
         try:
             yield first
@@ -79,7 +89,8 @@ def _end_step() -> None:
 class _Ahead:
     """Batches that a thread loads, and moves to the device, before they are asked for."""
 
-    def __init__(self, batches: Iterator[Any], most: int):
+    def __init__(self, batches: Iterator[Any], most: int, move: Move):
+        self._move = move
         self._ready: deque[Any] = deque()
         self._most = most
         self._changed = threading.Condition()
@@ -96,7 +107,7 @@ class _Ahead:
         error: BaseException = StopIteration()
         try:
             while self._has_room():
-                self._add(moved(next(batches)))
+                self._add(moved(next(batches), self._move))
         except BaseException as raised:  # whatever it is, the loop raises it
             error = raised
         del batches
@@ -135,32 +146,53 @@ class _Ahead:
         self._thread.join(_PATIENCE)
 
 
-def moved(batch: Any) -> Any:
+def _to_device(tensor: Any) -> Any:
+    return tensor.to(pytorch.DEVICE_TYPE)
+
+
+def sharder(mesh: Any, spec: Any) -> Move:
+    """What lays a tensor over the devices of a mesh, as far as it can be split."""
+    waking.wake()
+    sharding.fitting(mesh, spec, (0,) * len(sharding.spec_of(spec)))  # what is wrong raises here
+    sharding.Use.begin(mesh)
+
+    def move(tensor: Any) -> Any:
+        if isinstance(tensor, PackedSequence):
+            return _to_device(tensor)
+        wanted = sharding.fitting(mesh, spec, tensor.shape)
+        if tensor.device.type == "cpu":
+            return transfer.to_mesh(tensor.detach(), wanted)
+        array = sharding.as_wanted(transfer.value_of(_to_device(tensor)), wanted)
+        return storage.wrap(array, tensor.dtype)
+
+    return move
+
+
+def moved(batch: Any, move: Move = _to_device) -> Any:
     """A batch with its tensors on the device, wherever they stand in it.
 
     >>> moved({"x": [torch.ones(2)], "n": 3})["x"][0].device.type
     'jax'
     """
-    return _moved(batch, {})
+    return _moved(batch, move, {})
 
 
-def _moved(value: Any, known: dict[int, Any]) -> Any:
+def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
     """A value with its tensors moved; ``known``: those that were, by the ids of what they were."""
     if isinstance(value, torch.Tensor | PackedSequence):
         if id(value) not in known:
-            tensor: Any = value
-            known[id(value)] = tensor.to(pytorch.DEVICE_TYPE)
+            known[id(value)] = move(value)
         return known[id(value)]
     if isinstance(value, str | bytes | type):
         return value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(one, known) for one in value))
+        return type(value)(*(_moved(one, move, known) for one in value))
     if isinstance(value, list | tuple | deque):
-        return _rebuilt(value, [_moved(one, known) for one in value])
+        return _rebuilt(value, [_moved(one, move, known) for one in value])
     if isinstance(value, Mapping):
-        return _with_items(value, {key: _moved(one, known) for key, one in value.items()})
+        return _with_items(value, {key: _moved(one, move, known) for key, one in value.items()})
     if dataclasses.is_dataclass(value):
-        return _with_fields(value, known)
+        return _with_fields(value, move, known)
     return value
 
 
@@ -189,10 +221,10 @@ def _with_items(value: Any, items: dict[Any, Any]) -> Any:
     return other
 
 
-def _with_fields(value: Any, known: dict[int, Any]) -> Any:
+def _with_fields(value: Any, move: Move, known: dict[int, Any]) -> Any:
     """A copy of a dataclass; one that is frozen, or computes its fields, is filled all the same."""
     other = copy.copy(value)
     for field in dataclasses.fields(value):
         if hasattr(value, field.name):
-            object.__setattr__(other, field.name, _moved(getattr(value, field.name), known))
+            object.__setattr__(other, field.name, _moved(getattr(value, field.name), move, known))
     return other

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,7 @@ from torch_jax._private import jax_core
 from torch_jax.compiler import options, tiers
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
+from torch_jax.memory import sharding
 from torch_jax.recorded import limits
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
 
@@ -46,6 +48,7 @@ class Program:
             compiler_options=options.whole(),
             keep_unused=True,
         )
+        self._of_any_sharding = self._call
 
     def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
@@ -99,8 +102,17 @@ class Program:
 
     def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
         """Run over the numbers and arrays of a recording."""
+        given = _as_arrays(floats, integers, arrays)
         with x64(), at_once():
-            return self._call(*_as_arrays(floats, integers, arrays))
+            if sharding.Use.begun:
+                return self._run_sharded(given)
+            return self._call(*given)
+
+    def _run_sharded(self, given: tuple[Any, ...]) -> list[Any]:
+        """Run over arrays that may be sharded in other ways at each call."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            return self._of_any_sharding(*given)
 
 
 def _flops(compiled: Any) -> float:

@@ -22,7 +22,7 @@ from torch_jax._private import jax_core
 from torch_jax.core import errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.memory import transfer
+from torch_jax.memory import sharding, transfer
 from torch_jax.memory.windows import Place, operand, operands
 from torch_jax.recorded import bounds, limits, metrics
 from torch_jax.recorded.bodies import body_of
@@ -132,6 +132,8 @@ class Recording:
         listener = self.recorder.listener
         after = None if listener is None else listener(state, numbers, arrays)
         try:
+            if sharding.Use.begun:
+                arrays[:] = sharding.on_one_mesh(arrays) or arrays
             program = self._program(state, nodes, given)
             if program is not None:
                 limits.used(program, state)
@@ -175,7 +177,8 @@ class Recording:
         """Run each operator by itself."""
         results = run_one_by_one(state.steps(), *given)
         for at in _live(nodes):
-            nodes[at].array, nodes[at].recording = results[at], None
+            nodes[at].array = sharding.settled(nodes[at], results[at])
+            nodes[at].recording = None
 
     def _launch(self, program: Program, nodes: list, given: tuple) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
@@ -183,6 +186,8 @@ class Recording:
         for at, array in zip(program.outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
+            if sharding.Use.begun:
+                node.array = sharding.settled(node, array)
         self._is_over = True
 
 

@@ -17,6 +17,7 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from torch_jax.capture.state.bytecode import file_of, is_watched_file
 from torch_jax.capture.state.known_calls import is_known_builtin
@@ -38,6 +39,7 @@ _FUNCTIONS = frozenset(
 _BUILTINS = frozenset(
     (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 )
+_SHARDINGS = frozenset((Mesh, NamedSharding, PartitionSpec))  # of JAX, and never changed
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
 # Classes that a function may call, or test values for: what they make is understood too.
@@ -86,7 +88,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     if kind in _BUILTINS:
         known = not _is_bound(value) and (not is_passed_on or is_known_builtin(value))
         return None if known else f"is the builtin {getattr(value, '__qualname__', value)}"
-    if kind in _FUNCTIONS:
+    if kind in _FUNCTIONS or kind in _SHARDINGS:
         return None
     if isinstance(value, type):
         found: Any = value

@@ -18,6 +18,7 @@ from torch_jax.capture.capture import paused
 from torch_jax.capture.host.cpu_tensors import is_host
 from torch_jax.capture.state.places import DictEntry
 from torch_jax.core.numbers import Number
+from torch_jax.memory import sharding
 from torch_jax.memory.storage import is_jax
 
 _LIKE = frozenset(
@@ -84,6 +85,10 @@ class _Forms(TorchDispatchMode):
             old, *rest = args
             form = old.shape, old.stride()
             args = torch.empty_strided(*form, dtype=old.dtype, device=old.device), *rest
+            made = func(*args, **(kwargs or {}))
+            if sharding.Use.begun:
+                sharding.follow(made, old)
+            return made
         return func(*args, **(kwargs or {}))
 
 

@@ -1,0 +1,1 @@
+"""A small Llama, trained on a mesh of devices and on one."""

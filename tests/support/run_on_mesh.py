@@ -1,0 +1,36 @@
+"""Checks that need many devices: run as a program on eight virtual ones, whatever the tests use.
+
+``python -m tests.support.run_on_mesh quick`` prints, as JSON, what went wrong in each check.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+
+from tests.support import mesh_checks, mesh_programs
+from tests.support.on_mesh import CHECKS
+
+FLAG = "--xla_force_host_platform_device_count=8"
+FILES = mesh_checks, mesh_programs  # they enter their checks
+
+
+def main(kind: str) -> None:
+    """Run checks, and print what each raised."""
+    faults = {}
+    for name, check in CHECKS[kind].items():
+        start = time.perf_counter()
+        try:
+            check()
+        except Exception:
+            faults[name] = traceback.format_exc()
+        print(f"{time.perf_counter() - start:5.1f} s  {name}")
+    print(json.dumps({"checks": list(CHECKS[kind]), "faults": faults}))
+
+
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
+    main(sys.argv[1])

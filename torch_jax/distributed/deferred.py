@@ -1,0 +1,87 @@
+"""Modules that were made on ``meta``: their memory is made sharded, and filled by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.sharding import NamedSharding
+
+from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes, geometry, sharding, storage
+
+_RESETS = ("reset_parameters", "_reset_parameters")
+
+Init = Callable[[torch.nn.Module], Any]
+Part = tuple[str, torch.nn.Module]
+
+
+def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
+    """The modules that hold tensors on ``meta``, each after those below it, as they are made.
+
+    Raises:
+      RuntimeError: there is no ``init``, and one of them cannot fill its tensors.
+    """
+    parts, met = [], set[int]()
+    for part in _after_children("", module):
+        on_meta = {id(tensor) for tensor in _own(part[1]) if tensor.is_meta}
+        if on_meta - met:  # who holds only what another one fills must not fill it anew
+            parts.append(part)
+        met |= on_meta
+    faults = [fault for part in parts if init is None and (fault := _fault(*part))]
+    if faults:
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        raise RuntimeError(
+            f"parameters and buffers on meta have no values yet, and these cannot be filled:{lines}"
+            "\ngive torch_jax.shard(..., init=function), which is called with the whole module and "
+            "fills it, such as lambda module: module.load_state_dict(state)"
+        )
+    return parts
+
+
+def initialise(module: torch.nn.Module, parts: list[Part], init: Init | None) -> None:
+    """Fill what was on ``meta``; operators that write it compute it sharded."""
+    if parts and init is not None:
+        init(module)
+        return
+    for _, part in parts:
+        _reset_of(part)()
+
+
+def zeros(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
+    """Zeros of the geometry of a tensor on ``meta``, made in parts on the devices of a mesh."""
+    stride = storage.dense_strides(tensor.shape, tensor.stride())
+    order = geometry.memory_order(tensor.shape, stride) or range(tensor.dim())
+    shape = tuple(tensor.shape[at] for at in order)
+    parts = sharding.permuted(wanted, tuple(order))
+    made = jax.jit(jnp.zeros, static_argnums=(0, 1), out_shardings=parts)
+    with x64():
+        array = made(shape, dtypes.to_jax(tensor.dtype))
+    return storage.restride(storage.wrap(array, tensor.dtype), tensor.shape, stride, 0)
+
+
+def _after_children(name: str, module: torch.nn.Module) -> Iterator[Part]:
+    for below, child in module.named_children():
+        yield from _after_children(f"{name}.{below}" if name else below, child)
+    yield name or type(module).__name__, module
+
+
+def _own(module: torch.nn.Module) -> list[torch.Tensor]:
+    return list(chain(module.parameters(recurse=False), module.buffers(recurse=False)))
+
+
+def _reset_of(module: torch.nn.Module) -> Any:
+    found = (getattr(module, name, None) for name in _RESETS)
+    return next(filter(None, found), None)
+
+
+def _fault(name: str, module: torch.nn.Module) -> str | None:
+    if not all(tensor.is_meta for tensor in _own(module)):
+        return f"{name} ({type(module).__name__}) is on meta in part only"
+    if _reset_of(module) is None:
+        return f"{name} ({type(module).__name__}) has no reset_parameters()"
+    return None

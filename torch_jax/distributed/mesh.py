@@ -1,0 +1,58 @@
+"""``torch_jax.mesh``: the devices of this process as a grid with named axes."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from torch_jax.core import waking
+from torch_jax.memory.sharding import Use
+
+
+def mesh(**axes: int) -> Mesh:
+    """The devices as a grid, as a ``jax.sharding.Mesh``: an axis for each keyword, in their order.
+
+    The grid may take fewer devices than there are. One axis may be -1: it takes what is left.
+
+    Raises:
+      ValueError: no axis is given, or there are not so many devices.
+
+    >>> dict(mesh(data=1, model=1).shape)
+    {'data': 1, 'model': 1}
+    """
+    waking.wake()
+    devices = jax.devices()
+    lengths = _lengths(axes, len(devices))
+    needed = math.prod(lengths)
+    made = jax.make_mesh(
+        lengths, tuple(axes), (AxisType.Auto,) * len(axes), devices=devices[:needed]
+    )
+    Use.meshes[made] = None
+    return made
+
+
+def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
+    """The length of each axis on ``count`` devices."""
+    asked = ", ".join(f"{name}={length}" for name, length in axes.items())
+    there_are = f"there {'is' if count == 1 else 'are'} {count}" + _hint(count)
+    if not axes:
+        raise ValueError(f"a mesh needs an axis: torch_jax.mesh(data={count})")
+    for name, length in axes.items():
+        if type(length) is not int or not (length > 0 or length == -1):
+            raise ValueError(f"axis {name!r} of a mesh is a positive int or -1, not {length!r}")
+    given = math.prod(length for length in axes.values() if length > 0)
+    free = list(axes.values()).count(-1)
+    if free > 1:
+        raise ValueError(f"mesh({asked}): one axis at most may be -1")
+    if given > count or (free and count % given):
+        what = f"a multiple of {given}" if free else str(given)
+        raise ValueError(f"mesh({asked}) needs {what} devices, and {there_are}")
+    return tuple(length if length > 0 else count // given for length in axes.values())
+
+
+def _hint(count: int) -> str:
+    if count > 1 or jax.default_backend() != "cpu":
+        return ""
+    return " (XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight of a CPU)"

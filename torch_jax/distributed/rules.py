@@ -1,0 +1,72 @@
+"""Which sharding each parameter and buffer of a module is to have, by rules for their names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from jax.sharding import Mesh, NamedSharding
+from torch.nn.parameter import is_lazy
+
+from torch_jax.memory import sharding
+
+_MOST = 10  # faults that an error names
+
+
+def tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The names of parameters and buffers; one that is tied comes under each of its names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, NamedSharding]:
+    """For each parameter and buffer, by its id, the sharding that it is to have.
+
+    A rule that no name needs is warned about, as it may be misspelled; ``*`` may be idle.
+
+    Args:
+      module: whose they are.
+      mesh: over which devices.
+      spec: a specification for all, or a dict of such by patterns of names. The first that fits
+        counts, of a tied tensor that of its first name.
+
+    Raises:
+      ValueError: a name fits no rule, or a tensor cannot be sharded so; all of these are named.
+    """
+    rules = spec if isinstance(spec, Mapping) else {"*": spec}
+    found: dict[int, NamedSharding] = {}
+    faults, used = [], {"*"}
+    for name, tensor in tensors_of(module):
+        rule = next((rule for rule in rules if fnmatchcase(name, rule)), None)
+        used.add(rule or "")
+        if id(tensor) in found:
+            continue
+        try:
+            found[id(tensor)] = _sharding(name, tensor, mesh, rules, rule)
+        except ValueError as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        more = f"\n  ... and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
+        shown = "".join(f"\n  {fault}" for fault in faults[:_MOST])
+        raise ValueError(f"{type(module).__name__} cannot be sharded by these rules:{shown}{more}")
+    idle = [rule for rule in rules if rule not in used]
+    if idle:
+        warnings.warn(
+            f"no parameter or buffer of {type(module).__name__} needs the rules {idle}: they fit "
+            "no name, or none that an earlier rule does not fit",
+            stacklevel=4,
+        )
+    return found
+
+
+def _sharding(
+    name: str, tensor: torch.Tensor, mesh: Mesh, rules: Mapping[str, Any], rule: str | None
+) -> NamedSharding:
+    if rule is None:
+        raise ValueError('no rule fits this name ("*": () at the end keeps the rest whole)')
+    if is_lazy(tensor):
+        raise ValueError("it has no shape yet: call the module once before")
+    return sharding.named(mesh, rules[rule], tensor.shape)

@@ -1,0 +1,194 @@
+"""``torch_jax.shard`` and ``torch_jax.with_sharding_constraint``: tensors over a mesh of devices.
+
+A sharded tensor is a plain tensor of device ``jax`` whose memory lies in parts on many devices. All
+else follows from that (:mod:`torch_jax.memory.sharding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import torch
+from jax.sharding import Mesh, NamedSharding
+
+from torch_jax.core import waking
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.x64 import x64
+from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.distributed import deferred, rules
+from torch_jax.memory import geometry, sharding, storage, transfer
+from torch_jax.memory.sharding import Use
+
+T = TypeVar("T", torch.Tensor, torch.nn.Module)
+
+
+def shard(
+    x: T,
+    mesh: Mesh,
+    spec: Any,
+    optimizer: torch.optim.Optimizer | None = None,
+    init: Callable[[torch.nn.Module], Any] | None = None,
+) -> T:
+    """Lay a tensor, or the parameters and buffers of a module, over the devices of a mesh.
+
+    A module, and a parameter, is sharded in place: the tensors stay the same objects, tied ones
+    stay tied, and optimizers that were made before go on; state that an optimizer makes later on is
+    sharded as its parameter. Of any other tensor a sharded one is
+    returned, through which gradients flow. What is on the CPU is copied to the devices, to each its
+    part; parameters on ``meta`` are made there, and their module's ``reset_parameters`` is called.
+
+    Args:
+      x: a tensor or a module.
+      mesh: of :func:`torch_jax.mesh`.
+      spec: for each dimension an axis of the mesh, several as a tuple, or None; dimensions that are
+        not named, and all those of ``()``, are not split. For a module also a dict of such by the
+        names of parameters and buffers, with ``*`` and ``?``; the first that fits counts.
+      optimizer: whose state, where it has been made, is sharded as the module's parameters are.
+      init: called with a module that was on ``meta``, in place of ``reset_parameters``.
+
+    Raises:
+      TypeError: ``x`` or ``spec`` is something else.
+      ValueError: a name fits no rule, or a tensor cannot be sharded so; nothing was done.
+
+    >>> import torch_jax
+    >>> x = torch_jax.shard(torch.ones(4, 2), torch_jax.mesh(data=1), ("data", None))
+    >>> x.device, x.sum().item()
+    (device(type='jax', index=0), 8.0)
+    """
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"a mesh of torch_jax.mesh is asked for, not {type(mesh).__name__}")
+    waking.wake()
+    if isinstance(x, torch.nn.Module):
+        _shard_module(x, mesh, spec, optimizer, init)
+        return x
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"a tensor or an nn.Module is sharded, not {type(x).__name__}")
+    wanted = sharding.named(mesh, spec, x.shape)
+    Use.begin(mesh)
+    if isinstance(x, torch.nn.Parameter):
+        _refuse_traced()
+        x.data = _moved(x, wanted)
+        return x
+    return _constrain(x, wanted) if storage.is_jax(x) else transfer.to_mesh(x.detach(), wanted)
+
+
+def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = None) -> torch.Tensor:
+    """``x`` with its value laid over a mesh so; its gradient, too.
+
+    Under ``torch_jax.jit``, in lazy mode and by ``torch.compile`` it tells XLA how to lay out a
+    value between two operators. ``mesh`` may be left out where one was made only.
+
+    Raises:
+      ValueError: ``x`` cannot be sharded so, or it is not clear which mesh is meant.
+
+    >>> import torch_jax
+    >>> mesh = torch_jax.mesh(data=1)
+    >>> torch_jax.with_sharding_constraint(torch.ones(2, device="jax"), ("data",), mesh).cpu()
+    tensor([1., 1.])
+    """
+    mesh = mesh or _only_mesh()
+    wanted = sharding.named(mesh, spec, x.shape)
+    Use.begin(mesh)
+    return _constrain(x, wanted)
+
+
+def _only_mesh() -> Mesh:
+    if len(Use.meshes) == 1:
+        return next(iter(Use.meshes))
+    shown = " and ".join(map(sharding.describe, Use.meshes)) or "none"
+    raise ValueError(f"say which mesh is meant with mesh=; those that were made: {shown}")
+
+
+_constrain = jax_function(jax.lax.with_sharding_constraint)
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+def _shard_module(
+    module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any
+) -> None:
+    """Find out what every tensor becomes, then move them all."""
+    _refuse_traced()
+    wanted = rules.shardings(module, mesh, spec)
+    tensors = {id(tensor): tensor for _, tensor in rules.tensors_of(module)}
+    states = []
+    for key, tensor in list(tensors.items()):
+        if tensor.grad is not None:
+            tensors[id(tensor.grad)], wanted[id(tensor.grad)] = tensor.grad, wanted[key]
+        states += [(state, wanted[key]) for state in _states_of(tensor, optimizer)]
+    for tensor in (*tensors.values(), *(state for state, _ in states)):
+        if storage.is_jax(tensor):
+            _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
+    parts = deferred.parts_on_meta(module, init)
+    Use.begin(mesh)
+    module._apply(_Mover(wanted))
+    for state, sharding_ in states:
+        _moved(state, sharding_)
+    deferred.initialise(module, parts, init)
+
+
+def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
+    """The tensors like a parameter that an optimizer keeps for it on the device."""
+    state = {} if optimizer is None else optimizer.state.get(parameter, {})
+    tensors = (value for value in state.values() if isinstance(value, torch.Tensor))
+    return [one for one in tensors if one.shape == parameter.shape and storage.is_jax(one)]
+
+
+class _Mover:
+    """What ``Module._apply`` calls with each tensor: gives it sharded, a tied one as before."""
+
+    def __init__(self, wanted: dict[int, NamedSharding]):
+        self.wanted = wanted
+        self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in self.moved:
+            self.moved[id(tensor)] = tensor, _moved(tensor, self.wanted[id(tensor)])
+        return self.moved[id(tensor)][1]
+
+
+def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
+    """A tensor with a sharding: itself where it is on the device."""
+    if tensor.is_meta:
+        return deferred.zeros(tensor, wanted)
+    if not storage.is_jax(tensor):
+        return transfer.to_mesh(tensor.detach().cpu(), wanted)
+    shape, order = _memory_shape(tensor)
+    memory = storage.memory_of(tensor)
+    if memory.shape != shape:
+        with x64():
+            memory = memory.reshape(shape)
+    held: Any = tensor.untyped_storage()
+    held.array = sharding.as_wanted(memory, sharding.permuted(wanted, order))
+    return tensor
+
+
+def _refuse_traced() -> None:
+    if ACTIVE.tracer is not None:
+        raise RuntimeError(
+            "torch_jax.shard moves a module's parameters, which a compiled step cannot: call it "
+            "before, or use torch_jax.with_sharding_constraint"
+        )
+
+
+def _memory_shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape that the memory behind a tensor has, or can be given, and in which order.
+
+    Raises:
+      ValueError: the tensor is a part of a greater memory.
+    """
+    memory = storage.held_by(tensor)
+    order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
+    if (
+        order is None
+        or memory.size != tensor.numel()
+        or tensor.dtype.itemsize != memory.dtype.itemsize
+    ):
+        raise ValueError(
+            f"a tensor of shape {list(tensor.shape)} is a view of a memory of shape "
+            f"{list(memory.shape)}: shard what it is a view of, or a copy of it (x.clone())"
+        )
+    return tuple(tensor.shape[at] for at in order), order

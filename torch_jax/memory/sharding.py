@@ -1,0 +1,356 @@
+"""Memories that lie in parts on the devices of a mesh.
+
+An array that JAX has placed by itself mixes with any other: JAX moves it where the others are. So
+a program of one device becomes one of a mesh as soon as one of its operands is sharded, and XLA
+(GSPMD) decides how results are sharded. What is left to do here: a storage that is written keeps
+its sharding (:func:`kept`, :func:`keeping`), new tensors "like" a sharded one are sharded alike
+(:func:`following`), and arrays that a user has bound to one device are copied to the mesh where
+they meet sharded ones (:func:`on_one_mesh`).
+
+Nothing of that costs anything before the first tensor is sharded (:attr:`Use.begun`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from torch_jax._private import jax_core
+from torch_jax.compiler import options
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+
+
+class Use:
+    """What has been sharded in this process.
+
+    Attributes:
+      begun: whether anything has been.
+      meshes: the meshes that were made, each once.
+    """
+
+    begun = False
+    meshes: ClassVar[dict[Mesh, None]] = {}
+
+    @classmethod
+    def begin(cls, mesh: Mesh) -> None:
+        """Something is about to be sharded over a mesh."""
+        cls.meshes[mesh] = None
+        cls.begun = True
+
+
+# What stands for the memory of a storage in a recording: the sharding that it is to have.
+_wanted: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
+
+
+def sharding_of(array: Any) -> Any:
+    """The sharding of an array that lies on a mesh, or will; None for others and for tracers."""
+    if type(array) is Node:
+        return _wanted.get(array) if array.recording is not None else sharding_of(array.array)
+    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+        return None
+    sharding = array.sharding
+    return None if isinstance(sharding, SingleDeviceSharding) else sharding
+
+
+# --- specifications -------------------------------------------------------------------------------
+
+
+def spec_of(spec: Any) -> PartitionSpec:
+    """A specification as JAX has it: of a tuple of axis names, None, and tuples of names.
+
+    >>> spec_of(("data", None)) == PartitionSpec("data", None)
+    True
+    """
+    if isinstance(spec, PartitionSpec):
+        return spec
+    if isinstance(spec, tuple | list):
+        return PartitionSpec(*(tuple(one) if isinstance(one, list) else one for one in spec))
+    raise TypeError(
+        "a sharding is a tuple with an axis name of the mesh, a tuple of names or None for each "
+        f"dimension, or a PartitionSpec: {spec!r}"
+    )
+
+
+def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
+    """The sharding of an array of ``shape`` over ``mesh``.
+
+    Raises:
+      TypeError: ``spec`` is no specification.
+      ValueError: the mesh has no such axis, or does not divide a dimension.
+    """
+    found = spec_of(spec)
+    fault = _fault(mesh, tuple(found), tuple(shape))
+    if fault:
+        raise ValueError(f"{shown(found)} cannot shard a tensor of shape {list(shape)}: {fault}")
+    return NamedSharding(mesh, found)
+
+
+def _fault(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[int, ...]) -> str | None:
+    """What is wrong with a specification, None where nothing is."""
+    if len(spec) > len(shape):
+        return f"it names {len(spec)} dimensions, and the tensor has {len(shape)}"
+    met: set[str] = set()
+    for at, (part, length) in enumerate(zip(spec, shape, strict=False)):
+        names = axes_of(part)
+        for name in names:
+            if name not in mesh.shape:
+                return f"the mesh has no axis {name!r}; it is {describe(mesh)}"
+            if name in met:
+                return f"axis {name!r} shards two dimensions"
+            met.add(name)
+        parts = math.prod(mesh.shape[name] for name in names)
+        if length % parts:
+            return (
+                f"dimension {at} has {length} elements, which {' x '.join(map(repr, names))} "
+                f"({parts} parts) does not divide; give None there, or pad the tensor"
+            )
+    return None
+
+
+def axes_of(part: Any) -> tuple[Any, ...]:
+    """The axis names that shard one dimension."""
+    return () if part is None else part if isinstance(part, tuple) else (part,)
+
+
+def fitting(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
+    """As :func:`named`, with what the tensor cannot be sharded by left out.
+
+    Dimensions that it does not have, or that the mesh does not divide: the last batch of a data
+    set, and numbers that come with a batch.
+    """
+    parts = tuple(spec_of(spec))[: len(shape)]
+    kept = [
+        part if not length % math.prod(mesh.shape.get(name, 1) for name in axes_of(part)) else None
+        for part, length in zip(parts, shape, strict=False)
+    ]
+    return named(mesh, tuple(kept), shape)
+
+
+def permuted(sharding: NamedSharding, order: Sequence[int]) -> NamedSharding:
+    """The sharding of an array whose dimensions are put in another order."""
+    parts = [*sharding.spec, *(None for _ in range(len(order) - len(sharding.spec)))]
+    return NamedSharding(sharding.mesh, PartitionSpec(*(parts[at] for at in order)))
+
+
+def fits(sharding: Any, shape: Sequence[int]) -> bool:
+    """Whether an array of ``shape`` can have this sharding: one that was resized may not."""
+    try:
+        sharding.shard_shape(tuple(shape))
+    except ValueError:
+        return False
+    return True
+
+
+def shown(spec: Iterable[Any]) -> str:
+    """A specification as users write it.
+
+    >>> shown(PartitionSpec("data", None)), shown(PartitionSpec("data")), shown(PartitionSpec())
+    ("('data', None)", "('data',)", '()')
+    """
+    return str(tuple(spec))
+
+
+def describe(mesh: Mesh) -> str:
+    """A mesh in words.
+
+    >>> import numpy as np
+    >>> describe(Mesh(np.array(jax.devices()[:1]), ("data",)))
+    'mesh(data=1) of device 0'
+    """
+    axes = ", ".join(f"{name}={length}" for name, length in mesh.shape.items())
+    ids = [device.id for device in mesh.devices.flat]
+    plain = len(ids) > 1 and ids == list(range(ids[0], ids[0] + len(ids)))
+    some = f"devices {ids[0]} to {ids[-1]}" if plain else f"device {', '.join(map(str, ids))}"
+    return f"mesh({axes}) of {some}"
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def placed(array: Any, sharding: Any) -> jax.Array:
+    """An array, of the host or of devices, with this sharding; each device gets its part only."""
+    with x64():
+        if jax_core.is_outside_traces():
+            return jax.device_put(array, sharding)
+        with jax_core.outside_of_traces():
+            return jax.device_put(array, sharding)
+
+
+def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """New memories of storages, each with the sharding of the one that it replaces."""
+    return [_kept(old, new) for old, new in zip(before, after, strict=True)]
+
+
+def _kept(old: Any, new: Any) -> Any:
+    sharding = sharding_of(old)
+    if sharding is None or old is new or old.shape != new.shape:
+        return new
+    return as_wanted(new, sharding)
+
+
+def as_wanted(new: Any, sharding: Any) -> Any:
+    """A memory with this sharding: an array is moved, a node is noted, a tracer stays."""
+    if type(new) is Node:
+        if new.recording is not None and _wanted.setdefault(new, sharding) == sharding:
+            return new
+        return as_wanted(new.get(), sharding)  # another storage holds the node, too
+    if not isinstance(new, jax.Array) or isinstance(new, jax.core.Tracer):
+        return new
+    same = new.sharding.is_equivalent_to(sharding, new.ndim)
+    return new if same else placed(new, sharding)
+
+
+def settled(node: Node, array: Any) -> Any:
+    """What a node is given: its array with the sharding of the storage that it was written to."""
+    sharding = _wanted.pop(node, None)
+    return array if sharding is None else as_wanted(array, sharding)
+
+
+def on_mesh(run: Callable[..., Any], entry: Any, memories: Sequence[Any]) -> Callable[..., Any]:
+    """What runs an entry over memories of which some may be sharded.
+
+    What it writes is computed with the sharding that is kept: so no device ever holds all of a
+    memory that is filled with random numbers.
+    """
+    if not entry.concrete:
+        shardings = tuple(map(sharding_of, (memories[slot] for slot in entry.slots)))
+        if any(shardings):
+            run = _keeping(entry.run.plain, entry, shardings)
+    return functools.partial(mixing, run)
+
+
+@functools.lru_cache(1 << 12)
+def _keeping(plain: Callable[..., Any], entry: Any, shardings: tuple[Any, ...]) -> Any:
+    def run(*memories: Any) -> list[Any]:
+        arrays = list(plain(*memories))
+        first = len(arrays) - len(shardings) - bool(entry.check)
+        for at, sharding in enumerate(shardings, first):
+            if sharding is not None:
+                arrays[at] = jax.lax.with_sharding_constraint(arrays[at], sharding)
+        return arrays
+
+    return jax.jit(run, compiler_options=options.operator())
+
+
+def mixing(run: Callable[..., Any], *memories: Any) -> Any:
+    """Run over memories, of which those that a user has bound to one device are copied first."""
+    try:
+        return run(*memories)
+    except Exception:
+        together = on_one_mesh(memories)
+        if together is None:
+            raise
+        return run(*together)
+
+
+def keeping_outputs(
+    run: Callable[..., list], memories: Sequence[Any], places: Sequence[int], results: Sequence[int]
+) -> Callable[..., list]:
+    """``run`` with sharded memories given their shardings again.
+
+    ``places`` are those of memories that it writes, ``results`` what each becomes.
+    """
+    shardings = map(sharding_of, (memories[at] for at in places))
+    wanted = {
+        result: one for result, one in zip(results, shardings, strict=True) if one is not None
+    }
+
+    def call(*arrays: Any) -> list:
+        outputs = mixing(run, *arrays)
+        for at in wanted.keys() & range(len(outputs)):
+            outputs[at] = as_wanted(outputs[at], wanted[at])
+        return outputs
+
+    return call
+
+
+def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
+    """Memories with those that are bound to one device copied to the mesh of the others.
+
+    None where they may be mixed as they are.
+
+    Raises:
+      RuntimeError: they lie on two meshes.
+    """
+    shardings = [s for s in map(sharding_of, memories) if isinstance(s, NamedSharding)]
+    bound = [at for at, memory in enumerate(memories) if is_bound(memory)]
+    if not shardings:
+        return None
+    refuse_two(shardings)
+    if not bound:
+        return None
+    found = list(memories)
+    for at in bound:
+        found[at] = copied(found[at], shardings[0].mesh)
+    return found
+
+
+def copied(memory: Any, mesh: Any) -> jax.Array:
+    """A memory as a copy on each device of a mesh."""
+    return placed(memory, NamedSharding(mesh, PartitionSpec()))
+
+
+def is_bound(memory: Any) -> bool:
+    """Whether an array was placed on one device by a user, who JAX takes at his word."""
+    return sharding_of(memory) is None and getattr(memory, "committed", False) is True
+
+
+def refuse_two(shardings: Sequence[Any]) -> None:
+    """Raise where shardings are over different devices, or over the same in another order."""
+    meshes = {s.mesh: tuple(s.mesh.devices.flat) for s in shardings}
+    if len(set(meshes.values())) > 1:
+        named_ = " and ".join(map(describe, meshes))
+        raise RuntimeError(
+            f"tensors of one operator are sharded over different meshes: {named_}. Move one of "
+            "them: x = torch_jax.shard(x, mesh, spec)"
+        )
+
+
+# --- tensors like others --------------------------------------------------------------------------
+
+
+def following(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory of tensors like its first argument, whose result is sharded as that is."""
+
+    def like(*args: Any, **kwargs: Any) -> Any:
+        made = call(*args, **kwargs)
+        if Use.begun:
+            follow(made, args[0])
+        return made
+
+    return like
+
+
+def follow(made: Any, model: Any) -> None:
+    """Shard the memory of a new tensor as that of another, where the two have one shape."""
+    source: Any = model.untyped_storage()
+    storage = made.untyped_storage()
+    of_model, new = getattr(source, "array", None), getattr(storage, "array", None)
+    if of_model is None or new is None or of_model.shape != new.shape:
+        return
+    sharding = _sharding_behind(source)
+    if sharding is not None:
+        storage.array = as_wanted(new, sharding)
+        if isinstance(new, jax.core.Tracer):
+            storage.wanted = sharding
+
+
+def _sharding_behind(storage: Any) -> Any:
+    """The sharding of what a storage holds, or held when the trace that is under way met it."""
+    if not isinstance(storage.array, jax.core.Tracer):
+        return sharding_of(storage.array)
+    met = getattr(ACTIVE.tracer, "input_of", lambda _: None)(storage)
+    return wanted_of(storage) if met is None else sharding_of(met.array)
+
+
+def wanted_of(storage: Any) -> Any:
+    """The sharding that a storage is to have which a trace has made; None where XLA decides."""
+    return storage.__dict__.get("wanted")
