@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax.capture.capture import unwatched
 from torch_jax.capture.training import scaling  # noqa: F401, enters replacements
-from torch_jax.capture.training.optimizer_state import follow_counts_to_device
+from torch_jax.capture.training.optimizer_state import move_counts
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core import numbers, patching
 from torch_jax.core.active import ACTIVE, in_whole_function
@@ -149,7 +149,7 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         ACTIVE.tracer.optimizers.before_step(optimizer)
     else:
         with unwatched():
-            follow_counts_to_device(optimizer)
+            move_counts(optimizer, [])
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:

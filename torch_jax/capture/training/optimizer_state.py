@@ -96,27 +96,26 @@ def keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
         if group.get("capturable") is False and all(map(is_jax, group["params"])):
             group["capturable"] = True
             undo.append(functools.partial(group.__setitem__, "capturable", False))
-            _move_counts(optimizer, group, undo)
+    move_counts(optimizer, undo)
 
 
-def follow_counts_to_device(optimizer: Any) -> None:
-    """Before a step of Python's: move counts to where those are that a trace has moved.
+def move_counts(optimizer: Any, undo: list[Any]) -> None:
+    """Move counts of steps that are on the CPU to the device, where they have to be.
 
-    Whoever sets one anew, on the CPU as PyTorch makes them, knows nothing of ``capturable``, with
-    which the optimizer refuses counts on the CPU.
+    Whoever sets one anew does so on the CPU, as PyTorch makes them, and knows nothing of
+    ``capturable``, with which an optimizer refuses counts on the CPU.
     """
     for group in optimizer.param_groups:
         if group.get("capturable") is True and all(map(is_jax, group["params"])):
-            _move_counts(optimizer, group, [])
+            for parameter in group["params"]:
+                _move_counts_of(parameter, optimizer.state.get(parameter, {}), undo)
 
 
-def _move_counts(optimizer: Any, group: dict, undo: list[Any]) -> None:
-    for parameter in group["params"]:
-        state = optimizer.state.get(parameter, {})
-        for key in ("step", "mu_product", "eta", "mu"):
-            if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
-                undo.append(functools.partial(state.__setitem__, key, state[key]))
-                state[key] = state[key].to(parameter.device)
+def _move_counts_of(parameter: torch.Tensor, state: dict, undo: list[Any]) -> None:
+    for key in ("step", "mu_product", "eta", "mu"):
+        if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
+            undo.append(functools.partial(state.__setitem__, key, state[key]))
+            state[key] = state[key].to(parameter.device)
 
 
 def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
