@@ -215,3 +215,71 @@ def test_a_result_that_another_graph_of_the_call_is_given():
             x = torch.tensor([0.0, 1.0, call % 3], device="jax")
             assert function(x).sum().item() == 3 * 2 * (1 + call % 3)
     assert function.explain().traces == 1 and function.explain().recorded < 12
+
+
+class Mixed(nn.Module):
+    """Positions, sorted and gathered: integers that a graph makes, and looks at."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.linear = nn.Embedding(11, 4), nn.RMSNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(self.norm(self.table(x.long() % 11)))
+        best, at = y.topk(2)
+        return best.cumsum(1) + y.gather(1, at.flip(1)) + y.sort(1)[0][:, :2] * y.mean()
+
+
+class Attends(nn.Module):
+    """Attention by heads, and a norm whose gradients are sums over graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.norm = nn.Linear(16, 48), nn.RMSNorm(16)
+
+    def forward(self, x):
+        query, key, value = self.project(self.norm(x)).unflatten(-1, (3, 2, 8)).unbind(2)
+        heads = [one.transpose(1, 2) for one in (query, key, value)]
+        return x + F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
+
+
+TRAINED = {
+    "convolutions": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2)),
+        (4, 3, 8, 8), torch.optim.SGD,
+    ),
+    "attention": (Attends, (2, 6, 16), torch.optim.AdamW),
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (2, 6, 16),
+        torch.optim.RAdam,
+    ),
+    "recurrent": (lambda: nn.LSTM(4, 8, 2, dropout=0.1), (5, 2, 4), torch.optim.Adagrad),
+    "indices": (Mixed, (3,), torch.optim.NAdam),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "shape", "optimizer"), TRAINED.values(), ids=TRAINED)
+@pytest.mark.parametrize("clips", [False, True])
+def test_models_give_no_false_alarm(make, shape, optimizer, clips):
+    torch.manual_seed(0)
+    model = make().to("jax")
+    optimizer = optimizer(model.parameters(), lr=1e-3)
+
+    @torch_jax.jit
+    def step(x):
+        optimizer.zero_grad()
+        result = model(x)
+        loss = (result[0] if isinstance(result, tuple) else result).square().mean()
+        loss.backward()
+        if clips:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(24):
+            step(torch.rand(*shape, device="jax") * 10)
+    told = step.explain()
+    assert told.traces == 1 and told.recorded < 12 and not told.notes

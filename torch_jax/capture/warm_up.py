@@ -78,7 +78,7 @@ class WarmUp:
         """Calls of this kind are recorded again, twice as many."""
         kind = alike(key)
         _, most = self._calls.get(kind, (0, config.get("jit_recorded_calls")))
-        self._calls[kind] = 0, 2 * most
+        self._calls[kind] = 0, 2 * max(most, 1)
 
     def graphs(self, key: CallKey) -> list[Graph] | None:
         """What the last recorded call of this kind has run, None where none was."""

@@ -20,7 +20,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.capture import unwatched
 from torch_jax.capture.training import scaling  # noqa: F401, enters replacements
+from torch_jax.capture.training.optimizer_state import move_counts
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core import numbers, patching
 from torch_jax.core.active import ACTIVE, in_whole_function
@@ -145,6 +147,9 @@ def _patch_min(_original: Any) -> Any:
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     if ACTIVE.tracer is not None:  # a graph has no optimizers, and says so when it is asked
         ACTIVE.tracer.optimizers.before_step(optimizer)
+    else:
+        with unwatched():
+            move_counts(optimizer, [])
 
 
 def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:

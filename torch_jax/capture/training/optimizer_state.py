@@ -98,16 +98,29 @@ def keep_steps_on_device(optimizer: Any, undo: list[Any]) -> None:
     See ``capturable`` at https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html.
     """
     for group in optimizer.param_groups:
-        on_device = all(map(is_jax, group["params"]))
-        if group.get("capturable") is False and on_device:
+        if group.get("capturable") is False and all(map(is_jax, group["params"])):
             group["capturable"] = True
             undo.append(functools.partial(group.__setitem__, "capturable", False))
+    move_counts(optimizer, undo)
+
+
+def move_counts(optimizer: Any, undo: list[Any]) -> None:
+    """Move counts of steps that are on the CPU to the device, where they have to be.
+
+    Whoever sets one anew does so on the CPU, as PyTorch makes them, and knows nothing of
+    ``capturable``, with which an optimizer refuses counts on the CPU.
+    """
+    for group in optimizer.param_groups:
+        if group.get("capturable") is True and all(map(is_jax, group["params"])):
             for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                for key in ("step", "mu_product", "eta", "mu"):
-                    if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
-                        undo.append(functools.partial(state.__setitem__, key, state[key]))
-                        state[key] = state[key].to(parameter.device)
+                _move_counts_of(parameter, optimizer.state.get(parameter, {}), undo)
+
+
+def _move_counts_of(parameter: torch.Tensor, state: dict, undo: list[Any]) -> None:
+    for key in ("step", "mu_product", "eta", "mu"):
+        if isinstance(state.get(key), torch.Tensor) and is_host(state[key]):
+            undo.append(functools.partial(state.__setitem__, key, state[key]))
+            state[key] = state[key].to(parameter.device)
 
 
 def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
