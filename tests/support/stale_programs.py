@@ -194,26 +194,24 @@ def writes_into_a_leaf(device, jit):
     yield f(y), y
 
 
+def backward_twice(f, w):
+    for _ in range(4):
+        w.grad = None
+        loss = f(ones(w.device))
+        loss.backward()
+        yield outcome(loss.backward), w.grad
+
+
 @program
 def second_backward(device, jit):
     w = ones(device, 3, grad=True)
-    f = jit(lambda x: (x * w).sin().sum())
-    for _ in range(4):
-        w.grad = None
-        loss = f(ones(device))
-        loss.backward()
-        yield outcome(loss.backward), w.grad
+    yield from backward_twice(jit(lambda x: (x * w).sin().sum()), w)
 
 
 @program
 def second_backward_that_saved_nothing(device, jit):
     w = ones(device, 3, grad=True)
-    f = jit(lambda x: (x + w).sum())
-    for _ in range(4):
-        w.grad = None
-        loss = f(ones(device))
-        loss.backward()
-        yield outcome(loss.backward), w.grad
+    yield from backward_twice(jit(lambda x: (x + w).sum()), w)
 
 
 @program

@@ -29,8 +29,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.stale_programs import *
-from tests.support.stale_programs import S, add, called, changing, ones, outcome, program
 from tests.support.stale_programs import (
     CALLS,
     NOTHING,
@@ -38,6 +36,12 @@ from tests.support.stale_programs import (
     Config,
     Half,
     Net,
+    add,
+    called,
+    changing,
+    ones,
+    outcome,
+    program,
     set_t,
     two,
     with_x,

@@ -328,12 +328,11 @@ class Jitted(Generic[P, R]):
         found = replay.evidence.difference(graphs, bool(replay.program.numbers))
         if found is None:
             return
+        self._replays.pop(call.key, None)
         if found.is_from_before:  # no call has run the program yet
-            self._replays.pop(call.key, None)
             self._warm_up.start_again(call.key)
             self._warm_up.recorded(call.key, graphs)
             return
-        self._replays.pop(call.key, None)
         self._run_each_time(call, found.text)
         warnings.warn(
             f"{self.history.name} under torch_jax.jit was not proven to do the same at each "

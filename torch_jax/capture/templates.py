@@ -7,7 +7,7 @@ host's tape, a view of something that was there before, or just the same object.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -129,6 +129,25 @@ class Call:
         return tensor
 
 
+def containers_of(value: Any, left_out: Collection[int]) -> Iterator[Any]:
+    """The dicts, lists, tuples and deques in a value, but those with these ids and what is in them.
+
+    ``left_out`` may grow meanwhile.
+    """
+    queue = [value]
+    while queue:
+        one = queue.pop()
+        if isinstance(one, dict | list | tuple | deque) and id(one) not in left_out:
+            yield one
+            queue += one.values() if isinstance(one, dict) else one
+
+
+def refuse_changing_keys(value: Any) -> None:
+    """Refuse a dict that has numbers of the trace for keys."""
+    if isinstance(value, dict) and any(isinstance(key, NUMBERS) for key in value):
+        refuse("a dict with a changing number for a key")
+
+
 class Templates:
     """Makes templates at the end of a trace, and gathers the storages they need as outputs."""
 
@@ -176,21 +195,12 @@ class Templates:
 
     def _refuse_shared(self, value: Any) -> None:
         """Refuse containers that a call would make anew though they are of another place too."""
-        queue = [value]
-        while queue:
-            one = queue.pop()
-            if id(one) in self.containers or not isinstance(one, dict | list | tuple | deque):
-                continue
+        for one in containers_of(value, self.containers):
+            refuse_changing_keys(one)
             if not isinstance(one, tuple):
                 if id(one) in self._met or id(one) in self._given:
                     refuse(f"a {type(one).__name__} that stands in another place, too")
                 self._met[id(one)] = one
-            if isinstance(one, dict):
-                if any(isinstance(key, NUMBERS) for key in one):
-                    refuse("a dict with a changing number for a key")
-                queue += one.values()
-            else:
-                queue += one
 
     def counted(self, place: Place, now: int) -> Template:
         """The template of a number that the function counted up."""

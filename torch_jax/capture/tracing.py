@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import is_not
@@ -17,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import border, keys
 from torch_jax.capture.arguments import flatten
 from torch_jax.capture.capture import Capture
-from torch_jax.capture.given_out import View, refuse
+from torch_jax.capture.given_out import View
 from torch_jax.capture.outer_backward import Backward, Pullback, inputs_of
 from torch_jax.capture.part_arguments import GivenOut
 from torch_jax.capture.record import Record
@@ -28,12 +27,19 @@ from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
 from torch_jax.capture.state.scout import Scouted, no_collection
 from torch_jax.capture.state.watch import Watch
-from torch_jax.capture.templates import Argument, Counted, Same, Templates
+from torch_jax.capture.templates import (
+    Argument,
+    Counted,
+    Same,
+    Templates,
+    containers_of,
+    refuse_changing_keys,
+)
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.compiler import jaxpr
 from torch_jax.core import errors
 from torch_jax.core.active import TRACING
-from torch_jax.core.numbers import NUMBERS, number_of
+from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 
@@ -278,8 +284,8 @@ class Tracing:
     def _describe_effects(self, templates: Templates) -> None:
         """What stands in places and ``.grad`` that changed."""
         owners = {id(p.owner): p.owner for p in self.watch.notes.places.values()}
-        if any(isinstance(k, NUMBERS) for d in owners.values() if isinstance(d, dict) for k in d):
-            refuse("a dict with a changing number for a key")
+        for owner in owners.values():
+            refuse_changing_keys(owner)
         counts = self.watch.counts
         self.effects = [
             (place, templates.counted(place, now) if counts(place, now) else templates.of(now))
@@ -455,12 +461,8 @@ class Tracing:
 def _containers(value: Any) -> set[int]:
     """The ids of the lists, dicts and deques in a value."""
     found: set[int] = set()
-    queue = [value]
-    while queue:
-        one = queue.pop()
-        if isinstance(one, dict | list | tuple | deque) and id(one) not in found:
-            found.add(id(one))
-            queue += one.values() if isinstance(one, dict) else one
+    for one in containers_of(value, found):
+        found.add(id(one))  # before what is in it is looked at: it may hold itself
     return found
 
 

@@ -26,7 +26,7 @@ class Body(NamedTuple):
         None where nothing can be wrong.
       checked: which operands the check looks at.
       maker: what makes the results at once where those operands that ``made_of`` names, which
-        they hang on, are numbers; None where there is nothing of that kind.
+        they hang on, are numbers; None where the form of an operand is none of a number's.
       jaxpr: what ``run`` computes.
       check_jaxpr: what ``check`` computes.
     """
@@ -80,7 +80,7 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     made, maker, made_of = _part(closed, range(count))
     # what counts is computed with the rest: bounds of the counts may prove a check of indices
     counts = "iota" in str(made.jaxpr)
-    if counts or entry.slots:
+    if counts or entry.slots or any(avals[at].shape for at in made_of):
         maker, made_of = None, ()
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
     return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)

@@ -185,8 +185,8 @@ def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Progr
 def _may_be_garbage(state: State) -> bool:
     """Whether collecting garbage may pay: it takes no longer than compiling did."""
     compiled = max((program.seconds for program in state.programs), default=0.0)
-    is_quiet = not (gc.isenabled() and gc.get_threshold()[0])
-    return not is_quiet and state.collected + _collecting[-1] < compiled
+    collects = gc.isenabled() and gc.get_threshold()[0] > 0
+    return collects and state.collected + _collecting[-1] < compiled
 
 
 _collecting = [0.0]  # seconds of the last collection
