@@ -9,6 +9,7 @@ import importlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -142,6 +143,15 @@ def devices_of(lowered: Any) -> list[int]:
     """The ids of the devices that a lowered program is to run on; none where JAX does not tell."""
     arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     return [device.id for device in arguments.get("device_assignment") or ()]
+
+
+def axis(name: str, size: int) -> AbstractContextManager[Any]:
+    """Where an axis of a mesh may be named by what is traced, ahead of ``shard_map``."""
+    core = importlib.import_module("jax._src.core")
+    extend = getattr(core, "extend_axis_env_nd", None)
+    if extend is None:
+        raise NotImplementedError("this release of JAX does not trace collectives by themselves")
+    return extend([(name, size)])
 
 
 def with_outputs(

@@ -84,6 +84,10 @@ class Capture(Tracer):
         self.undo: list[Callable[[], Any]] = [keep_cpu_state()]  # called where the trace fails
         self.failure: Exception | None = None  # raised in the function, which may have caught it
         self.is_over = False  # then the storages hold arrays again
+        # the processes that run the program together, where it has collectives; the last one's result
+        self.processes: Any = None
+        self.last_collective: list[Any] = []
+        self.of_engine: list[torch.Tensor] = []  # first met by C++ code in a backward pass
         self.went_back = False  # whether the function ran a backward pass itself
         self._storages: dict[int, Input] = {}
         self._numbers: dict[int, Any] = {}
@@ -128,8 +132,11 @@ class Capture(Tracer):
         errors.refuse_sparse(tensor)
         storage = tensor.untyped_storage()
         if is_jax_storage(storage):
+            is_new = id(storage) not in self._storages
             self.lift(storage)
             if id(storage) in self._storages:
+                if is_new and self.went_back and _is_asked_by_engine():
+                    self.of_engine.append(tensor)
                 self.note_version(tensor)
             if id(storage) in self._storages and id(tensor) not in self.histories:
                 self.histories[id(tensor)] = tensor, tensor.grad_fn, tensor.requires_grad
@@ -204,6 +211,12 @@ class Capture(Tracer):
                 "under torch_jax.jit this Python has to run at each call: it runs a backward pass "
                 f"where tensors have a history from before ({tracers.user_line()})"
             )
+
+    def run_together(self, processes: Any) -> None:
+        """The program has a collective of these processes: they run all of it together."""
+        if self.processes not in (None, processes):
+            raise tracers.NotTraceableError("collectives of two groups are no part of one program")
+        self.processes = processes
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""
@@ -392,6 +405,17 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unwatched():
             return self.capture.operator(func, args, kwargs or {})
+
+
+def _is_asked_by_engine() -> bool:
+    """Whether the operator that is looked at was called by C++ code of a backward pass."""
+    frame = sys._getframe(1)
+    while frame.f_code is not _Mode.__torch_dispatch__.__code__:
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    asked = frame.f_back
+    return asked is not None and asked.f_code.co_name in ("_engine_run_backward", "run_backward")
 
 
 def _version(tensor: torch.Tensor) -> int:

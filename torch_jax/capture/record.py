@@ -38,6 +38,7 @@ class Record:
       unproven: why the Python of later calls cannot be skipped, None where it can.
       raised: by how much the versions of tensors rose, by their ids.
       steps: whether optimizers have stepped, whose state stands on the device from then on.
+      processes: those that run the program together, None where it has no collectives.
       originals: tensors of the result, by their number in the templates.
     """
 
@@ -59,3 +60,4 @@ class Record:
     unproven: str | None
     raised: dict[int, int]
     steps: bool
+    processes: Any

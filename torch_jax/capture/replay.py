@@ -12,7 +12,6 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import jax_core
 from torch_jax.capture.capture import Input
 from torch_jax.capture.given_out import PLAIN, View
 from torch_jax.capture.gradients import Gradients
@@ -192,6 +191,7 @@ class Replay:
             layout.order,
             written if donate else set(),
             *_shardings(record, closed),
+            processes=record.processes,
         )
         self._donated = [at - 1 for at in self.program.donated]
         avals = [entry.aval for entry in record.written]
@@ -369,7 +369,7 @@ class Replay:
         try:
             with x64():  # the program was compiled for 64-bit types; JAX checks that at the call
                 return lending.run(
-                    jax_core.native(self.program.call),
+                    self.program.caller,
                     arguments,
                     arrays,
                     [storages[at] for at in written],

@@ -402,7 +402,7 @@ class Tracing:
             [(tensor, slot) for tensor, slot, _ in self.capture.host.roots], guards, self.result,
             self.effects, self.gradients, self.checks, self.written, self.new_storages,
             self.strays, self.originals, self.watch.proof.doubt, self.raised,
-            bool(self.optimizers.stepped_parameters()),
+            bool(self.optimizers.stepped_parameters()), self.capture.processes,
         )  # fmt: skip
 
     def _refuse_unknown_roots(self) -> None:
@@ -443,6 +443,10 @@ class Tracing:
             elif self.watch.reads("grad") or self._is_input(g.before):
                 gradients[key] = g.tensor, g.before
         irreplaceable += self.watch.notes.cached.values()
+        if self.capture.processes is not None:
+            # the buckets of DistributedDataParallel, which its C++ holds: written before they are
+            # read, and no later call runs that C++
+            irreplaceable += self.capture.of_engine
         irreplaceable += self._put_somewhere()
         irreplaceable += [g.tensor for g, _ in self.gradients]
         templates = [self.result, *(template for _, template in self.effects)]

@@ -9,7 +9,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,19 @@ from torch_jax._private import jax_core
 from torch_jax.compiler import options
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
+
+
+class Processes(Protocol):
+    """Processes that run a program together, each with one device and arrays of its own."""
+
+    sharding: Any
+    """What each input claims to be over their devices."""
+
+    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function with its collectives, over their devices."""
+
+    def calling(self, executable: Callable[..., Any]) -> Callable[..., list[jax.Array]]:
+        """What calls an executable with arrays of this process."""
 
 
 class Program:
@@ -36,18 +49,22 @@ class Program:
         donated: set[int],
         shardings: Mapping[int, Any] = MappingProxyType({}),
         outputs: Sequence[Any] = (),
+        processes: Processes | None = None,
     ):
         """Compile; all are indices of inputs, ``rest`` in the order they will come in.
 
         ``shardings`` are those of inputs that lie on a mesh, ``outputs`` those that the first
-        outputs are to have, None where XLA decides.
+        outputs are to have, None where XLA decides. ``processes`` run it together.
         """
         start = time.perf_counter()
         self.avals = list(closed.in_avals)
         self.numbers, self.rest = numbers, rest
         self.donated = [at for at, index in enumerate(rest, start=1) if index in donated]
         function = self._function(core.jaxpr_as_fun(closed))
-        vector = jax.ShapeDtypeStruct((len(numbers),), jnp.float64)
+        everywhere = None
+        if processes is not None:
+            function, everywhere = processes.spread(function), processes.sharding
+        vector = jax.ShapeDtypeStruct((len(numbers),), jnp.float64, sharding=everywhere)
         with x64(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             jitted = jax.jit(
@@ -58,13 +75,19 @@ class Program:
             )
             shapes = [
                 jax.ShapeDtypeStruct(
-                    self.avals[i].shape, self.avals[i].dtype, sharding=shardings.get(i)
+                    self.avals[i].shape, self.avals[i].dtype, sharding=shardings.get(i, everywhere)
                 )
                 for i in self.rest
             ]
             self.lowered: Any = jitted.lower(vector, *shapes)
             self.call, self.reused = _compile(self.lowered)
+        self._together = processes and processes.calling(self.call)
         self.seconds = time.perf_counter() - start
+
+    @property
+    def caller(self) -> Callable[..., list[jax.Array]]:
+        """What calls the executable, with as little Python as there is."""
+        return self._together or jax_core.native(self.call)
 
     def _function(self, run: Callable[..., Any]) -> Callable[..., Any]:
         numbers, rest, count = self.numbers, self.rest, len(self.avals)

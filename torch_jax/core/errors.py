@@ -75,6 +75,8 @@ def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> 
 
 def translate(error: Exception, where: str) -> Exception:
     """JAX's error as PyTorch's type for it; ``where`` ends the message."""
+    if type(error).__module__.partition(".")[0] == "torch":  # of another process's end
+        return error
     text = str(error)
     # what is computed from an array that found no room fails as INTERNAL, with the text of both
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:

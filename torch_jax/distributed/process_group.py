@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
-from torch_jax.distributed import joining, programs
-from torch_jax.distributed.work import LAUNCHER, HostWork, ProgramWork
+from torch_jax.distributed import joining, programs, traced
+from torch_jax.distributed.work import LAUNCHER, HostWork, ProgramWork, write_results
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
 
@@ -46,13 +46,17 @@ def _is_on_device(*values: Any) -> bool:
         raise RuntimeError(f"a collective takes tensors of one device, not of two: {shown}")
     if any(tensor.layout != torch.strided for tensor in tensors):
         raise NotImplementedError("collectives on device 'jax' take dense tensors, not sparse ones")
-    if ACTIVE.tracer is not None:
-        raise tracers.NotTraceableError(
-            "a collective of torch.distributed is no part of a compiled program: call it outside "
-            "of the compiled function, or use torch_jax.jit with fallback='record' (the default), "
-            "which runs such functions at each call"
-        )
+    if ACTIVE.tracer is not None and not ACTIVE.tracer.is_whole_function:
+        raise _not_traceable("is no part of a graph of torch.compile's")
     return True
+
+
+def _not_traceable(why: str) -> tracers.NotTraceableError:
+    return tracers.NotTraceableError(
+        f"a collective of torch.distributed {why}: call it outside of the compiled function, or "
+        "use torch_jax.jit with fallback='record' (the default), which runs such functions at each "
+        "call"
+    )
 
 
 def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
@@ -140,11 +144,21 @@ class ProcessGroup(_Base):
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         options: Any,
-    ) -> ProgramWork:
+    ) -> Any:
         """Have a program run with the values that tensors have now."""
+        if ACTIVE.tracer is not None:
+            return self._traced(body, static, inputs, outputs)
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
         run = functools.partial(programs.run, self._ranks, body, static, arrays)
-        return LAUNCHER.launch(ProgramWork(name, run, outputs, self._limit(options)))
+        keep = functools.partial(write_results, outputs)
+        return LAUNCHER.launch(ProgramWork(name, run, keep, self._limit(options), outputs))
+
+    def _traced(self, body: programs.Body, static: tuple, inputs: Any, outputs: Any) -> Any:
+        """Make it a part of the program that is being traced."""
+        if len(self._ranks) != programs.process_count():
+            raise _not_traceable("among some of the processes is no part of a compiled program")
+        together = traced.Together(self._ranks, self._timeout)
+        return traced.run(together, body, static, inputs, outputs)
 
     def _limit(self, options: Any) -> timedelta:
         given = getattr(options, "timeout", None)
@@ -157,6 +171,8 @@ class ProcessGroup(_Base):
         call = getattr(self._gloo, method)
         if not _is_on_device(arguments):
             return call(*arguments, *rest)
+        if ACTIVE.tracer is not None:
+            raise _not_traceable(f"of this kind ({method}) is no part of a compiled program")
         copies: dict[int, torch.Tensor] = {}
 
         def copy(value: Any) -> Any:

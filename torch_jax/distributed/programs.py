@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from torch_jax._private import jax_processes
+from torch_jax._private import jax_core, jax_processes
 from torch_jax.core.x64 import x64
 
 _AXIS = "processes"
@@ -129,6 +130,11 @@ def processes(count: int) -> tuple[int, ...]:
     return tuple(range(count)) if count > 1 else (jax.process_index(),)
 
 
+def process_count() -> int:
+    """How many processes JAX knows."""
+    return jax.process_count()
+
+
 @functools.lru_cache(256)
 def mesh(ranks: tuple[int, ...]) -> Mesh:
     """A mesh over the first device of each of these processes."""
@@ -138,11 +144,26 @@ def mesh(ranks: tuple[int, ...]) -> Mesh:
     return Mesh(np.array([first[rank] for rank in ranks]), (_AXIS,))
 
 
+def same(ranks: tuple[int, ...]) -> NamedSharding:
+    """The sharding that arrays over these processes claim to have."""
+    return NamedSharding(mesh(ranks), _SAME)
+
+
+def spread(ranks: tuple[int, ...], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function over these processes, whose collectives are those of this module."""
+    return jax.shard_map(
+        function, mesh=mesh(ranks), in_specs=_SAME, out_specs=_SAME, check_vma=False
+    )
+
+
+def axis(ranks: tuple[int, ...]) -> AbstractContextManager[Any]:
+    """Where collectives may be traced that :func:`spread` makes run."""
+    return jax_core.axis(_AXIS, len(ranks))
+
+
 @functools.lru_cache(1024)
 def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
-    over = mesh(ranks)
-    own = functools.partial(body, *static)
-    return jax.jit(jax.shard_map(own, mesh=over, in_specs=_SAME, out_specs=_SAME, check_vma=False))
+    return jax.jit(spread(ranks, functools.partial(body, *static)))
 
 
 def run(
@@ -156,8 +177,18 @@ def run(
       static: its leading arguments, which are compiled in.
       arrays: what this process gives.
     """
-    same = NamedSharding(mesh(ranks), _SAME)
+    return launch(same(ranks), _program(ranks, body, static), arrays)
+
+
+def launch(
+    sharding: NamedSharding, program: Callable[..., Any], arrays: Sequence[Any]
+) -> list[jax.Array]:
+    """Call a program over processes with arrays of this one, or of NumPy's, and wait for it."""
     with x64():
-        over = [jax.make_array_from_single_device_arrays(a.shape, same, [a]) for a in arrays]
-        results = _program(ranks, body, static)(*over)
+        results = program(*(_over(sharding, array) for array in arrays))
         return [jax_processes.local_part(array) for array in jax.block_until_ready(results)]
+
+
+def _over(sharding: NamedSharding, array: Any) -> jax.Array:
+    one = array if isinstance(array, jax.Array) else jnp.asarray(array)
+    return jax.make_array_from_single_device_arrays(one.shape, sharding, [one])

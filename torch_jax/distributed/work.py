@@ -24,6 +24,11 @@ from torch_jax.distributed import joining
 from torch_jax.memory.storage import wrap
 
 
+def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
+    """Give tensors what a program has computed."""
+    write(outputs, [wrap(result) for result in results])
+
+
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Give tensors new values in place, whatever views they are; autograd does not see it."""
     for output, value in zip(outputs, values, strict=True):
@@ -86,10 +91,13 @@ class ProgramWork(_Work):
         self,
         name: str,
         program: Callable[[], list[jax.Array]],
-        outputs: Sequence[torch.Tensor],
+        keep: Callable[[list[jax.Array]], None],
         timeout: timedelta,
+        outputs: Sequence[torch.Tensor] = (),
     ) -> None:
+        """``keep`` takes the results; ``outputs`` are the tensors that hold them then."""
         super().__init__(outputs)
+        self._keep = keep
         self.name, self._program, self._timeout = name, program, timeout
         self._done = threading.Event()
         self._error: Exception | None = None
@@ -100,11 +108,11 @@ class ProgramWork(_Work):
             LAUNCHER.check()
             results = self._program()
             LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
-            write(self.outputs, [wrap(result) for result in results])
+            self._keep(results)
         except Exception as error:
             self._error = joining.failed(self.name, error)
         finally:
-            del self._program  # and the arrays that it was given
+            del self._program, self._keep  # and the arrays that they were given
             self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -128,6 +136,29 @@ class ProgramWork(_Work):
     def exception(self) -> Exception | None:
         """What went wrong."""
         return self._error
+
+
+class TracedWork(_Work):
+    """What is a part of a program that is traced: for those who ask, it is over."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Nothing is to be waited for."""
+        return True
+
+    def get_future(self) -> Any:
+        """A future that is complete."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self.outputs)
+        return future
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        """None."""
 
 
 class HostWork(_Work):

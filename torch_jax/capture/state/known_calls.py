@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
@@ -56,7 +57,29 @@ _KNOWN_IN_TORCH = tuple(
         "_opaque_base.py", "_compile.py",
     )
 )  # fmt: skip
-_SPREAD = TORCH + "nn/parallel/"  # DistributedDataParallel: its reducer keeps state of its own
+# Of ``torch.distributed``, what takes and gives tensors of the device, and what asks who this process
+# is. Its process groups refuse what cannot be part of a program (``distributed.process_group``).
+_COLLECTIVES = frozenset(
+    """all_reduce all_gather all_gather_into_tensor all_gather_single reduce_scatter
+    reduce_scatter_tensor reduce_scatter_single broadcast all_to_all all_to_all_single reduce
+    all_reduce_coalesced all_gather_coalesced get_rank get_world_size get_backend is_initialized
+    is_available get_global_rank get_group_rank get_process_group_ranks""".split()
+)
+_WITH_COLLECTIVES = tuple(
+    TORCH + "distributed/" + part
+    for part in ("_functional_collectives.py", "nn/functional.py", "__init__.py", "utils.py")
+)
+_C10D, _LOGGED = TORCH + "distributed/distributed_c10d.py", TORCH + "distributed/c10d_logger.py"
+_WORK = frozenset(("wait", "is_completed", "is_success", "synchronize"))
+_DISTRIBUTED = frozenset(
+    """DistributedDataParallel Joinable ProcessGroup ReduceOp RedOpType Work Reducer Logger""".split()
+)
+# Of ``DistributedDataParallel``, what changes how later calls go.
+_SPREAD = TORCH + "nn/parallel/"
+_DENIED_IN_DDP = frozenset(
+    """__init__ join register_comm_hook _register_buffer_comm_hook _register_builtin_comm_hook
+    _register_fused_optim _set_static_graph _update_process_group scatter gather""".split()
+)
 _DENIED_IN_TORCH = frozenset(
     """register_buffer register_parameter register_module add_module load_state_dict _apply
     requires_grad_ register_hook register_forward_hook register_forward_pre_hook
@@ -101,7 +124,7 @@ def is_known_builtin(function: Any) -> bool:
     >>> is_known_builtin(math.sqrt), is_known_builtin([].append), is_known_builtin(time.time)
     (True, True, False)
     """
-    name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
+    name, owner = getattr(function, "__name__", ""), owner_of(function)
     if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         return _is_known_method(function.__objclass__, name)
     if owner is None or isinstance(owner, types.ModuleType):
@@ -109,6 +132,13 @@ def is_known_builtin(function: Any) -> bool:
     if isinstance(owner, type):
         return owner in _OWNERS or _is_torchs(owner) or (owner is object and name == "__new__")
     return _is_known_method(type(owner), name)
+
+
+def owner_of(function: Any) -> Any:
+    """What a function of C is a method of: a module, a class, an object, or None."""
+    owner = getattr(function, "__self__", None)
+    is_record = type(owner).__module__ == "pybind11_builtins"  # as each function of pybind11's has
+    return None if is_record else owner
 
 
 def _is_known_function(module: str, name: str) -> bool:
@@ -122,7 +152,15 @@ def _is_known_function(module: str, name: str) -> bool:
 def _is_known_method(owner: type, name: str) -> bool:
     if owner in _OWNERS or owner.__name__.endswith(_ITERATORS):
         return owner.__module__ in ("builtins", "collections")
+    if "distributed" in owner.__module__:
+        return name in _WORK
     return _is_torchs(owner) and name not in _TORCH_DENIED
+
+
+def called_by_logger(code: CodeType, local: Mapping[str, Any]) -> CodeType:
+    """What code calls that logs errors of functions of ``torch.distributed``; else the code."""
+    function = local.get("func") if code.co_filename == _LOGGED else None
+    return getattr(function, "__code__", code)
 
 
 def is_for_own_tensors(function: Any) -> bool:
@@ -136,10 +174,10 @@ def _is_torchs(owner: type) -> bool:
 
 @functools.cache
 def _is_from_torch(kind: type) -> bool:
-    return (
-        _is_torchs_module(str(kind.__module__))
-        or str(kind.__module__).partition(".")[0] == "torch_jax"
-    )
+    module = str(kind.__module__)
+    if module.partition(".")[0] == "torch" and "distributed" in module:
+        return kind.__name__ in _DISTRIBUTED
+    return module.partition(".")[0] in ("torch", "torch_jax")
 
 
 def _is_torchs_module(module: str) -> bool:
@@ -152,7 +190,11 @@ def is_known_code(code: CodeType) -> bool:
     """Whether the Python of a library may be called by a user's code without being looked at."""
     file, name = code.co_filename, code.co_qualname
     if file.startswith(TORCH):
-        known = file.startswith(_KNOWN_IN_TORCH) and not file.startswith(_SPREAD)
+        if file == _C10D:
+            return code.co_name in _COLLECTIVES
+        if file.startswith(_SPREAD):
+            return file.endswith("/distributed.py") and code.co_name not in _DENIED_IN_DDP
+        known = file.startswith((*_KNOWN_IN_TORCH, *_WITH_COLLECTIVES))
         return known and code.co_name not in _DENIED_IN_TORCH
     if file.startswith(LIBRARIES):
         return file.startswith(LIBRARIES[-1])  # torch_jax; not JAX and NumPy

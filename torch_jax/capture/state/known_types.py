@@ -20,7 +20,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from torch_jax.capture.state.bytecode import file_of, is_watched_file
-from torch_jax.capture.state.known_calls import is_known_builtin
+from torch_jax.capture.state.known_calls import is_known_builtin, owner_of
 from torch_jax.core.numbers import NUMBERS
 
 _PLAIN = frozenset(
@@ -69,7 +69,7 @@ _BASES = (
     "torch.cuda.amp.", "torch._C", "torch.utils.checkpoint", "torch.utils._contextlib",
     "torch.return_types", "torch_jax.", "torch._ops", "torch.func", "torch.backends",
     "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax",
-    "torch._dynamo",
+    "torch._dynamo", "torch.distributed.algorithms.join",
 )  # fmt: skip
 _NOT_UNDERSTOOD_IN_TORCH = ("ScriptModule", "LazyModuleMixin", "UninitializedTensorMixin")
 
@@ -98,7 +98,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
 
 def _is_bound(builtin: Any) -> bool:
     """Whether a builtin is a method with its object, such as ``d.get``, which nobody watches."""
-    owner = getattr(builtin, "__self__", None)
+    owner = owner_of(builtin)
     kind: Any = type(owner)
     return not (owner is None or isinstance(owner, types.ModuleType | type) or _is_torchs(kind))
 

@@ -53,7 +53,9 @@ class Proof:
             return
         if code.co_name == "register_hook" and self._is_own(frame.f_locals.get("self")):
             self.hooks = tracers.user_line()
-        elif not known_calls.is_known_code(code):
+            return
+        code = known_calls.called_by_logger(code, frame.f_locals)
+        if not known_calls.is_known_code(code):
             self.add(f"it calls {code.co_qualname} of {_module_of(frame)}, which is not understood")
 
     def enter_builtin(self, caller: Any, function: Any) -> None:

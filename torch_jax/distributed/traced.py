@@ -1,0 +1,96 @@
+"""Collectives inside of one compiled program, which all processes of the program run together.
+
+A collective that is asked for while ``torch_jax.jit`` traces a function becomes a part of it: the
+program then runs over one device of each process, each with its own arrays
+(:mod:`.programs`). What pairs a collective with those of the other processes is its place in the
+order of all, and nothing else: so a process may run as one program what another one, whose Python
+has to run, asks for one by one. XLA is free to move what does not depend on each other: hence
+collectives of one program are made to depend on the one before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.distributed import programs
+from torch_jax.distributed.work import LAUNCHER, ProgramWork, TracedWork, write_results
+from torch_jax.memory import sharding, transfer
+
+
+class Together:
+    """What a compiled function with collectives runs over; see ``compiler.program.Processes``."""
+
+    def __init__(self, ranks: tuple[int, ...], timeout: timedelta):
+        self.ranks, self.timeout = ranks, timeout
+        self.sharding = programs.same(ranks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Together) and self.ranks == other.ranks
+
+    def __hash__(self) -> int:
+        return hash(self.ranks)
+
+    def spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function over all processes, each with arrays of its own."""
+        return programs.spread(self.ranks, function)
+
+    def calling(self, executable: Callable[..., Any]) -> Callable[..., list[jax.Array]]:
+        """What calls an executable in its turn among the collectives, and waits for it."""
+
+        def call(*arrays: Any) -> list[jax.Array]:
+            results: list[jax.Array] = []
+            run = functools.partial(programs.launch, self.sharding, executable, arrays)
+            work = ProgramWork("a compiled function", run, results.extend, self.timeout)
+            del arrays, run  # the launching thread holds the arrays alone, some are donated
+            LAUNCHER.launch(work).wait()
+            return results
+
+        return call
+
+
+def run(
+    together: Together,
+    body: programs.Body,
+    static: tuple,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> TracedWork:
+    """Make a collective a part of the program that is traced; it is done as the trace goes on."""
+    tracer = ACTIVE.tracer
+    if sharding.Use.begun:
+        raise NotTraceableError(
+            "a compiled function has collectives of torch.distributed and tensors that are sharded "
+            "over the devices of one process: one program cannot have both"
+        )
+    tracer.run_together(together)
+    for tensor in (*inputs, *outputs):
+        tracer.see(tensor)
+    arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
+    with programs.axis(together.ranks):
+        arrays = _after(tracer.last_collective, arrays)
+        values = body(*static, *arrays)
+    tracer.last_collective = [value for value in values if value.size][-1:]
+    write_results(outputs, values)
+    return TracedWork(outputs)
+
+
+def _after(before: Sequence[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+    """The same arrays, but computed when others have been.
+
+    Of an optimization barrier nothing is left when XLA decides on an order. No number is unequal
+    and equal to itself; but XLA does not know.
+    """
+    for array in before:
+        one = jnp.real(array).reshape(-1)[0].astype(jnp.float32)
+        never = (one != one) & (one == one)  # noqa: PLR0124
+        arrays = [jnp.where(never, jnp.zeros_like(each), each) for each in arrays]
+    return arrays
