@@ -61,7 +61,8 @@ class Observation:
         known: tuple[Any, ...] = ()
         if self._known is not None:
             known = tuple(
-                self._known.get(id(a)) or self._result(a) or self._value(a) for a in arrays
+                self._known.get(id(a)) or self._result(a) or _from_others(a) or self._value(a)
+                for a in arrays
             )
         self.graphs.append(Graph(state, tuple(numbers), known))
         return None if self._known is None else self._note_results
@@ -83,6 +84,20 @@ class Observation:
         if self._is_any or array.size > _SMALL:
             return "new"
         return np.asarray(array).tobytes()
+
+
+_received: dict[int, weakref.ref[Any]] = {}
+
+
+def note_received(array: Any) -> None:
+    """Note an array that came of other processes: it may be another one at each call."""
+    key = id(array)
+    _received[key] = weakref.ref(array, lambda _: _received.pop(key, None))
+
+
+def _from_others(array: Any) -> str | None:
+    reference = _received.get(id(array))
+    return "received" if reference is not None and reference() is array else None
 
 
 def known_arrays(replay: Replay, leaves: Sequence[Any]) -> dict[int, Any]:

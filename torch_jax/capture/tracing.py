@@ -353,6 +353,7 @@ class Tracing:
 
     def _known(self) -> dict[int, torch.Tensor]:
         known = self.watch.notes.tensors | self.capture.leaves
+        known |= {id(tensor): tensor for tensor in self.capture.of_engine}
         return known | {id(g.tensor): g.tensor for g in self.optimizers.gradients.values()}
 
     def _strays(self, accounted: list[Any]) -> list[Any]:

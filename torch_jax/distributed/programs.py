@@ -177,18 +177,21 @@ def run(
       static: its leading arguments, which are compiled in.
       arrays: what this process gives.
     """
-    return launch(same(ranks), _program(ranks, body, static), arrays)
+    return launch(_program(ranks, body, static), over(same(ranks), arrays))
 
 
-def launch(
-    sharding: NamedSharding, program: Callable[..., Any], arrays: Sequence[Any]
-) -> list[jax.Array]:
-    """Call a program over processes with arrays of this one, or of NumPy's, and wait for it."""
+def launch(program: Callable[..., Any], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Call a program with arrays over processes, and wait for the results of this one."""
     with x64():
-        results = program(*(_over(sharding, array) for array in arrays))
-        return [jax_processes.local_part(array) for array in jax.block_until_ready(results)]
+        results = jax.block_until_ready(program(*arrays))
+        return [jax_processes.local_part(array) for array in results]
 
 
-def _over(sharding: NamedSharding, array: Any) -> jax.Array:
-    one = array if isinstance(array, jax.Array) else jnp.asarray(array)
-    return jax.make_array_from_single_device_arrays(one.shape, sharding, [one])
+def over(sharding: NamedSharding, arrays: Sequence[Any]) -> list[jax.Array]:
+    """Arrays of this process, or of NumPy, as those of arrays over processes.
+
+    Raises ``TypeError`` for anything else.
+    """
+    with x64():
+        own = [a if isinstance(a, jax.Array) else jnp.asarray(a) for a in arrays]
+        return [jax.make_array_from_single_device_arrays(a.shape, sharding, [a]) for a in own]

@@ -48,9 +48,9 @@ class Together:
 
         def call(*arrays: Any) -> list[jax.Array]:
             results: list[jax.Array] = []
-            run = functools.partial(programs.launch, self.sharding, executable, arrays)
+            over = programs.over(self.sharding, arrays)
+            run = functools.partial(programs.launch, executable, over)
             work = ProgramWork("a compiled function", run, results.extend, self.timeout)
-            del arrays, run  # the launching thread holds the arrays alone, some are donated
             LAUNCHER.launch(work).wait()
             return results
 

@@ -20,13 +20,16 @@ import jax
 import torch
 import torch.distributed as dist
 
+from torch_jax.capture import evidence
 from torch_jax.distributed import joining
-from torch_jax.memory.storage import wrap
+from torch_jax.memory.storage import memory_of, wrap
 
 
 def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
     """Give tensors what a program has computed."""
     write(outputs, [wrap(result) for result in results])
+    for output in outputs:
+        evidence.note_received(memory_of(output))
 
 
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
@@ -109,6 +112,8 @@ class ProgramWork(_Work):
             results = self._program()
             LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
             self._keep(results)
+        except (TypeError, ValueError) as error:  # arrays that the program does not take: not run
+            self._error = error
         except Exception as error:
             self._error = joining.failed(self.name, error)
         finally:
