@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed import checks, world
-from tests.distributed.checks import collectives, training
+from tests.distributed.checks import collectives, compiled, training
+
+
+NAMES = [name for module in (collectives, training, compiled) for name in checks.names_of(module)]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[str, str]:
-    return world.differences(tmp_path_factory.mktemp("world"), "collectives", "training")
+    return world.differences(tmp_path_factory.mktemp("world"), "collectives", "training", "compiled")
 
 
-@pytest.mark.parametrize("name", checks.names_of(collectives) + checks.names_of(training))
+@pytest.mark.parametrize("name", NAMES)
 def test_together(found: dict[str, str], name: str) -> None:
     assert not found[name], found[name]

@@ -14,16 +14,22 @@ import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
 import torch
+import torch.distributed as dist
 
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.distributed import programs
 from torch_jax.distributed.work import LAUNCHER, ProgramWork, TracedWork, write_results
 from torch_jax.memory import sharding, transfer
+
+
+MODELS: WeakSet[torch.nn.parallel.DistributedDataParallel] = WeakSet()
+"""Those whose reducers must not be left in the middle of a backward pass."""
 
 
 class Together:
@@ -47,6 +53,7 @@ class Together:
         """What calls an executable in its turn among the collectives, and waits for it."""
 
         def call(*arrays: Any) -> list[jax.Array]:
+            dist.distributed_c10d._get_default_group()  # raises where there is none any more
             results: list[jax.Array] = []
             over = programs.over(self.sharding, arrays)
             run = functools.partial(programs.launch, executable, over)
@@ -71,6 +78,8 @@ def run(
             "a compiled function has collectives of torch.distributed and tensors that are sharded "
             "over the devices of one process: one program cannot have both"
         )
+    if tracer.processes is None:
+        tracer.undo.append(_end_backward_passes)
     tracer.run_together(together)
     for tensor in (*inputs, *outputs):
         tracer.see(tensor)
@@ -81,6 +90,17 @@ def run(
     tracer.last_collective = [value for value in values if value.size][-1:]
     write_results(outputs, values)
     return TracedWork(outputs)
+
+
+def _end_backward_passes() -> None:
+    """A trace has failed: a reducer that it left in the middle of a pass begins anew."""
+    for model in list(MODELS):
+        reset = getattr(model.reducer, "_reset_state", None)
+        try:
+            model.reducer._check_reducer_finalized()
+        except RuntimeError:
+            if reset is not None:
+                reset()
 
 
 def _after(before: Sequence[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:

@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 from torch_jax.capture import evidence
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.tracers import NotTraceableError
 from torch_jax.distributed import joining
 from torch_jax.memory.storage import memory_of, wrap
 
@@ -143,6 +145,22 @@ class ProgramWork(_Work):
         return self._error
 
 
+class _TracedFuture(torch.futures.Future):
+    """A future whose callbacks, outside of a trace, run at some time on another thread.
+
+    So the trace fails, but when it is over: a backward pass that breaks off leaves the reducer of
+    ``DistributedDataParallel`` in the middle of it.
+    """
+
+    def then(self, callback: Any) -> Any:
+        """Run the callback, and let the trace fail."""
+        ACTIVE.tracer.failure = NotTraceableError(
+            "what hangs on the future of a collective, such as a communication hook of "
+            "DistributedDataParallel, is no part of a compiled program"
+        )
+        return super().then(callback)
+
+
 class TracedWork(_Work):
     """What is a part of a program that is traced: for those who ask, it is over."""
 
@@ -152,7 +170,7 @@ class TracedWork(_Work):
 
     def get_future(self) -> Any:
         """A future that is complete."""
-        future: torch.futures.Future[Any] = torch.futures.Future()
+        future = _TracedFuture()
         future.set_result(self.outputs)
         return future
 

@@ -89,8 +89,9 @@ def _patch_ddp(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if waking.is_awake():
-            from torch_jax.distributed import unused_parameters
+            from torch_jax.distributed import traced, unused_parameters
 
             unused_parameters.serve(self)
+            traced.MODELS.add(self)
 
     return init

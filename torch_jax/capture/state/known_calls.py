@@ -63,7 +63,7 @@ _COLLECTIVES = frozenset(
     """all_reduce all_gather all_gather_into_tensor all_gather_single reduce_scatter
     reduce_scatter_tensor reduce_scatter_single broadcast all_to_all all_to_all_single reduce
     all_reduce_coalesced all_gather_coalesced get_rank get_world_size get_backend is_initialized
-    is_available get_global_rank get_group_rank get_process_group_ranks""".split()
+    is_available WORLD get_global_rank get_group_rank get_process_group_ranks""".split()
 )
 _WITH_COLLECTIVES = tuple(
     TORCH + "distributed/" + part

@@ -70,6 +70,7 @@ _BASES = (
     "torch.return_types", "torch_jax.", "torch._ops", "torch.func", "torch.backends",
     "torch.overrides", "torch._opaque_base", "torch._VF", "torch._classes", "torch.jax",
     "torch._dynamo", "torch.distributed.algorithms.join",
+    "torch.distributed.distributed_c10d",
 )  # fmt: skip
 _NOT_UNDERSTOOD_IN_TORCH = ("ScriptModule", "LazyModuleMixin", "UninitializedTensorMixin")
 
