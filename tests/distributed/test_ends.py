@@ -27,9 +27,10 @@ def test_others_are_told_who_has_ended(rank):
         assert line.startswith(f"DistBackendError: {name} failed on device 'jax': rank {rank} has")
 
 
+@pytest.mark.parametrize("how", [[], ["compiled"]])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_training_ends_where_a_rank_does(seed):
-    ended = world.run("-m", f"{PROGRAMS}.training_ends", str(seed), size=3)
+def test_training_ends_where_a_rank_does(seed, how):
+    ended = world.run("-m", f"{PROGRAMS}.training_ends", str(seed), *how, size=3)
     assert sorted(status for status, _ in ended) == [-9, 0, 0], ended
     assert [_lines(text) for status, text in ended if status == 0] == [["True"]] * 2, ended
 
@@ -64,4 +65,5 @@ def test_spawn():
 def test_torchrun():
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     done = processes.run(*launch, "-m", "tests.distributed.programs.sums")
-    assert (done.returncode, sorted(_lines(done.stdout))) == (0, ["0 3.0", "1 3.0"]), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert {"0 3.0", "1 3.0"} <= set(_lines(done.stdout)), done.stdout  # of two that say more

@@ -84,8 +84,7 @@ class Capture(Tracer):
         self.undo: list[Callable[[], Any]] = [keep_cpu_state()]  # called where the trace fails
         self.failure: Exception | None = None  # raised in the function, which may have caught it
         self.is_over = False  # then the storages hold arrays again
-        # the processes that run the program together, where it has collectives; the last one's result
-        self.processes: Any = None
+        self.processes: Any = None  # that run the program together, where it has collectives
         self.last_collective: list[Any] = []
         self.of_engine: list[torch.Tensor] = []  # first met by C++ code in a backward pass
         self.went_back = False  # whether the function ran a backward pass itself

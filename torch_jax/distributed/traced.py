@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import torch
 import torch.distributed as dist
 
+from torch_jax.compiler import jaxpr
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.distributed import programs
 from torch_jax.distributed.work import LAUNCHER, ProgramWork, TracedWork, write_results
 from torch_jax.memory import sharding, transfer
-
 
 MODELS: WeakSet[torch.nn.parallel.DistributedDataParallel] = WeakSet()
 """Those whose reducers must not be left in the middle of a backward pass."""
@@ -78,6 +78,11 @@ def run(
             "a compiled function has collectives of torch.distributed and tensors that are sharded "
             "over the devices of one process: one program cannot have both"
         )
+    if jaxpr.current_trace() is not tracer.trace:
+        raise NotTraceableError(
+            "a collective of torch.distributed inside of a loop, a branch or another function that "
+            "is traced by itself is no part of a compiled program"
+        )
     if tracer.processes is None:
         tracer.undo.append(_end_backward_passes)
     tracer.run_together(together)
@@ -111,6 +116,6 @@ def _after(before: Sequence[jax.Array], arrays: list[jax.Array]) -> list[jax.Arr
     """
     for array in before:
         one = jnp.real(array).reshape(-1)[0].astype(jnp.float32)
-        never = (one != one) & (one == one)  # noqa: PLR0124
+        never = (one != one) & (one == one)
         arrays = [jnp.where(never, jnp.zeros_like(each), each) for each in arrays]
     return arrays

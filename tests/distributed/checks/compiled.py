@@ -113,7 +113,10 @@ def _train(
     losses = []
     for at in range(calls):
         generator = torch.Generator().manual_seed(100 * at + dist.get_rank())
-        x, y = torch.randn(6, 4, generator=generator), torch.randint(0, 3, (6,), generator=generator)
+        x, y = (
+            torch.randn(6, 4, generator=generator),
+            torch.randint(0, 3, (6,), generator=generator),
+        )
         losses.append(train(x.to(device), y.to(device)))
     return [losses, list(net.state_dict().values())]
 
@@ -205,7 +208,7 @@ def a_module_of_ddp_is_compiled(device: str) -> Any:
 
 
 def what_compiled_collectives_refuse(device: str) -> Any:
-    """Only what tensors of the device, in the default group, are given: the rest asks for Python."""
+    """What is not given to tensors of the device, in the default group, asks for Python."""
     if device == "cpu":
         return [True] * 4
     x = numbers(device, 2)

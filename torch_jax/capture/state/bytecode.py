@@ -192,8 +192,10 @@ LIBRARIES = (
     _folder(sys.modules["torch_jax"]),
 )
 # The parts of PyTorch whose objects are a user's: their attributes count as the user's do.
-_PARTS = ("nn/modules/", "nn/utils/", "distributions/", "amp/", "optim/lr_sch", "optim/swa_utils")
-_PARTS += ("nn/parallel/distributed.py",)
+_PARTS = (
+    "nn/modules/", "nn/utils/", "nn/parallel/distributed.py", "distributions/", "amp/",
+    "optim/lr_sch", "optim/swa_utils",
+)  # fmt: skip
 _WATCHED_IN_TORCH = tuple(TORCH + part for part in _PARTS)
 _UNWATCHED_IN_TORCH = tuple(TORCH + part for part in ("nn/modules/module.py", "amp/autocast_mode"))
 

@@ -57,8 +57,8 @@ _KNOWN_IN_TORCH = tuple(
         "_opaque_base.py", "_compile.py",
     )
 )  # fmt: skip
-# Of ``torch.distributed``, what takes and gives tensors of the device, and what asks who this process
-# is. Its process groups refuse what cannot be part of a program (``distributed.process_group``).
+# Of ``torch.distributed``, what takes and gives tensors of the device, and what asks who this
+# process is. Process groups refuse what is no part of a program (``distributed.process_group``).
 _COLLECTIVES = frozenset(
     """all_reduce all_gather all_gather_into_tensor all_gather_single reduce_scatter
     reduce_scatter_tensor reduce_scatter_single broadcast all_to_all all_to_all_single reduce
@@ -72,7 +72,8 @@ _WITH_COLLECTIVES = tuple(
 _C10D, _LOGGED = TORCH + "distributed/distributed_c10d.py", TORCH + "distributed/c10d_logger.py"
 _WORK = frozenset(("wait", "is_completed", "is_success", "synchronize"))
 _DISTRIBUTED = frozenset(
-    """DistributedDataParallel Joinable ProcessGroup ReduceOp RedOpType Work Reducer Logger""".split()
+    """DistributedDataParallel Joinable ProcessGroup ReduceOp RedOpType Work Reducer
+    Logger""".split()
 )
 # Of ``DistributedDataParallel``, what changes how later calls go.
 _SPREAD = TORCH + "nn/parallel/"
