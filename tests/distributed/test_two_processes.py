@@ -5,18 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed import checks, world
-from tests.distributed.checks import collectives, compiled, training
-
-NAMES = [name for module in (collectives, training, compiled) for name in checks.names_of(module)]
+from tests.distributed.checks import collectives, training
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[str, str]:
-    return world.differences(
-        tmp_path_factory.mktemp("world"), "collectives", "training", "compiled"
-    )
+    return world.differences(tmp_path_factory.mktemp("world"), "collectives", "training")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", checks.names_of(collectives) + checks.names_of(training))
 def test_together(found: dict[str, str], name: str) -> None:
     assert not found[name], found[name]
