@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
+    from torch_jax.observe.planning.plan import plan as plan
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
     from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
     from torch_jax.recorded.lazy import fused as fused
@@ -85,6 +86,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "reset_metrics": "observe.metrics",
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
+    "plan": "observe.planning.plan",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "recorded.device_loader",
     "fused": "recorded.lazy",
