@@ -40,11 +40,8 @@ MESHES = (
     {"data": 8},
 )
 SLOW = [
-    case(mesh, remat, scan)
-    for mesh in MESHES
-    for remat in planning.REMAT
-    for scan in (False, True)
-    if case(mesh, remat, scan) not in QUICK
+    *(case(mesh, remat, True) for mesh in MESHES for remat in ("dots", "layer")),
+    *(case(MESHES[0], remat, False) for remat in planning.REMAT),
 ]
 
 

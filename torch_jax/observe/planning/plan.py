@@ -162,7 +162,7 @@ def plan(
       mesh: lengths by kind of axis, ``data``, ``fsdp`` and ``tensor``, the innermost last.
       batch: sequences of a step, over all chips.
       length: tokens of a sequence.
-      chip: ``"v5p"``, ``"h100"`` and others of ``sizes.CHIPS``, or numbers: ``"h100,network=25e9"``.
+      chip: ``"v5p"``, ``"h100"``, others of ``sizes.CHIPS``, or numbers: ``"h100,network=25e9"``.
       dtype: ``"bf16"`` (with float32 masters and moments), ``"f32"``, or ``"bf16-only"``.
       remat: what is computed again in the backward pass: ``"none"``, ``"dots"`` (all but products
         of activations and weights) or ``"layer"`` (all of a layer).
@@ -297,12 +297,12 @@ def _kept(step: Step) -> int:
 
 
 def _working(step: Step) -> int:
-    """Bytes of a layer while its backward pass runs: its activations once more, and gradients."""
-    whole = dataclasses.replace(step, remat="none")
-    stream, queries, _, hidden, scores = _widths(step)
-    again = 0 if step.remat == "none" else _kept(whole)
-    going_back = step.tokens * (2 * stream + queries + 2 * hidden) * step.dtypes.compute
-    return int(again + going_back + step.tokens * scores * 4)
+    """Bytes of a layer while its backward pass runs: what is computed again, and gradients."""
+    stream, queries, keys, hidden, scores = _widths(step)
+    elements = 2 * stream + queries + 2 * hidden
+    if step.remat != "none":
+        elements += 4 * stream + 2 * queries + 2 * keys + 3 * hidden + scores
+    return int(step.tokens * (elements * step.dtypes.compute + scores * 4))
 
 
 def _logits(step: Step) -> int:
@@ -444,11 +444,8 @@ def _changes(step: Step) -> Iterator[Step]:
             yield dataclasses.replace(one, axes={**step.axes, **axes})
     for times, tensor in itertools.product(powers[1:], (1, 8)):
         axes = {"fsdp": step.along("fsdp") * times, "tensor": step.along("tensor") * tensor}
-        wider = {**step.axes, **axes}
-        split = wider["tensor"] > 1
-        yield dataclasses.replace(
-            lean[-1], axes=wider, batch=step.batch * times, split_length=split
-        )
+        one = dataclasses.replace(lean[-1], split_length=axes["tensor"] > 1)
+        yield dataclasses.replace(one, axes={**step.axes, **axes}, batch=step.batch * times)
 
 
 def _options(step: Step, other: Step) -> str:

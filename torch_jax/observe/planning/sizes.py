@@ -168,7 +168,7 @@ def chip(given: str | Mapping[str, float] | Chip) -> Chip:
     """
     if isinstance(given, Chip):
         return given
-    numbers = dict(given) if isinstance(given, Mapping) else {}
+    numbers: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
     base = CHIPS["h100"]
     for part in given.split(",") if isinstance(given, str) else ():
         name, equals, number = part.strip().partition("=")
