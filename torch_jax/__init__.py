@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.distributed.hosts import initialize as initialize
     from torch_jax.distributed.mesh import mesh as mesh
     from torch_jax.distributed.sharding import shard as shard
     from torch_jax.distributed.sharding import with_sharding_constraint as with_sharding_constraint
@@ -73,6 +74,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "spawn": "distributed.spawn",
+    "initialize": "distributed.hosts",
     "mesh": "distributed.mesh",
     "shard": "distributed.sharding",
     "with_sharding_constraint": "distributed.sharding",

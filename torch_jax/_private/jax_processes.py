@@ -77,6 +77,19 @@ def connect(address: str, rank: int, size: int) -> Any:
     return client
 
 
+def connect_as_found() -> None:
+    """Have JAX find the other processes, as it knows from schedulers and clouds."""
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise RuntimeError(
+            f"no other processes were found ({error}): give torch_jax.initialize() the coordinator, "
+            "processes and rank, or start the script by torchrun, srun or mpirun"
+        ) from error
+
+
 def only_accelerator(index: int) -> None:
     """Let this process see one GPU of its host; nothing where the user has said which."""
     jax = importlib.import_module("jax")

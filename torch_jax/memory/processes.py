@@ -8,6 +8,7 @@ one that none has (:func:`whole`).
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -34,15 +35,34 @@ def laid(array: Any, sharding: Any) -> jax.Array:
         return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
 
 
-def joined(part: np.ndarray, sharding: Any, shape: tuple[int, ...]) -> jax.Array:
-    """An array of ``shape`` of which each process has a part."""
+def joined(part: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """An array of which each process gives the part that its devices hold."""
     with x64():
-        return jax.make_array_from_process_local_data(sharding, part, shape)
+        return jax.make_array_from_process_local_data(sharding, part)
+
+
+def share(sharding: NamedSharding, dimension: int) -> int:
+    """How many different parts of a dimension processes have: 1 where each has all of it."""
+    names = tuple(sharding.spec)[dimension] or ()
+    names = names if isinstance(names, tuple) else (names,)
+    axes = [sharding.mesh.axis_names.index(name) for name in names]
+    devices = sharding.mesh.devices
+    own = {
+        tuple(place[axis] for axis in axes)
+        for place in np.ndindex(devices.shape)
+        if devices[place].process_index == jax.process_index()
+    }
+    return math.prod(devices.shape[axis] for axis in axes) // len(own)
+
+
+def is_readable(array: Any) -> bool:
+    """Whether this process has all values of an array."""
+    return array.is_fully_addressable or array.is_fully_replicated
 
 
 def whole(array: jax.Array) -> jax.Array:
     """An array that this process can read: itself where it is whole here, else gathered by all."""
-    if array.is_fully_addressable or array.is_fully_replicated:
+    if is_readable(array):
         return array
     with x64():
         return _gather(array.sharding.mesh)(array)
