@@ -48,7 +48,16 @@ def answer(given: argparse.Namespace) -> Iterator[str]:
     Raises:
       ValueError: the step cannot be planned.
     """
-    found = plan(
+    found = planned(given)
+    if given.json:
+        yield json.dumps(dataclasses.asdict(found) | {"total": found.total, "fits": found.fits})
+        return
+    yield from lines(found)
+
+
+def planned(given: argparse.Namespace) -> Plan:
+    """The plan that the options ask for."""
+    return plan(
         given.config,
         _axes(given),
         batch=given.batch,
@@ -62,10 +71,6 @@ def answer(given: argparse.Namespace) -> Iterator[str]:
         flash=not given.no_flash,
         efficiency=given.efficiency,
     )
-    if given.json:
-        yield json.dumps(dataclasses.asdict(found) | {"total": found.total, "fits": found.fits})
-        return
-    yield from lines(found)
 
 
 def _axes(given: argparse.Namespace) -> dict[str, int]:
