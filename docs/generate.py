@@ -5,7 +5,6 @@ package's files, in the order of the floors of ``house.md``, ``plans.md`` from `
 """
 
 import argparse
-
 import ast
 import re
 from collections.abc import Iterator
@@ -92,36 +91,37 @@ What a training step of Llama 3 needs, by `torch_jax.plan`. Each row is a comman
 torch_jax plan --help` has all options. This page is made by `make docs`.
 
 "In all" is the memory of a chip, "weights" and "activations" what it gathers and sums of each in a
-step, "waits" the seconds of these that computing does not hide. Parameters are bfloat16 with float32
-masters and moments, layers are one loop and computed again in the backward pass, attention keeps no
-scores. What is assumed, and how well it agrees with XLA, is in [hosts.md](hosts.md#what-a-plan-says).
+step, "waits" the seconds of these that computing does not hide. Parameters are bfloat16 with
+float32 masters and moments, layers are one loop and computed again in the backward pass, attention
+keeps no scores. [hosts.md](hosts.md#what-a-plan-says) says what is assumed, and how well the plans
+agree with XLA.
 """
 PLANS = {
-    "Llama 3 8B on 8 chips": [
-        "--config llama-3-8b --mesh fsdp=8 --batch 16 --chip h100",
-        "--config llama-3-8b --mesh fsdp=8 --batch 16 --chip a100",
-        "--config llama-3-8b --mesh fsdp=8 --batch 16 --chip v5p",
-        "--config llama-3-8b --mesh fsdp=8 --batch 8 --chip v6e --length 4096",
-        "--config llama-3-8b --mesh fsdp=8 --batch 8 --chip v5e --length 4096",
+    ("Llama 3 8B on 8 chips", "llama-3-8b"): [
+        "fsdp=8 --batch 16 --chip h100",
+        "fsdp=8 --batch 16 --chip a100",
+        "fsdp=8 --batch 16 --chip v5p",
+        "fsdp=8 --batch 8 --chip v6e --length 4096",
+        "fsdp=8 --batch 8 --chip v5e --length 4096",
     ],
-    "Llama 3 70B on 128, 256 and 1024 chips": [
-        "--config llama-3-70b --mesh fsdp=128 --batch 128 --chip h100",
-        "--config llama-3-70b --mesh fsdp=16,tensor=8 --batch 64 --chip h100 --split-length",
-        "--config llama-3-70b --mesh fsdp=128 --batch 128 --chip v5p",
-        "--config llama-3-70b --mesh fsdp=256 --batch 256 --chip h100",
-        "--config llama-3-70b --mesh fsdp=256 --batch 256 --chip v5e --length 2048",
-        "--config llama-3-70b --mesh data=4,fsdp=256 --batch 1024 --chip h100",
-        "--config llama-3-70b --mesh data=8,fsdp=16,tensor=8 --batch 512 --chip h100 --split-length",
-        "--config llama-3-70b --mesh data=4,fsdp=256 --batch 1024 --chip v5p",
+    ("Llama 3 70B on 128, 256 and 1024 chips", "llama-3-70b"): [
+        "fsdp=128 --batch 128 --chip h100",
+        "fsdp=16,tensor=8 --batch 64 --chip h100 --split-length",
+        "fsdp=128 --batch 128 --chip v5p",
+        "fsdp=256 --batch 256 --chip h100",
+        "fsdp=256 --batch 256 --chip v5e --length 2048",
+        "data=4,fsdp=256 --batch 1024 --chip h100",
+        "data=8,fsdp=16,tensor=8 --batch 512 --chip h100 --split-length",
+        "data=4,fsdp=256 --batch 1024 --chip v5p",
     ],
-    "Llama 3 405B on 512 to 10,240 chips": [
-        "--config llama-3-405b --mesh fsdp=64,tensor=8 --batch 256 --chip h100 --split-length",
-        "--config llama-3-405b --mesh fsdp=256,tensor=2 --batch 256 --chip v5p --split-length",
-        "--config llama-3-405b --mesh data=2,fsdp=64,tensor=8 --batch 512 --chip h100 --split-length",
-        "--config llama-3-405b --mesh data=8,fsdp=64,tensor=8 --batch 1024 --chip h100 --split-length",
-        "--config llama-3-405b --mesh data=2,fsdp=256,tensor=8 --batch 1024 --chip v5p --split-length",
-        "--config llama-3-405b --mesh data=16,fsdp=64,tensor=8 --batch 2048 --chip h100 --split-length",
-        "--config llama-3-405b --mesh data=20,fsdp=64,tensor=8 --batch 2560 --chip h100 --split-length",
+    ("Llama 3 405B on 512 to 10,240 chips", "llama-3-405b"): [
+        "fsdp=64,tensor=8 --batch 256 --chip h100 --split-length",
+        "fsdp=256,tensor=2 --batch 256 --chip v5p --split-length",
+        "data=2,fsdp=64,tensor=8 --batch 512 --chip h100 --split-length",
+        "data=8,fsdp=64,tensor=8 --batch 1024 --chip h100 --split-length",
+        "data=2,fsdp=256,tensor=8 --batch 1024 --chip v5p --split-length",
+        "data=16,fsdp=64,tensor=8 --batch 2048 --chip h100 --split-length",
+        "data=20,fsdp=64,tensor=8 --batch 2560 --chip h100 --split-length",
     ],
 }
 _COLUMNS = (
@@ -135,10 +135,14 @@ def plans() -> str:
     return PLANS_PAGE + "".join(map(_plans, PLANS, PLANS.values()))
 
 
-def _plans(title: str, commands: list[str]) -> str:
+def _plans(what: tuple[str, str], steps: list[str]) -> str:
+    title, config_name = what
+    commands = [f"--config {config_name} --mesh {step}" for step in steps]
     head = f"| | {' | '.join(_COLUMNS)} |\n|{' --- |' * (len(_COLUMNS) + 1)}\n"
     rows = (f"| {at} | {_plan(command)} |\n" for at, command in enumerate(commands, 1))
-    lines = (f"python -m torch_jax plan {command}  # {at}\n" for at, command in enumerate(commands, 1))
+    lines = (
+        f"python -m torch_jax plan {command}  # {at}\n" for at, command in enumerate(commands, 1)
+    )
     return f"\n## {title}\n\n{head}{''.join(rows)}\n```sh\n{''.join(lines)}```\n"
 
 
@@ -147,7 +151,7 @@ def _plan(command: str) -> str:
     plan_page.add_arguments(parser)
     given = parser.parse_args(command.split())
     found = plan_page.planned(given)
-    gathered = {what: 0.0 for what in ("weights", "gradients", "activations")}
+    gathered = dict.fromkeys(("weights", "gradients", "activations"), 0.0)
     for one in found.collectives:
         gathered[one.what] = gathered.get(one.what, 0) + one.bytes / 1e9
     memory, seconds = found.memory, found.seconds

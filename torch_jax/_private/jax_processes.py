@@ -87,8 +87,8 @@ def connect_as_found() -> None:
         jax.distributed.initialize()
     except ValueError as error:
         raise RuntimeError(
-            f"no other processes were found ({error}): give torch_jax.initialize() the coordinator, "
-            "processes and rank, or start the script by torchrun, srun or mpirun"
+            f"no other processes were found ({error}): give torch_jax.initialize() the "
+            "coordinator, processes and rank, or start the script by torchrun, srun or mpirun"
         ) from error
     if _is_alone_on_host(os.environ):
         for name, devices in seen.items():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from torch_jax._private import jax_processes
@@ -20,11 +20,11 @@ class Processes(NamedTuple):
 
     Attributes:
       rank: its number, from 0.
-      count: how many there are.
+      size: how many there are.
     """
 
     rank: int
-    count: int
+    size: int
 
 
 def initialize(
@@ -48,14 +48,13 @@ def initialize(
       ValueError: only some of the arguments are given.
 
     >>> initialize(processes=1)
-    Processes(rank=0, count=1)
+    Processes(rank=0, size=1)
     """
     if processes == 1:
         waking.wake()
     elif not jax_processes.is_connected():
         _join(coordinator, processes, rank)
-    import_jax = importlib.import_module("jax")
-    return Processes(import_jax.process_index(), import_jax.process_count())
+    return Processes(jax.process_index(), jax.process_count())
 
 
 def _join(coordinator: str | None, processes: int | None, rank: int | None) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from torch_jax._private import jax_processes
 from torch_jax.core import waking
+from torch_jax.memory import processes
 
 _KEY = "torch_jax/coordinator"
 
@@ -56,6 +57,7 @@ def _connect(store: Any, rank: int, size: int) -> None:
         return  # by jax.distributed.initialize: a user's own coordinator
     refuse_started("torch.distributed.init_process_group('jax')")
     _joined = _join(store, rank, size)
+    processes.tell_ended_by(ended)
     atexit.register(_leave)
 
 

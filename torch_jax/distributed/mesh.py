@@ -15,7 +15,8 @@ def mesh(**axes: int) -> Mesh:
     """The devices as a grid, as a ``jax.sharding.Mesh``: an axis for each keyword, in their order.
 
     After :func:`torch_jax.initialize`, the devices of all processes, those of one process side by
-    side. The grid may take fewer devices than there are, but some of each process. One axis may be -1: it takes what is left.
+    side. The grid may take fewer devices than there are, but some of each process. One axis may be
+    -1: it takes what is left.
 
     Raises:
       ValueError: no axis is given, or there are not so many devices.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -46,7 +48,7 @@ def share(sharding: NamedSharding, dimension: int) -> int:
     names = tuple(sharding.spec)[dimension] or ()
     names = names if isinstance(names, tuple) else (names,)
     axes = [sharding.mesh.axis_names.index(name) for name in names]
-    devices = sharding.mesh.devices
+    devices: Any = sharding.mesh.devices
     own = {
         tuple(place[axis] for axis in axes)
         for place in np.ndindex(devices.shape)
@@ -60,12 +62,43 @@ def is_readable(array: Any) -> bool:
     return array.is_fully_addressable or array.is_fully_replicated
 
 
-def whole(array: jax.Array) -> jax.Array:
+def whole(array: Any) -> jax.Array:
     """An array that this process can read: itself where it is whole here, else gathered by all."""
-    if is_readable(array):
+    if array.is_fully_addressable:
         return array
-    with x64():
-        return _gather(array.sharding.mesh)(array)
+    if not array.is_fully_replicated:
+        with x64():
+            array = _gather(array.sharding.mesh)(array)
+    _wait(array)
+    return array
+
+
+def tell_ended_by(ended: Callable[[], list[int]]) -> None:
+    """Have ``ended`` asked for the numbers of processes that have ended, while others wait."""
+    global _ended
+    _ended = ended
+
+
+_ended: Callable[[], list[int]] = list
+_ASKED, _PATIENCE = 2.0, 20.0  # seconds between questions, and for what others had done before
+
+
+def _wait(array: Any) -> None:
+    """Wait for what other processes compute, too: JAX may wait for ever for one that has ended."""
+    pause, asked, gone_since = 1e-5, time.monotonic(), None
+    while not array.is_ready():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+        now = time.monotonic()
+        if now - asked > _ASKED:
+            asked, gone = now, _ended()
+            gone_since = (gone_since or now) if gone else None
+            if gone_since is not None and now - gone_since > _PATIENCE:
+                raise RuntimeError(
+                    f"process {', '.join(map(str, gone))} of {jax.process_count()} has ended, and "
+                    "a program over the devices of all waits for it: see what it has printed, and "
+                    "start all of them again"
+                )
 
 
 @functools.lru_cache(64)

@@ -180,7 +180,8 @@ def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
     Raises:
       ValueError: the parts cannot be split over the devices: none may be left to one process.
     """
-    wanted = sharding.named(mesh, tuple(sharding.spec_of(spec))[: tensor.dim()], (0,) * tensor.dim())
+    fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
+    wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
     parts = len(wanted.spec)
     together = [
         length * processes.share(wanted, at) if at < parts else length

@@ -20,4 +20,4 @@ else:
     who = torch_jax.initialize()
 mesh = torch_jax.mesh(data=-1)
 x = torch_jax.shard(torch.arange(8.0), mesh, ("data",))
-print(who.rank, who.count, mesh.size, x.sum().item(), flush=True)
+print(who.rank, who.size, mesh.size, x.sum().item(), flush=True)
