@@ -177,7 +177,7 @@ def plan(
 
     >>> found = plan("llama-3-8b", {"fsdp": 8}, batch=8)
     >>> found.fits, found.memory["parameters"]
-    (True, 2008098816)
+    (True, 2008031232)
     """
     if dtype not in DTYPES or remat not in REMAT:
         raise ValueError(

@@ -183,4 +183,5 @@ def chip(given: str | Mapping[str, float] | Chip) -> Chip:
             f"a chip is one of {', '.join(CHIPS)}, or has {'=, '.join(sorted(fields))}=; "
             f"not {', '.join(wrong)}"
         )
-    return dataclasses.replace(base, **numbers)
+    found = dataclasses.replace(base, **numbers)
+    return dataclasses.replace(found, island=int(found.island))
