@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.distributed.hosts import initialize as initialize
     from torch_jax.distributed.mesh import mesh as mesh
     from torch_jax.distributed.sharding import shard as shard
     from torch_jax.distributed.sharding import with_sharding_constraint as with_sharding_constraint
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
+    from torch_jax.observe.planning.plan import plan as plan
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
     from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
     from torch_jax.recorded.lazy import fused as fused
@@ -72,6 +74,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "spawn": "distributed.spawn",
+    "initialize": "distributed.hosts",
     "mesh": "distributed.mesh",
     "shard": "distributed.sharding",
     "with_sharding_constraint": "distributed.sharding",
@@ -85,6 +88,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "reset_metrics": "observe.metrics",
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
+    "plan": "observe.planning.plan",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "recorded.device_loader",
     "fused": "recorded.lazy",

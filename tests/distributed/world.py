@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.processes import ROOT, environment
@@ -29,13 +30,22 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def run(*arguments: str, size: int = 2) -> list[tuple[int, str]]:
-    """Python with these arguments as so many ranks: exit status and output of each."""
+def run(
+    *arguments: str,
+    size: int = 2,
+    seconds: float = 120,
+    changes: Callable[[int], dict[str, str | None]] = lambda rank: {},
+) -> list[tuple[int, str]]:
+    """Python with these arguments as so many ranks: exit status and output of each.
+
+    ``$RANK`` among the arguments stands for the rank's number; ``changes`` are those of its
+    variables.
+    """
     port = free_port()
     ranks = [
         subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment(variables(rank, size, port)),
+            [sys.executable, *(str(rank) if one == "$RANK" else one for one in arguments)],
+            env=environment(variables(rank, size, port) | changes(rank)),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -44,7 +54,7 @@ def run(*arguments: str, size: int = 2) -> list[tuple[int, str]]:
         for rank in range(size)
     ]
     try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        said = [rank.communicate(timeout=seconds)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -12,6 +12,7 @@ from typing import Any
 
 _FOR_EVER = 10**8  # seconds: the coordinator process tells at once who has ended
 _CONNECT = 300  # seconds
+_VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
 
 
 def is_started() -> bool:
@@ -77,10 +78,41 @@ def connect(address: str, rank: int, size: int) -> Any:
     return client
 
 
+def connect_as_found() -> None:
+    """Have JAX find the other processes, as it knows from schedulers and clouds."""
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    seen = {name: getattr(jax.config, name, None) for name in _VISIBLE}
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise RuntimeError(
+            f"no other processes were found ({error}): give torch_jax.initialize() the "
+            "coordinator, processes and rank, or start the script by torchrun, srun or mpirun"
+        ) from error
+    if _is_alone_on_host(os.environ):
+        for name, devices in seen.items():
+            if devices is not None:
+                jax.config.update(name, devices)
+
+
+def _is_alone_on_host(variables: Mapping[str, str]) -> bool:
+    """Whether a scheduler has started one process on each host, which is to have all its devices.
+
+    JAX gives each process of Slurm and Open MPI the one device of its number on the host.
+
+    >>> _is_alone_on_host({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "4"})
+    True
+    """
+    tasks = variables.get("SLURM_NTASKS")
+    alone = tasks is not None and tasks == variables.get("SLURM_STEP_NUM_NODES")
+    return alone or variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+
+
 def only_accelerator(index: int) -> None:
     """Let this process see one GPU of its host; nothing where the user has said which."""
     jax = importlib.import_module("jax")
-    for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
+    for name in _VISIBLE:
         if getattr(jax.config, name, None) == "all":
             jax.config.update(name, str(index))
 

@@ -21,6 +21,7 @@ import numpy as np
 from torch_jax import config
 from torch_jax.capture.replay import Replay
 from torch_jax.core.node import Node
+from torch_jax.memory import processes
 from torch_jax.memory.storage import memory_in
 from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
 
@@ -81,7 +82,7 @@ class Observation:
 
     def _value(self, array: Any) -> Any:
         """What is known of an array that the call has made: its values, where they are few."""
-        if self._is_any or array.size > _SMALL:
+        if self._is_any or array.size > _SMALL or not processes.is_readable(array):
             return "new"
         return np.asarray(array).tobytes()
 

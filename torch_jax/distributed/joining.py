@@ -14,6 +14,7 @@ import torch
 
 from torch_jax._private import jax_processes
 from torch_jax.core import waking
+from torch_jax.memory import processes
 
 _KEY = "torch_jax/coordinator"
 
@@ -54,20 +55,25 @@ def _connect(store: Any, rank: int, size: int) -> None:
         return
     if jax_processes.is_connected():
         return  # by jax.distributed.initialize: a user's own coordinator
+    refuse_started("torch.distributed.init_process_group('jax')")
+    _joined = _join(store, rank, size)
+    processes.tell_ended_by(ended)
+    atexit.register(_leave)
+
+
+def refuse_started(call: str) -> None:
+    """Raise where JAX has made its devices, and can know of no other processes any more."""
     if jax_processes.is_started():
         raise RuntimeError(
-            "device 'jax' was used before the process group was made, and JAX must know of other "
-            "processes from the start: move torch.distributed.init_process_group('jax') above the "
-            "first tensor, model or seed on device 'jax'"
+            "device 'jax' was used before the processes have met, and JAX must know of others "
+            f"from the start: move {call} above the first tensor, model or seed on device 'jax'"
         )
-    _joined = _join(store, rank, size)
-    atexit.register(_leave)
 
 
 def _join(store: Any, rank: int, size: int) -> _Joined:
     _take_own_accelerator()
     if rank == 0:
-        host = os.environ.get("MASTER_ADDR") or _host()
+        host = _address(store)
         port = _free_port()
         ranks_port = jax_processes.start_coordinator(port, size)
         store.set(_KEY, json.dumps([host, port, ranks_port]))
@@ -89,14 +95,29 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-def _host() -> str:
-    """The address of this host, for a group that was made by a file."""
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, 0)
-    except OSError:
-        return "127.0.0.1"
-    return name
+def _address(store: Any) -> str:
+    """At which address the others reach this process, of rank 0.
+
+    ``torchrun`` says so; otherwise this process holds the store that all have found. A file, where
+    processes have met by one, names no host.
+    """
+    return os.environ.get("MASTER_ADDR") or _of_store(store) or _of_host()
+
+
+def _of_store(store: Any) -> str | None:
+    while isinstance(store, torch.distributed.PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, torch.distributed.TCPStore) else None
+
+
+def _of_host() -> str:
+    """The address that this host has for others: its name may stand for the loopback only."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
+        try:
+            way_out.connect(("192.0.2.1", 9))  # nothing is sent: this asks for the route
+            return way_out.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
 
 
 def ended() -> list[int]:

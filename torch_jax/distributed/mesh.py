@@ -1,4 +1,4 @@
-"""``torch_jax.mesh``: the devices of this process as a grid with named axes."""
+"""``torch_jax.mesh``: the devices of this process, or of all that have joined, as a grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch_jax.memory.sharding import Use
 def mesh(**axes: int) -> Mesh:
     """The devices as a grid, as a ``jax.sharding.Mesh``: an axis for each keyword, in their order.
 
-    The grid may take fewer devices than there are. One axis may be -1: it takes what is left.
+    After :func:`torch_jax.initialize`, the devices of all processes, those of one process side by
+    side. The grid may take fewer devices than there are, but some of each process. One axis may be
+    -1: it takes what is left.
 
     Raises:
       ValueError: no axis is given, or there are not so many devices.
@@ -26,6 +28,12 @@ def mesh(**axes: int) -> Mesh:
     devices = jax.devices()
     lengths = _lengths(axes, len(devices))
     needed = math.prod(lengths)
+    without = {one.process_index for one in devices} - {d.process_index for d in devices[:needed]}
+    if without:
+        raise ValueError(
+            f"mesh({_shown(axes)}) takes no device of process {min(without)}: each of "
+            f"{jax.process_count()} processes must have some of {needed} devices"
+        )
     made = jax.make_mesh(
         lengths, tuple(axes), (AxisType.Auto,) * len(axes), devices=devices[:needed]
     )
@@ -35,7 +43,7 @@ def mesh(**axes: int) -> Mesh:
 
 def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
     """The length of each axis on ``count`` devices."""
-    asked = ", ".join(f"{name}={length}" for name, length in axes.items())
+    asked = _shown(axes)
     there_are = f"there {'is' if count == 1 else 'are'} {count}" + _hint(count)
     if not axes:
         raise ValueError(f"a mesh needs an axis: torch_jax.mesh(data={count})")
@@ -50,6 +58,10 @@ def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
         what = f"a multiple of {given}" if free else str(given)
         raise ValueError(f"mesh({asked}) needs {what} devices, and {there_are}")
     return tuple(length if length > 0 else count // given for length in axes.values())
+
+
+def _shown(axes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={length}" for name, length in axes.items())
 
 
 def _hint(count: int) -> str:

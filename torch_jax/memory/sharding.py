@@ -26,6 +26,7 @@ from torch_jax.compiler import options
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
+from torch_jax.memory import processes
 
 
 class Use:
@@ -177,6 +178,8 @@ def describe(mesh: Mesh) -> str:
 
 def placed(array: Any, sharding: Any) -> jax.Array:
     """An array, of the host or of devices, with this sharding; each device gets its part only."""
+    if processes.is_wide(sharding):
+        return processes.laid(array, sharding)
     with x64():
         if jax_core.is_outside_traces():
             return jax.device_put(array, sharding)

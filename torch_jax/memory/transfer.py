@@ -21,7 +21,7 @@ from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry, sharding, windows
+from torch_jax.memory import dtypes, geometry, processes, sharding, windows
 from torch_jax.memory.storage import (
     dense_strides,
     is_jax,
@@ -45,6 +45,8 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
     policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
     host = np.array(dtypes.numpy_of(tensor.contiguous()))
     TRAFFIC.to_device(host.nbytes)
+    if processes.is_wide(wanted):
+        return processes.laid(host, wanted)
     with x64():
         return jax.device_put(host, wanted)
 
@@ -105,6 +107,8 @@ def on_host(array: jax.Array) -> np.ndarray:
     forks.refuse()
     start = time.perf_counter()
     try:
+        if sharding.Use.begun:
+            array = processes.whole(array)
         host = np.asarray(jax.block_until_ready(array))
         TRAFFIC.to_host(host.nbytes, time.perf_counter() - start)
         return host

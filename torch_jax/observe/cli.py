@@ -1,10 +1,15 @@
-"""The command line: ``python -m torch_jax ops`` answers which operators run on JAX, and how.
+"""The command line: ``python -m torch_jax ops`` and ``plan``.
+
+Of operators, it answers which run on JAX, and how:
 
 - ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it;
 - ``python -m torch_jax ops aten.dropout`` shows what the operator ends in, for training and for
   inference, on example arguments;
 - ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` shows it for a call;
 - ``python -m torch_jax ops --markdown`` prints the page ``docs/operators.md``.
+
+Of training, what a step needs: ``python -m torch_jax plan --config llama-3-8b --mesh fsdp=8 --batch
+8`` (:mod:`.planning`).
 """
 
 from __future__ import annotations
@@ -13,6 +18,8 @@ import argparse
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+from torch_jax.observe.planning import page
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,10 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
     ops.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
     ops.add_argument("--call", help="a Python expression; torch, F and nn are there")
     ops.add_argument("--markdown", action="store_true", help="print docs/operators.md")
+    plan = commands.add_parser("plan", help="the memory, collectives and time of a training step")
+    page.add_arguments(plan)
     given = parser.parse_args(arguments)
     try:
-        for line in _answer(given):
+        for line in page.answer(given) if given.command == "plan" else _answer(given):
             print(line)
+    except ValueError as error:
+        if given.command != "plan":
+            raise
+        print(error, file=sys.stderr)
+        return 1
     except KeyError as error:
         print(error.args[0], file=sys.stderr)
         return 1

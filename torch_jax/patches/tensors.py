@@ -10,7 +10,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import tracers
 from torch_jax.core.patching import AT_FIRST_USE, patch
-from torch_jax.memory import storage
+from torch_jax.memory import processes, sharding, storage
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -50,6 +50,13 @@ def _patch_contents(original: Any) -> Any:
     """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators."""
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
+        if self.device.type == _JAX and _is_apart(self):
+            return "<over many processes: .cpu(), called in all of them, gathers it>"
         return original(self.cpu() if self.device.type == _JAX else self, indent)
 
     return _tensor_str
+
+
+def _is_apart(tensor: torch.Tensor) -> bool:
+    """Whether other processes have values of a tensor, which printing must not wait for."""
+    return sharding.Use.begun and not processes.is_readable(storage.memory_of(tensor))

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
-from torch_jax.memory import sharding, storage, transfer
+from torch_jax.memory import dtypes, processes, sharding, storage, transfer
 from torch_jax.recorded import lazy
 
 Move = Callable[[Any], Any]
@@ -39,7 +39,9 @@ class DeviceLoader:
       ahead: how many batches wait on the device at most.
       mesh: of :func:`torch_jax.mesh`; tensors are laid over its devices.
       spec: how, as :func:`torch_jax.shard` takes it. Dimensions that a tensor does not have, or the
-        mesh does not divide (of a last, smaller batch), are not split.
+        mesh does not divide (of a last, smaller batch), are not split. After
+        :func:`torch_jax.initialize`, each process gives its part of every batch, which the mesh
+        must divide.
 
     >>> for x, name in DeviceLoader([(torch.ones(2), "a"), (torch.zeros(2), "b")]):
     ...     print(name, x.device.type, x.sum().item())
@@ -156,9 +158,13 @@ def sharder(mesh: Any, spec: Any) -> Move:
     sharding.fitting(mesh, spec, (0,) * len(sharding.spec_of(spec)))  # what is wrong raises here
     sharding.Use.begin(mesh)
 
+    is_wide = processes.is_wide(sharding.fitting(mesh, (), ()))
+
     def move(tensor: Any) -> Any:
         if isinstance(tensor, PackedSequence):
             return _to_device(tensor)
+        if is_wide:
+            return _joined(tensor, mesh, spec)
         wanted = sharding.fitting(mesh, spec, tensor.shape)
         if tensor.device.type == "cpu":
             return transfer.to_mesh(tensor.detach(), wanted)
@@ -166,6 +172,24 @@ def sharder(mesh: Any, spec: Any) -> Move:
         return storage.wrap(array, tensor.dtype)
 
     return move
+
+
+def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
+    """A tensor of which this process has its own part, over the devices of all processes.
+
+    Raises:
+      ValueError: the parts cannot be split over the devices: none may be left to one process.
+    """
+    fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
+    wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
+    parts = len(wanted.spec)
+    together = [
+        length * processes.share(wanted, at) if at < parts else length
+        for at, length in enumerate(tensor.shape)
+    ]
+    wanted = sharding.named(mesh, wanted.spec, together)
+    host = dtypes.numpy_of(tensor.detach().cpu().contiguous())
+    return storage.wrap(processes.joined(host, wanted), tensor.dtype)
 
 
 def moved(batch: Any, move: Move = _to_device) -> Any:

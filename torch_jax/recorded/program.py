@@ -183,7 +183,12 @@ def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Progr
 
 
 def _may_be_garbage(state: State) -> bool:
-    """Whether collecting garbage may pay: it takes no longer than compiling did."""
+    """Whether collecting garbage may pay: it takes no longer than compiling did.
+
+    By the clock, of which each of many processes has its own, and they must run the same programs.
+    """
+    if jax.process_count() > 1:
+        return False
     compiled = max((program.seconds for program in state.programs), default=0.0)
     collects = gc.isenabled() and gc.get_threshold()[0] > 0
     return collects and state.collected + _collecting[-1] < compiled

@@ -1,0 +1,106 @@
+"""Arrays over the devices of many processes, of which each process sees its own part only.
+
+All processes run one script, and so come to the same operators in the same order. What one process
+would do alone here is done by all of them together: they lay out a value that each has, and gather
+one that none has (:func:`whole`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from torch_jax.core.x64 import x64
+
+
+def is_wide(sharding: Any) -> bool:
+    """Whether a sharding, or None, takes devices of other processes."""
+    return sharding is not None and not sharding.is_fully_addressable
+
+
+def laid(array: Any, sharding: Any) -> jax.Array:
+    """A value that each process has, with a sharding over them all: each lays out its own part.
+
+    ``jax.device_put`` would compare the values of all processes first.
+    """
+    with x64():
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return jax.device_put(array, sharding)
+        host = np.asarray(array)
+        return jax.make_array_from_callback(host.shape, sharding, host.__getitem__)
+
+
+def joined(part: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """An array of which each process gives the part that its devices hold."""
+    with x64():
+        return jax.make_array_from_process_local_data(sharding, part)
+
+
+def share(sharding: NamedSharding, dimension: int) -> int:
+    """How many different parts of a dimension processes have: 1 where each has all of it."""
+    names = tuple(sharding.spec)[dimension] or ()
+    names = names if isinstance(names, tuple) else (names,)
+    axes = [sharding.mesh.axis_names.index(name) for name in names]
+    devices: Any = sharding.mesh.devices
+    own = {
+        tuple(place[axis] for axis in axes)
+        for place in np.ndindex(devices.shape)
+        if devices[place].process_index == jax.process_index()
+    }
+    return math.prod(devices.shape[axis] for axis in axes) // len(own)
+
+
+def is_readable(array: Any) -> bool:
+    """Whether this process has all values of an array."""
+    return array.is_fully_addressable or array.is_fully_replicated
+
+
+def whole(array: Any) -> jax.Array:
+    """An array that this process can read: itself where it is whole here, else gathered by all."""
+    if array.is_fully_addressable:
+        return array
+    if not array.is_fully_replicated:
+        with x64():
+            array = _gather(array.sharding.mesh)(array)
+    _wait(array)
+    return array
+
+
+def tell_ended_by(ended: Callable[[], list[int]]) -> None:
+    """Have ``ended`` asked for the numbers of processes that have ended, while others wait."""
+    global _ended
+    _ended = ended
+
+
+_ended: Callable[[], list[int]] = list
+_ASKED, _PATIENCE = 2.0, 20.0  # seconds between questions, and for what others had done before
+
+
+def _wait(array: Any) -> None:
+    """Wait for what other processes compute, too: JAX may wait for ever for one that has ended."""
+    pause, asked, gone_since = 1e-5, time.monotonic(), None
+    while not array.is_ready():
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+        now = time.monotonic()
+        if now - asked > _ASKED:
+            asked, gone = now, _ended()
+            gone_since = (gone_since or now) if gone else None
+            if gone_since is not None and now - gone_since > _PATIENCE:
+                raise RuntimeError(
+                    f"process {', '.join(map(str, gone))} of {jax.process_count()} has ended, and "
+                    "a program over the devices of all waits for it: see what it has printed, and "
+                    "start all of them again"
+                )
+
+
+@functools.lru_cache(64)
+def _gather(mesh: Any) -> Any:
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
