@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
     from torch_jax.distributed.mesh import mesh as mesh
     from torch_jax.distributed.sharding import shard as shard
     from torch_jax.distributed.sharding import with_sharding_constraint as with_sharding_constraint
@@ -71,6 +72,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "OperatorNotFound": "core.errors",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
+    "last_checkpoint": "distributed.checkpoint_folders",
     "spawn": "distributed.spawn",
     "mesh": "distributed.mesh",
     "shard": "distributed.sharding",

@@ -1,7 +1,8 @@
 """``torch.distributed.checkpoint``: tensors over a mesh in parts, and folders that stay whole.
 
-What is done instead is in :mod:`torch_jax.distributed.checkpoint`, which is loaded when a checkpoint
-is saved in a process that has used the device.
+What is done instead is in :mod:`torch_jax.distributed.checkpoint_pieces` and
+:mod:`torch_jax.distributed.checkpoint_folders`, which are loaded when a process that has used the
+device saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -9,16 +10,28 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from torch_jax._private import checkpoints
 from torch_jax.core import waking
 from torch_jax.core.patching import patch
 
 _DCP = "torch.distributed.checkpoint"
 
 
-def _ours() -> Any:
-    from torch_jax.distributed import checkpoint
+def _pieces() -> Any:
+    from torch_jax.distributed import checkpoint_pieces
 
-    return checkpoint
+    return checkpoint_pieces
+
+
+def _folders() -> Any:
+    from torch_jax.distributed import checkpoint_folders
+
+    return checkpoint_folders
+
+
+def _keeps_whole(writer: Any) -> bool:
+    """Whether the device has been used here, or in the process from which a writer has come."""
+    return waking.is_awake() or _folders().is_marked(writer)
 
 
 @patch(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
@@ -27,7 +40,7 @@ def _patch_write_items(original: Any) -> Any:
 
     @functools.wraps(original)
     def create(fqn: str, object: Any) -> Any:
-        items = _ours().write_items(fqn, object) if waking.is_awake() else []
+        items = _pieces().write_items(fqn, object) if waking.is_awake() else []
         return items or original(fqn, object)
 
     return create
@@ -41,7 +54,7 @@ def _patch_resolve_data(original: Any) -> Any:
     def resolve_data(self: Any, write_item: Any) -> Any:
         if waking.is_awake():
             value = self.state_dict.get(write_item.index.fqn)
-            piece = _ours().piece_of(value, write_item)
+            piece = _pieces().piece_of(value, write_item)
             if piece is not None:
                 return piece
         return original(self, write_item)
@@ -59,7 +72,7 @@ def _patch_hugging_face(original: Any) -> Any:
     @functools.wraps(original)
     def write_data(self: Any, plan: Any, planner: Any) -> Any:
         if waking.is_awake():
-            plan = _ours().in_one_piece(plan, planner)
+            plan = _pieces().in_one_piece(plan, planner)
         return original(self, plan, planner)
 
     return write_data
@@ -74,8 +87,8 @@ def _patch_write_data(original: Any) -> Any:
 
     @functools.wraps(original)
     def write_data(self: Any, plan: Any, planner: Any) -> Any:
-        if waking.is_awake():
-            return _ours().write_data(original, self, plan, planner)
+        if _keeps_whole(self):
+            return _folders().write_data(original, self, plan, planner)
         return original(self, plan, planner)
 
     return write_data
@@ -87,9 +100,27 @@ def _patch_finish(original: Any) -> Any:
 
     @functools.wraps(original)
     def finish(self: Any, metadata: Any, results: Any) -> None:
-        if waking.is_awake():
-            _ours().finish(original, self, metadata, results)
+        if _keeps_whole(self):
+            _folders().finish(original, self, metadata, results)
         else:
             original(self, metadata, results)
 
     return finish
+
+
+_PROCESS = f"{_DCP}._async_process_executor"
+
+
+@patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
+def _patch_process(original: Any) -> Any:
+    """The process that saves for this one has not used the device, and must hear that this one has."""
+
+    @functools.wraps(original)
+    def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if waking.is_awake():
+            given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
+            writer = checkpoints.writer_for(given, name)
+            kwargs["storage_writer"] = writer and _folders().mark(writer)
+        return original(self, *args, **kwargs)
+
+    return execute_save

@@ -1,13 +1,11 @@
-"""``torch.distributed.checkpoint``: sharded tensors in parts, and folders that are always whole.
+"""Folders of ``torch.distributed.checkpoint`` that are whole, whenever a process is killed.
 
-A tensor over a mesh is a plain tensor, of which PyTorch would write all elements as one piece. Here
-each part becomes a piece of its own (:func:`write_items`). Reading needs nothing: PyTorch copies
-each saved piece into the tensor, whatever its sharding, and such a copy goes to the parts
-(:mod:`torch_jax.memory.parts`).
+PyTorch writes the metadata of a checkpoint last, so that a folder with metadata is whole – unless it
+is written a second time, for that goes into the same files. Here a checkpoint that is written over
+another one takes files of other names, one rename of the metadata replaces the old by the new, and
+then the old files are removed. The format is PyTorch's.
 
-The files are PyTorch's own. What it lacks is in :func:`write_data` and :func:`finish`: a checkpoint
-that is written over another one of its name takes files of other names, and one rename of the
-metadata replaces the old by the new.
+Nothing here uses JAX: PyTorch may save in a process of its own.
 """
 
 from __future__ import annotations
@@ -20,75 +18,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    MetadataIndex,
-    TensorProperties,
-)
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from torch_jax.memory import parts, storage
+from torch_jax._private import checkpoints
 
-# --- parts of tensors -----------------------------------------------------------------------------
+_MARK = "_torch_jax_keeps_whole"
 
 
-def write_items(name: str, value: Any) -> list[WriteItem]:
-    """What is to be written of a sharded tensor, a piece for each part; nothing of other values."""
-    if not isinstance(value, torch.Tensor) or storage.memory_if_any(value) is None:
-        return []
-    boxes = parts.boxes(value)
-    return [_item(name, value, *box) for box in boxes] if len(boxes) > 1 else []
+def mark(writer: Any) -> Any:
+    """Have a writer keep folders whole wherever it is sent: PyTorch may save in another process."""
+    setattr(writer, _MARK, True)
+    return writer
 
 
-def _item(
-    name: str, tensor: torch.Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]
-) -> WriteItem:
-    chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
-    properties = TensorProperties.create_from_tensor(tensor)
-    data = TensorWriteData(chunk, properties, tensor.size())
-    return WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
-
-
-def piece_of(value: Any, item: WriteItem) -> torch.Tensor | None:
-    """The piece of a plain tensor that an item asks for; None where PyTorch knows which."""
-    if item.type != WriteItemType.SHARD or not isinstance(value, torch.Tensor):
-        return None
-    if storage.memory_if_any(value) is None or item.tensor_data is None:
-        return None
-    piece, chunk = value, item.tensor_data.chunk
-    for dimension, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
-        piece = piece.narrow(dimension, start, length)
-    return piece
-
-
-def in_one_piece(plan: Any, planner: Any) -> Any:
-    """A plan that writes sharded tensors whole, for a format whose files have a name once.
-
-    Tensors that processes share (DTensor) stay in pieces, of which each process has its own.
-    """
-    items: dict[Any, WriteItem] = {}
-    for item in plan.items:
-        tensor = planner.state_dict.get(item.index.fqn) if hasattr(planner, "state_dict") else None
-        if piece_of(tensor, item) is None:
-            items[item.index] = item
-            continue
-        start, size = torch.Size([0] * tensor.dim()), tensor.size()
-        chunk = ChunkStorageMetadata(start, size)
-        data = dataclasses.replace(item.tensor_data, chunk=chunk)
-        index = MetadataIndex(item.index.fqn, start)
-        items[index] = dataclasses.replace(item, index=index, tensor_data=data)
-    return dataclasses.replace(plan, items=list(items.values()))
-
-
-# --- folders --------------------------------------------------------------------------------------
+def is_marked(writer: Any) -> bool:
+    """Whether a process that has used the device has sent this writer."""
+    return getattr(writer, _MARK, False)
 
 
 def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: Any) -> Any:
     """Write files, under other names than those of a checkpoint that is there already."""
     prefix = getattr(plan.storage_data, "prefix", None)
-    if prefix is not None and writer._metadata_exists():
+    if prefix is not None and checkpoints.holds_checkpoint(writer):
         named = dataclasses.replace(plan.storage_data, prefix=f"{prefix}{uuid.uuid4().hex[:8]}_")
         plan = dataclasses.replace(plan, storage_data=named)
     return original(writer, plan, planner)
