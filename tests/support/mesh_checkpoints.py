@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
 import tempfile
 import warnings
@@ -142,18 +143,18 @@ def no_memory_of_whole_size_is_made() -> None:
 
     mesh, where = torch_jax.mesh(data=8), folder()
     layer = nn.Linear(4096, 8192, bias=False, device="meta")
-    torch_jax.shard(layer, mesh, ("data",))
+    torch_jax.shard(layer, mesh, ("data",), init=lambda module: module.weight.data.fill_(3))
     dcp.save({"warm": shard(torch.ones(8), "data")}, checkpoint_id=f"{where}/warm")
     total = layer.weight.numel() * 4
+    ctypes.CDLL(None).mallopt(-3, 1 << 20)  # what is freed goes back to the system
     before = rest()
     dcp.save(layer.state_dict(), checkpoint_id=f"{where}/x")
-    assert peak() - before < total, (peak() - before, total)
-    value = layer.weight[5000, 7].item()
+    assert peak() - before < 0.7 * total, (peak() - before, total)
     layer.weight.data.zero_()
     before = rest()
     dcp.load(layer.state_dict(), checkpoint_id=f"{where}/x")
-    assert peak() - before < total, (peak() - before, total)
-    assert layer.weight[5000, 7].item() == value != 0
+    assert peak() - before < 0.7 * total, (peak() - before, total)
+    assert layer.weight[5000, 7].item() == 3
 
 
 def rest() -> int:
