@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
+import os
 import pickle
+import subprocess
+import sys
 import tempfile
+import types
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +63,7 @@ def state() -> dict[str, Any]:
     a = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     dtypes = torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.float64, torch.uint8
     kinds = {str(dtype): (a * 9).abs().to(dtype) for dtype in dtypes}
+    kinds["wide"], kinds["long"] = a.double() / 3, a.long() + 2**40 + 1
     return {"a": a, "b": a + 1, "nested": [{"c": a * 2}, 3], "word": "x", **kinds}
 
 
@@ -438,3 +445,116 @@ def files_of_torch_save_hold_whole_tensors() -> None:
     found = sharded(zeros(state()), "model")
     dcp.load(found, checkpoint_id=f"{where}/back")
     equal(found, state())
+
+
+# --- orbax ----------------------------------------------------------------------------------------
+
+
+class _Orbax(types.ModuleType):
+    """Stands in for ``orbax.checkpoint``: keeps what it is given, gives it as it is asked for."""
+
+    def __init__(self) -> None:
+        import jax
+
+        super().__init__("orbax.checkpoint")
+        self.kept: dict[Path, Any] = {}
+        self.tree = jax.tree_util
+        self.checkpoint = self.args = self.checkpoint_utils = self
+
+    def PyTreeCheckpointHandler(self) -> None:
+        """Orbax's, of trees."""
+
+    def Checkpointer(self, handler: None) -> Any:
+        """Itself."""
+        return self
+
+    def PyTreeSave(self, tree: Any) -> Any:
+        """The tree, of arrays, numbers and text."""
+        kinds = {type(leaf).__name__ for leaf in self.tree.tree_leaves(tree)}
+        assert kinds <= {"ArrayImpl", "ndarray", "int", "float", "str", "bool"}, kinds
+        return tree
+
+    def construct_restore_args(self, wanted: Any) -> str:
+        """For a tree that is wanted."""
+        return "how"
+
+    def PyTreeRestore(self, wanted: Any, restore_args: str) -> Any:
+        """The tree that is wanted."""
+        return wanted
+
+    def save(self, path: Path, tree: Any, force: bool) -> None:
+        """Keep copies in host memory."""
+        import numpy as np
+
+        self.kept[path] = self.tree.tree_map(
+            lambda leaf: np.array(leaf) if hasattr(leaf, "shape") else leaf, tree
+        )
+
+    def restore(self, path: Path, wanted: Any) -> Any:
+        """Arrays with the shardings that are wanted."""
+        import jax
+
+        def one(wish: Any, value: Any) -> Any:
+            sharding = getattr(wish, "sharding", None)
+            return value if sharding is None else jax.device_put(value, sharding)
+
+        return self.tree.tree_map(one, wanted, self.kept[path])
+
+
+@contextlib.contextmanager
+def _orbax_is(module: Any) -> Iterator[None]:
+    names = "orbax", "orbax.checkpoint"
+    before = {name: sys.modules[name] for name in names if name in sys.modules}
+    sys.modules.update(dict.fromkeys(names, module))
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+@quick
+def orbax_is_given_arrays_and_shardings() -> None:
+    import torch_jax
+
+    with _orbax_is(None):
+        says(ImportError, r"torch_jax\[orbax\]", lambda: torch_jax.save_orbax(folder(), {}))
+    fake = _Orbax()
+    with _orbax_is(fake):
+        saved, where = sharded(state(), "data", "model"), folder()
+        saved |= {"cpu": torch.arange(3), "row": saved["a"].t()[3]}
+        torch_jax.save_orbax(where, saved)
+        assert fake.kept[Path(where)]["a"].shape == (8, 8)
+        given = sharded(zeros(state()), None, "model")
+        given |= {"cpu": torch.zeros(3, dtype=torch.int64), "row": torch.zeros(8).to("jax")}
+        found = torch_jax.load_orbax(where, given)
+        equal(found, state() | {"cpu": torch.arange(3), "row": state()["a"].t()[3]})
+        assert found["a"] is given["a"] and spec(found["a"]) == (None, "model")
+
+
+# --- programs without torch_jax -------------------------------------------------------------------
+
+_PLAIN = """
+import sys, torch, torch.distributed.checkpoint as dcp
+assert "jax" not in sys.modules and "torch_jax" not in sys.modules
+expected, where = torch.load(sys.argv[1]), sys.argv[2]
+found = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+dcp.load(found, checkpoint_id=f"{where}/ours")
+assert all(torch.equal(found[name], expected[name]) for name in expected)
+dcp.save({name: tensor + tensor for name, tensor in found.items()}, checkpoint_id=f"{where}/theirs")
+"""
+
+
+@slow
+def checkpoints_are_those_of_plain_pytorch() -> None:
+    where, expected = folder(), {n: t for n, t in state().items() if isinstance(t, torch.Tensor)}
+    torch.save(expected, f"{where}/expected.pt")
+    dcp.save(sharded(expected, "data", "model"), checkpoint_id=f"{where}/ours")
+    command = [sys.executable, "-W", "ignore", "-c", _PLAIN, f"{where}/expected.pt", where]
+    alone = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = sharded(zeros(expected), ("model", "data"))
+    dcp.load(found, checkpoint_id=f"{where}/theirs")
+    equal(found, {name: tensor + tensor for name, tensor in expected.items()})
