@@ -1,4 +1,4 @@
-"""Training in which one process after the other is killed: ``python -m tests.distributed.chaos 20``.
+"""Training in which processes are killed: ``python -m tests.distributed.chaos 20`` kills twenty.
 
 Four processes train, save every few steps over one name, and one of them is killed at a random
 moment. The others must be told who it was. The checkpoint must be whole and hold the weights of its
@@ -71,7 +71,9 @@ class Reference:
 
 def close(actual: Any, expected: Any) -> None:
     """Equal within what sums in another order do to some hundred steps."""
-    torch.testing.assert_close(torch.as_tensor(actual), torch.as_tensor(expected), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        torch.as_tensor(actual), torch.as_tensor(expected), rtol=1e-3, atol=1e-4
+    )
 
 
 def saved_steps(folder: Path, reference: Reference) -> int | None:
@@ -79,14 +81,14 @@ def saved_steps(folder: Path, reference: Reference) -> int | None:
     last = torch_jax.last_checkpoint(folder)
     if last is None:
         return None
-    found: dict[str, Any] = {"model": {n: torch.zeros_like(t) for n, t in reference.weights[0].items()}}
-    found["step"] = 0
+    weights = {name: torch.zeros_like(tensor) for name, tensor in reference.weights[0].items()}
+    found: dict[str, Any] = {"model": weights, "step": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dcp.load(found, checkpoint_id=last, no_dist=True)
     reference.go_to(found["step"])
     for name, tensor in reference.weights[found["step"]].items():
-        close(found["model"][name], tensor)
+        close(weights[name], tensor)
     return found["step"]
 
 

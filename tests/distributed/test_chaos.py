@@ -15,5 +15,7 @@ def test_training_goes_on_after_kills(tmp_path):
 
 
 def test_a_checkpoint_is_whole_whenever_its_writer_is_killed():
-    kills, saves = map(int, processes.output("-m", "tests.distributed.programs.killed_saves").split())
+    kills, saves = map(
+        int, processes.output("-m", "tests.distributed.programs.killed_saves").split()
+    )
     assert kills == 30 and saves > 10

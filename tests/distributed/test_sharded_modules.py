@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed import world
-from tests.distributed.checks import checkpoints, sharding, training_options
-from tests.distributed.checks import names_of
+from tests.distributed.checks import checkpoints, names_of, sharding, training_options
 
 MODULES = "checkpoints", "sharding", "training_options"
 NAMES = [name for module in (checkpoints, sharding, training_options) for name in names_of(module)]

@@ -135,6 +135,8 @@ def copies_of_views_go_by_parts() -> None:
                 ours.copy_(new)
                 equal(x, expected)
                 assert len(x.untyped_storage().array.addressable_shards) == 8
+            equal(x[0].unfold(0, 3, 1), expected[0].unfold(0, 3, 1))
+            equal(x.flatten().unfold(0, 8, 4), expected.flatten().unfold(0, 8, 4))
     conjugate = x.conj()
     conjugate.copy_(new := torch.randn(8, 8).to(x.dtype))
     equal(x, new.conj().resolve_conj())
@@ -229,8 +231,15 @@ def checkpoints_take_views_and_aliases() -> None:
     saved = dcp.save(views(shard(a, "data", "model")), checkpoint_id=where)
     counts = {name: len(value.chunks) for name, value in saved.state_dict_metadata.items()}
     assert counts == {
-        **{"all": 8, "same": 8, "transposed": 8, "rows": 8, "row": 2, "one": 1},
-        **{"steps": 1, "other": 1, "none": 1},
+        "all": 8,
+        "same": 8,
+        "transposed": 8,
+        "rows": 8,
+        "row": 2,
+        "one": 1,
+        "steps": 1,
+        "other": 1,
+        "none": 1,
     }
     found = zeros(views(a))
     dcp.load(found, checkpoint_id=where)

@@ -1,9 +1,9 @@
 """Folders of ``torch.distributed.checkpoint`` that are whole, whenever a process is killed.
 
-PyTorch writes the metadata of a checkpoint last, so that a folder with metadata is whole – unless it
-is written a second time, for that goes into the same files. Here a checkpoint that is written over
-another one takes files of other names, one rename of the metadata replaces the old by the new, and
-then the old files are removed. The format is PyTorch's.
+PyTorch writes the metadata of a checkpoint last, so that a folder with metadata is whole – unless
+it is written a second time, for that goes into the same files. Here a checkpoint that is written
+over another one takes files of other names, one rename of the metadata replaces the old by the new,
+and then the old files are removed. The format is PyTorch's.
 
 Nothing here uses JAX: PyTorch may save in a process of its own.
 """
@@ -131,9 +131,7 @@ def _is_whole(folder: Path) -> bool:
         return False
     ends: dict[str, int] = {}
     for info in (metadata.storage_data or {}).values():
-        ends[info.relative_path] = max(
-            ends.get(info.relative_path, 0), info.offset + info.length
-        )
+        ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
     sizes = {name: _size(folder / name) for name in ends}
     return all(sizes[name] >= end for name, end in ends.items())
 

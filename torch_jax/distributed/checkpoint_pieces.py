@@ -58,7 +58,7 @@ def in_one_piece(plan: Any, planner: Any) -> Any:
     """
     items: dict[Any, WriteItem] = {}
     for item in plan.items:
-        tensor = planner.state_dict.get(item.index.fqn) if hasattr(planner, "state_dict") else None
+        tensor: Any = getattr(planner, "state_dict", {}).get(item.index.fqn)
         if piece_of(tensor, item) is None:
             items[item.index] = item
             continue

@@ -1,4 +1,4 @@
-"""State dicts as checkpoints of orbax: those of JAX's own programs, which need neither torch nor us.
+"""State dicts as checkpoints of orbax, which programs of JAX read without torch.
 
 Orbax is an option: ``pip install torch_jax[orbax]``.
 """

@@ -77,12 +77,15 @@ def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
     for at, step in enumerate(steps):
         starts[at], rest = divmod(rest, step)
     lengths = [1] * memory.ndim
-    for at, length in zip(along, tensor.shape, strict=True):
-        if at is None:
+    for dimension, length in zip(along, tensor.shape, strict=True):
+        if dimension is None:
             continue
-        if at < 0 or starts[at] + length > memory.shape[at]:
+        # none has this stride, or it wraps around, or two run along the same (windows of unfold)
+        if dimension < 0 or starts[dimension] + length > memory.shape[dimension]:
             return None
-        lengths[at] = length
+        if lengths[dimension] > 1:
+            return None
+        lengths[dimension] = length
     return Box(tuple(starts), tuple(lengths), tuple(along))
 
 
@@ -157,7 +160,9 @@ def whole(memory: jax.Array, borrow: Borrow) -> torch.Tensor:
     dtype = dtypes.to_torch(memory.dtype)
     host = torch.empty(memory.shape, dtype=dtype, device="cpu")
     if host.numel():
-        _fill(host, Box((0,) * memory.ndim, memory.shape, tuple(range(memory.ndim))), memory, borrow)
+        _fill(
+            host, Box((0,) * memory.ndim, memory.shape, tuple(range(memory.ndim))), memory, borrow
+        )
     return host
 
 

@@ -113,7 +113,7 @@ _PROCESS = f"{_DCP}._async_process_executor"
 
 @patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
 def _patch_process(original: Any) -> Any:
-    """The process that saves for this one has not used the device, and must hear that this one has."""
+    """The process that saves for this one has not used the device, and must hear of it."""
 
     @functools.wraps(original)
     def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -127,9 +127,7 @@ def training_goes_on_from_a_checkpoint(device: str) -> Any:
         weights, state = get_state_dict(other, another)
         found = {"model": weights, "optim": state}
         dcp.load(found, checkpoint_id=where)
-        set_state_dict(
-            other, another, model_state_dict=weights, optim_state_dict=found["optim"]
-        )
+        set_state_dict(other, another, model_state_dict=weights, optim_state_dict=found["optim"])
         losses += _train(other, another, target, 2)
     return _done(where, losses)
 
@@ -170,6 +168,8 @@ def training_goes_on_while_it_is_saved(device: str) -> Any:
         stager = DefaultStager(StagingOptions(*options))
         results += _saved_meanwhile(device, where, async_stager=stager)
         stager.close()
+    own = dist.new_group([0, 1], backend="gloo")  # which training does not use meanwhile
+    results += _saved_meanwhile(device, where, process_group=own)
     for cached in (False, device != "cpu"):
         writer = dcp.FileSystemWriter(where, cache_staged_state_dict=cached)
         results += _saved_meanwhile(device, where, storage_writer=writer)
@@ -182,9 +182,7 @@ def another_process_saves(device: str) -> Any:
     where, kind = _folder(), AsyncCheckpointerType.PROCESS
     for _ in range(2):  # a name that is there already is written to other files
         stager = DefaultStager(StagingOptions(False, True, False, False))
-        found = _saved_meanwhile(
-            device, where, async_stager=stager, async_checkpointer_type=kind
-        )
+        found = _saved_meanwhile(device, where, async_stager=stager, async_checkpointer_type=kind)
         stager.close()
         for tensor, expected in zip(found, _whole(_model("cpu", 0)[0].state_dict()), strict=True):
             torch.testing.assert_close(tensor.cpu(), expected)
