@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import unittest.mock
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,22 @@ def copies_of_views_go_by_parts() -> None:
     says(RuntimeError, "[Bb]roadcast", lambda: x.copy_(torch.ones(3, 8)))
     x.copy_(torch.arange(8.0))  # broadcast, and cast
     equal(x, torch.arange(8.0).expand(8, 8).to(x.dtype))
+
+
+@quick
+def accelerators_are_sent_slices_and_send_slices() -> None:
+    """As :func:`copies_of_views_go_by_parts`, where a part is not in host memory."""
+    from torch_jax.core import policies
+
+    expected = torch.arange(64.0).view(8, 8)
+    x = shard(expected, "data", "model")
+    with unittest.mock.patch.object(policies, "on_cpu", lambda: False):
+        for view in (lambda t: t[1:6, 3:], lambda t: t.t()[2], lambda t: t[7, 7], lambda t: t):
+            equal(view(x), view(expected))
+            new = torch.randn(view(expected).shape)
+            view(expected).copy_(new)
+            view(x).copy_(new)
+            equal(x, expected)
 
 
 @quick
