@@ -28,7 +28,10 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
     from torch_jax.distributed.hosts import initialize as initialize
+    from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
     from torch_jax.distributed.mesh import mesh as mesh
+    from torch_jax.distributed.orbax import load_orbax as load_orbax
+    from torch_jax.distributed.orbax import save_orbax as save_orbax
     from torch_jax.distributed.sharding import shard as shard
     from torch_jax.distributed.sharding import with_sharding_constraint as with_sharding_constraint
     from torch_jax.distributed.spawn import spawn as spawn
@@ -73,9 +76,12 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "OperatorNotFound": "core.errors",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
+    "last_checkpoint": "distributed.checkpoint_folders",
     "spawn": "distributed.spawn",
     "initialize": "distributed.hosts",
     "mesh": "distributed.mesh",
+    "load_orbax": "distributed.orbax",
+    "save_orbax": "distributed.orbax",
     "shard": "distributed.sharding",
     "with_sharding_constraint": "distributed.sharding",
     "Environment": "environment.environment",

@@ -11,6 +11,7 @@ import gc
 import itertools
 import multiprocessing.reduction
 import os
+import pathlib
 import pickle
 import signal
 import socket
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import unittest.mock
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +28,7 @@ import jax.numpy as jnp
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 import torch.nested._internal.ops
 import torch.utils.checkpoint
 import torch.utils.dlpack as dlpack
@@ -40,7 +43,8 @@ import torch_jax
 from torch_jax.capture.state.watch import Watch
 from torch_jax.core import backward, patching
 from torch_jax.dispatch import autocast, ladder
-from torch_jax.memory import transfer
+from torch_jax.distributed import checkpoint_folders
+from torch_jax.memory import parts, transfer
 from torch_jax.memory.storage import wrap
 
 Works = Callable[[], bool]
@@ -310,6 +314,88 @@ def ddp_looks_for_unused_parameters() -> bool:
 @need("torch.nn.parallel.data_parallel._get_available_device_type")
 def models_on_the_cpu_stay_there() -> bool:
     return nn.DataParallel(nn.Linear(1, 1))(torch.ones(1, 1)).device.type == "cpu"
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+_DCP = "torch.distributed.checkpoint"
+_HALVES = unittest.mock.patch.object(  # as of a tensor of four elements over two devices
+    parts, "boxes", lambda tensor: [((0,), (2,)), ((2,), (2,))]
+)
+
+
+def saved(state: dict[str, Any], folder: str) -> Any:
+    """The metadata of a checkpoint."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return dcp.save(state, checkpoint_id=folder)
+        except dcp.CheckpointException as error:  # no Exception
+            raise RuntimeError(str(error)) from error
+
+
+@need(
+    f"{_DCP}.default_planner._create_write_items",
+    f"{_DCP}.default_planner.DefaultSavePlanner.resolve_data",
+)
+def tensors_are_saved_in_parts() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        with _HALVES:
+            metadata = saved({"x": torch.arange(4.0).to("jax")}, folder)
+        found = {"x": torch.zeros(4)}
+        dcp.load(found, checkpoint_id=folder)
+        chunks = metadata.state_dict_metadata["x"].chunks
+        return len(chunks) == 2 and found["x"].tolist() == [0, 1, 2, 3]
+
+
+@need(f"{_DCP}.hf_storage.HuggingFaceStorageWriter.write_data")
+def safetensors_files_hold_whole_tensors() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = dcp.HuggingFaceStorageWriter(folder)
+        with _HALVES, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.save({"x": torch.arange(4.0).to("jax")}, storage_writer=writer)
+        (file,) = pathlib.Path(folder).glob("*.safetensors")
+        return safetensors.torch.load_file(file)["x"].tolist() == [0, 1, 2, 3]
+
+
+class _Loads:
+    """Loads the last checkpoint when a new one is about to be written over it."""
+
+    folder, found = "", 0.0
+
+    def __reduce__(self) -> Any:
+        state = {"x": torch.zeros(4)}
+        dcp.load(state, checkpoint_id=self.folder)
+        _Loads.found = state["x"].sum().item()
+        return int, ()
+
+
+@need(f"{_DCP}.filesystem._FileSystemWriter.write_data")
+def a_checkpoint_is_there_while_it_is_written_anew() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        saved({"x": ones(4)}, folder)
+        _Loads.folder, _Loads.found = folder, 0.0
+        saved({"x": ones(4) * 2, "y": _Loads()}, folder)
+        return _Loads.found == 4
+
+
+@need(f"{_DCP}.filesystem._FileSystemWriter.finish")
+def metadata_is_there_at_every_moment() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        saved({"x": ones(4)}, folder)
+        with unittest.mock.patch.object(dcp.filesystem.FileSystem, "rm_file") as removed:
+            saved({"x": ones(4)}, folder)
+        return not removed.called
+
+
+@need(f"{_DCP}._async_process_executor._ProcessBasedAsyncCheckpointExecutor.execute_save")
+def a_process_that_saves_is_told_of_the_device() -> bool:
+    executors, given = dcp._async_process_executor, unittest.mock.Mock()
+    with unittest.mock.patch.object(executors, "_ProcessGroupInitInfo"):
+        execute = executors._ProcessBasedAsyncCheckpointExecutor.execute_save
+        execute(given, {}, checkpoint_id=tempfile.gettempdir())
+    return checkpoint_folders.is_marked(given._executor.submit.call_args.kwargs["storage_writer"])
 
 
 # --- after an import ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import overlap
-from torch_jax.memory import dtypes, geometry, storage, transfer
+from torch_jax.memory import dtypes, geometry, parts, sharding, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
 _META = pytorch.META_KEYS
@@ -259,6 +259,8 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         torch.broadcast_to(source, self.shape)
         return self
     if not is_jax(source):
+        if sharding.Use.begun and parts.write(self, source):
+            return self
         source = transfer.to_device(source)
     if source.untyped_storage() is self.untyped_storage():
         overlap.refuse(torch.ops.aten.copy_.default, (self, source), {})

@@ -168,11 +168,10 @@ class ProcessGroup(_Base):
         self, method: str, arguments: tuple, outputs: Any, *rest: Any, source: int = -1
     ) -> Any:
         """Have gloo do it: with the tensors themselves on the CPU, else with copies of them."""
-        call = getattr(self._gloo, method)
-        if not _is_on_device(arguments):
-            return call(*arguments, *rest)
         if ACTIVE.tracer is not None:
             raise _not_traceable(f"of this kind ({method}) is no part of a compiled program")
+        call, filled = getattr(self._gloo, method), list(tensors_in(outputs))
+        on_device = _is_on_device(arguments)
         copies: dict[int, torch.Tensor] = {}
 
         def copy(value: Any) -> Any:
@@ -183,11 +182,12 @@ class ProcessGroup(_Base):
             return [copy(one) for one in value] if isinstance(value, list | tuple) else value
 
         try:
-            work = call(*(copy(argument) for argument in arguments), *rest)
+            given = map(copy, arguments) if on_device else arguments
+            work = call(*given, *rest)
         except RuntimeError as error:
             raise joining.explained(method, error) from error
-        filled = list(tensors_in(outputs))
-        return HostWork(method, work, filled, [copies[id(t)] for t in filled], source)
+        written = [copies[id(tensor)] for tensor in filled] if on_device else []
+        return HostWork(method, work, filled, written, source)
 
     # --- reductions -------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class ProcessGroup(_Base):
     def _all_reduce(self, name: str, tensors: Any, options: Any, keep: bool = True) -> Any:
         tensors = _list(tensors)
         if not _is_on_device(tensors):
-            return getattr(self._gloo, name)(tensors, options)
+            return self._on_host(name, (tensors,), tensors, options)
         op, given = _reduction(options, tensors)
         if not _has_program(op, tensors):
             return self._on_host(name, (tensors,), tensors if keep else [], options)
@@ -249,7 +249,7 @@ class ProcessGroup(_Base):
         """Reduce a tensor over the processes; each gets its part of it."""
         options = opts or _default("ReduceScatterOptions")()
         if not _is_on_device(output, whole):
-            return self._gloo._reduce_scatter_base(output, whole, options)
+            return self._on_host("_reduce_scatter_base", (output, whole), output, options)
         return self._reduce_scatter("reduce_scatter_tensor", [output], [whole], options)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -290,14 +290,14 @@ class ProcessGroup(_Base):
         """Give all processes the tensors of all, a list for each process."""
         by_tensor = [list(tensors) for tensors in zip(*outputs, strict=True)]
         if not _is_on_device(outputs, inputs):
-            return self._gloo.allgather_coalesced(outputs, inputs)
+            return self._on_host("allgather_coalesced", (outputs, inputs), outputs)
         return self.allgather(by_tensor, inputs, opts)
 
     def all_gather_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Give all processes the tensors of all, in one tensor."""
         options = opts or _default("AllgatherOptions")()
         if not _is_on_device(output, tensor):
-            return self._gloo._allgather_base(output, tensor, options)
+            return self._on_host("_allgather_base", (output, tensor), output, options)
         return self.all_gather_single_coalesced([output], [tensor], options)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:

@@ -185,7 +185,10 @@ class TracedWork(_Work):
 
 
 class HostWork(_Work):
-    """Work of PyTorch's gloo on copies of tensors; results are written when they are asked for."""
+    """Work of PyTorch's gloo on copies of tensors; results are written when they are asked for.
+
+    Without copies it is on the tensors themselves, which are those of the CPU.
+    """
 
     def __init__(
         self,
@@ -198,7 +201,7 @@ class HostWork(_Work):
         super().__init__(outputs, source)
         self._name, self._work, self._copies = name, work, list(copies)
         self._lock = threading.Lock()
-        self._written = False
+        self._written = not self._copies
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are in their tensors; raises what went wrong."""

@@ -28,7 +28,7 @@ from torch_jax.core import errors, log, numbers, policies, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers, NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, checks, cpu_error, masks, overlap, variants
+from torch_jax.eager import bound, checks, cpu_error, likes, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -72,7 +72,7 @@ class Kernel:
     def _make_call(self) -> Callable[..., Any]:
         """What the dispatcher calls, as a closure over locals."""
         call = self._writing() if self.signature.writes else self._functional()
-        return sharding.following(call) if self.op._opname.endswith("_like") else call
+        return likes.kernel(self.op, call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
         """The path of operators that write nothing, its most frequent calls unrolled."""

@@ -21,7 +21,7 @@ from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
-from torch_jax.memory import dtypes, geometry, processes, sharding, windows
+from torch_jax.memory import dtypes, geometry, parts, processes, sharding, windows
 from torch_jax.memory.storage import (
     dense_strides,
     is_jax,
@@ -131,6 +131,8 @@ class _Borrowed:
 
 def host_copy(array: jax.Array) -> torch.Tensor:
     """An array as a CPU tensor with memory of its own; waits for the value."""
+    if sharding.Use.begun and parts.is_split(array):
+        return parts.whole(array, _borrowed)
     return _borrowed(array).view(array.shape).clone()
 
 
@@ -152,6 +154,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         on_host(memory)  # an error of the computation
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if sharding.Use.begun and (host := parts.read(tensor, memory, _borrowed)) is not None:
+        return host
     if _is_read_on_host(tensor, memory):
         view = _borrowed(memory).as_strided(
             tensor.shape, tensor.stride(), int(tensor.storage_offset())

@@ -1,0 +1,71 @@
+"""A process that saves over one name again and again is killed; what is there is whole, each time.
+
+No device is used: children are forked, which costs no time, and PyTorch's writer is marked as one
+that a process with the device has sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+import torch_jax
+from torch_jax.distributed import checkpoint_folders
+
+warnings.simplefilter("ignore")
+SIZES = 1000, 200_000, 3
+
+
+def save_for_ever(folder: Path, first: int) -> None:
+    """Save numbers that grow with each checkpoint."""
+    for step in itertools.count(first):
+        writer: Any = dcp.FileSystemWriter(folder, sync_files=False)
+        if "unmarked" not in sys.argv:
+            writer = checkpoint_folders.mark(writer)
+        tensors = {str(at): torch.full((size,), float(step)) for at, size in enumerate(SIZES)}
+        dcp.save(tensors | {"step": step}, storage_writer=writer)
+
+
+def loaded(folder: Path) -> int:
+    """The step of the checkpoint; all that is in it must be of this step."""
+    assert torch_jax.last_checkpoint(folder) == folder
+    found: dict[str, Any] = {str(at): torch.zeros(size) for at, size in enumerate(SIZES)}
+    found["step"] = -1
+    dcp.load(found, checkpoint_id=folder)
+    for at in range(len(SIZES)):
+        assert (found[str(at)] == found["step"]).all(), found
+    return found["step"]
+
+
+def main() -> None:
+    """Kill one child after the other; prints how many, and how many checkpoints there were."""
+    torch.set_num_threads(1)
+    chance, step, kills = random.Random(0), 0, 30
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for _ in range(kills):
+            child = os.fork()
+            if child == 0:
+                save_for_ever(folder, step + 1)
+            while not (folder / ".metadata").exists():
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.1)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            before, step = step, loaded(folder)
+            assert step >= before
+    print(kills, step)
+
+
+main()

@@ -1,0 +1,24 @@
+"""Factories of tensors like another one, which may be asked for on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.memory import sharding
+
+
+def kernel(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """What serves ``zeros_like`` and its like: sharded as their model, or on the device named."""
+    here = sharding.following(call)
+
+    def like(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type == pytorch.DEVICE_TYPE:
+            return here(*args, **kwargs)
+        return op(torch.empty_like(args[0], device=device), *args[1:], **kwargs)
+
+    return like

@@ -1,0 +1,253 @@
+"""Memories in parts and the host: each part is copied by itself, and the whole is on no device.
+
+A tensor that shows a box of its memory – the memory itself, a slice, a transpose – is read from the
+parts that the box meets (:func:`read`), and a CPU tensor that is copied into it goes to these parts
+and to no others (:func:`write`). No program is compiled for that. Other views are read and written
+by programs, as those of memories on one device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from torch_jax.core import policies
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes, geometry, sharding, storage
+
+Borrow = Callable[[jax.Array], torch.Tensor]
+Slices = tuple[slice, ...]
+
+
+class Box(NamedTuple):
+    """The elements that a tensor shows, as a box of its memory.
+
+    Attributes:
+      starts: where the box begins, for each dimension of the memory.
+      lengths: how long it is, likewise.
+      along: for each dimension of the tensor, that of the memory; None where the tensor's length
+        is one.
+    """
+
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    along: tuple[int | None, ...]
+
+
+class Piece(NamedTuple):
+    """What a box and a part of the memory have in common.
+
+    Attributes:
+      inside: where it is in the part.
+      at: where it is in the tensor.
+      arrays: the part, an array on each device that holds it.
+    """
+
+    inside: Slices
+    at: Slices
+    arrays: list[jax.Array]
+
+
+def is_split(array: Any) -> bool:
+    """Whether no device holds all of an array."""
+    held = sharding.sharding_of(array)
+    return held is not None and isinstance(array, jax.Array) and not held.is_fully_replicated
+
+
+def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
+    """The box of its memory that a tensor shows; None where that is no box, or other bits."""
+    if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+        return None
+    if dtypes.TO_JAX.get(tensor.dtype) != memory.dtype:
+        return None
+    steps = geometry.row_major(memory.shape)
+    by_step = {step: at for at, step in enumerate(steps) if memory.shape[at] > 1}
+    along = [
+        by_step.get(step, -1) if length > 1 else None
+        for length, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    starts, rest = [0] * memory.ndim, int(tensor.storage_offset())
+    for at, step in enumerate(steps):
+        starts[at], rest = divmod(rest, step)
+    lengths = [1] * memory.ndim
+    for dimension, length in zip(along, tensor.shape, strict=True):
+        if dimension is None:
+            continue
+        # none has this stride, or it wraps around, or two run along the same (windows of unfold)
+        if dimension < 0 or starts[dimension] + length > memory.shape[dimension]:
+            return None
+        if lengths[dimension] > 1:
+            return None
+        lengths[dimension] = length
+    return Box(tuple(starts), tuple(lengths), tuple(along))
+
+
+def boxes(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Where the parts begin that a tensor lies in, and their sizes, each once; whole if unsplit."""
+    if storage.memory_if_any(tensor) is not None:
+        memory = storage.memory_of(tensor)
+        box = box_of(tensor, memory) if is_split(memory) else None
+        if box is not None:
+            return [
+                (tuple(s.start for s in piece.at), tuple(s.stop - s.start for s in piece.at))
+                for piece in _pieces(box, memory)
+            ]
+    return [((0,) * tensor.dim(), tuple(tensor.shape))]
+
+
+def _pieces(box: Box, memory: jax.Array) -> Iterator[Piece]:
+    """What a box meets of each part, once however many devices hold it."""
+    parts: dict[tuple[tuple[int, int], ...], list[jax.Array]] = {}
+    for shard in memory.addressable_shards:
+        bounds = tuple(
+            (part.start or 0, length if part.stop is None else part.stop)
+            for part, length in zip(shard.index, memory.shape, strict=True)
+        )
+        parts.setdefault(bounds, []).append(shard.data)
+    for bounds, arrays in sorted(parts.items(), key=lambda item: item[0]):
+        common = [
+            (max(first, start), min(last, start + length))
+            for (first, last), start, length in zip(bounds, box.starts, box.lengths, strict=True)
+        ]
+        if all(low < high for low, high in common):
+            inside = tuple(
+                slice(low - first, high - first)
+                for (low, high), (first, _) in zip(common, bounds, strict=True)
+            )
+            yield Piece(inside, _in_tensor(box, common), arrays)
+
+
+def _in_tensor(box: Box, bounds: Sequence[tuple[int, int]]) -> Slices:
+    """Bounds in a memory as slices of the tensor."""
+    return tuple(
+        slice(0, 1)
+        if at is None
+        else slice(bounds[at][0] - box.starts[at], bounds[at][1] - box.starts[at])
+        for at in box.along
+    )
+
+
+def _covers(inside: Slices, shape: Sequence[int]) -> bool:
+    return all(s.stop - s.start == n for s, n in zip(inside, shape, strict=True))
+
+
+# --- from the devices -----------------------------------------------------------------------------
+
+
+def read(tensor: torch.Tensor, memory: jax.Array, borrow: Borrow) -> torch.Tensor | None:
+    """A CPU copy of a tensor whose memory is split; None where another way has to be gone.
+
+    ``borrow`` gives the elements of an array as a flat CPU tensor, which is only read.
+    """
+    box = box_of(tensor, memory) if is_split(memory) else None
+    if box is None:
+        return None
+    stride = storage.dense_strides(tuple(tensor.shape), tensor.stride())
+    host = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
+    _fill(host, box, memory, borrow)
+    return host
+
+
+def whole(memory: jax.Array, borrow: Borrow) -> torch.Tensor:
+    """A split memory as a CPU tensor of its shape; JAX would keep another copy of it."""
+    dtype = dtypes.to_torch(memory.dtype)
+    host = torch.empty(memory.shape, dtype=dtype, device="cpu")
+    if host.numel():
+        _fill(
+            host, Box((0,) * memory.ndim, memory.shape, tuple(range(memory.ndim))), memory, borrow
+        )
+    return host
+
+
+def _fill(host: torch.Tensor, box: Box, memory: jax.Array, borrow: Borrow) -> None:
+    order = [at for at in box.along if at is not None]
+    order += [at for at in range(memory.ndim) if at not in order]
+    for piece in _pieces(box, memory):
+        values = _cut(piece.arrays[0], piece.inside, borrow).permute(order)
+        target = host[piece.at] if piece.at else host
+        target.copy_(values.reshape(target.shape))
+
+
+def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
+    """A slice of a part on the host; an accelerator sends no more than that."""
+    if _covers(inside, part.shape) or policies.on_cpu():
+        host = borrow(part).view(part.shape)
+        return host[inside] if inside else host
+    lengths = tuple(s.stop - s.start for s in inside)
+    with x64():
+        cut = _slice()(part, [s.start for s in inside], lengths)
+    return borrow(cut).view(lengths)
+
+
+@functools.cache
+def _slice() -> Any:
+    return jax.jit(jax.lax.dynamic_slice, static_argnums=2)
+
+
+# --- to the devices -------------------------------------------------------------------------------
+
+
+def write(tensor: torch.Tensor, source: torch.Tensor) -> bool:
+    """Copy a CPU tensor, cast, into one of its shape whose memory lies in parts.
+
+    False where nothing was done: another way has to be gone.
+    """
+    if ACTIVE.tracer is not None or ACTIVE.recorder is not None or source.shape != tensor.shape:
+        return False
+    target = tensor.untyped_storage()
+    if sharding.sharding_of(storage.held_by(tensor)) is None:
+        return False
+    source = source.detach()
+    while True:
+        memory = storage.memory_of(tensor)
+        box = box_of(tensor, memory)
+        if box is None or sharding.sharding_of(memory) is None:
+            return False
+        if storage.put_back((target,), (memory,), (_written(memory, box, source),)):
+            return True
+
+
+def _written(memory: jax.Array, box: Box, source: torch.Tensor) -> jax.Array:
+    """A memory in which the elements of a box are others; parts that it does not meet are kept."""
+    changed: dict[Any, jax.Array] = {}
+    dtype = dtypes.to_torch(memory.dtype)
+    by_dimension = sorted(range(len(box.along)), key=lambda at: _last_if_none(box.along[at]))
+    for piece in _pieces(box, memory):
+        values = (source[piece.at] if piece.at else source).permute(by_dimension).to(dtype)
+        lengths = [s.stop - s.start for s in piece.inside]
+        host = np.array(dtypes.numpy_of(values.reshape(lengths)), order="C")  # nobody else has it
+        for part in piece.arrays:
+            TRAFFIC.to_device(host.nbytes)
+            (device,) = part.devices()
+            changed[device] = _changed(part, piece.inside, host, device)
+    arrays = [changed.get(shard.device, shard.data) for shard in memory.addressable_shards]
+    with x64():
+        return jax.make_array_from_single_device_arrays(memory.shape, memory.sharding, arrays)
+
+
+def _last_if_none(at: int | None) -> float:
+    return float("inf") if at is None else at
+
+
+def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> jax.Array:
+    """A part with a slice of it replaced."""
+    with x64():
+        if _covers(inside, part.shape):
+            return jax.device_put(host, device)
+        if policies.on_cpu():
+            copy = np.array(jax.block_until_ready(part))
+            copy[inside] = host
+            return jax.device_put(copy, device)
+        return _update()(part, host, [s.start for s in inside])
+
+
+@functools.cache
+def _update() -> Any:
+    return jax.jit(jax.lax.dynamic_update_slice)

@@ -1,0 +1,126 @@
+"""``torch.distributed.checkpoint``: tensors over a mesh in parts, and folders that stay whole.
+
+What is done instead is in :mod:`torch_jax.distributed.checkpoint_pieces` and
+:mod:`torch_jax.distributed.checkpoint_folders`, which are loaded when a process that has used the
+device saves a checkpoint.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch_jax._private import checkpoints
+from torch_jax.core import waking
+from torch_jax.core.patching import patch
+
+_DCP = "torch.distributed.checkpoint"
+
+
+def _pieces() -> Any:
+    from torch_jax.distributed import checkpoint_pieces
+
+    return checkpoint_pieces
+
+
+def _folders() -> Any:
+    from torch_jax.distributed import checkpoint_folders
+
+    return checkpoint_folders
+
+
+def _keeps_whole(writer: Any) -> bool:
+    """Whether the device has been used here, or in the process from which a writer has come."""
+    return waking.is_awake() or _folders().is_marked(writer)
+
+
+@patch(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
+def _patch_write_items(original: Any) -> Any:
+    """A tensor over a mesh is written in parts; PyTorch would gather all of it."""
+
+    @functools.wraps(original)
+    def create(fqn: str, object: Any) -> Any:
+        items = _pieces().write_items(fqn, object) if waking.is_awake() else []
+        return items or original(fqn, object)
+
+    return create
+
+
+@patch(f"{_DCP}.default_planner.DefaultSavePlanner.resolve_data", f"{_DCP}.default_planner")
+def _patch_resolve_data(original: Any) -> Any:
+    """PyTorch knows pieces of its own classes of tensors only."""
+
+    @functools.wraps(original)
+    def resolve_data(self: Any, write_item: Any) -> Any:
+        if waking.is_awake():
+            value = self.state_dict.get(write_item.index.fqn)
+            piece = _pieces().piece_of(value, write_item)
+            if piece is not None:
+                return piece
+        return original(self, write_item)
+
+    return resolve_data
+
+
+_HUGGING_FACE = f"{_DCP}.hf_storage"
+
+
+@patch(f"{_HUGGING_FACE}.HuggingFaceStorageWriter.write_data", _HUGGING_FACE)
+def _patch_hugging_face(original: Any) -> Any:
+    """A safetensors file has each name once, so that of several pieces the last one would stay."""
+
+    @functools.wraps(original)
+    def write_data(self: Any, plan: Any, planner: Any) -> Any:
+        if waking.is_awake():
+            plan = _pieces().in_one_piece(plan, planner)
+        return original(self, plan, planner)
+
+    return write_data
+
+
+_FILES = f"{_DCP}.filesystem"
+
+
+@patch(f"{_FILES}._FileSystemWriter.write_data", _FILES)
+def _patch_write_data(original: Any) -> Any:
+    """A checkpoint that is written over another one must not write into the files of that one."""
+
+    @functools.wraps(original)
+    def write_data(self: Any, plan: Any, planner: Any) -> Any:
+        if _keeps_whole(self):
+            return _folders().write_data(original, self, plan, planner)
+        return original(self, plan, planner)
+
+    return write_data
+
+
+@patch(f"{_FILES}._FileSystemWriter.finish", _FILES)
+def _patch_finish(original: Any) -> Any:
+    """PyTorch removes the old metadata before it has the new one: killed there, it has neither."""
+
+    @functools.wraps(original)
+    def finish(self: Any, metadata: Any, results: Any) -> None:
+        if _keeps_whole(self):
+            _folders().finish(original, self, metadata, results)
+        else:
+            original(self, metadata, results)
+
+    return finish
+
+
+_PROCESS = f"{_DCP}._async_process_executor"
+
+
+@patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
+def _patch_process(original: Any) -> Any:
+    """The process that saves for this one has not used the device, and must hear of it."""
+
+    @functools.wraps(original)
+    def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if waking.is_awake():
+            given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
+            writer = checkpoints.writer_for(given, name)
+            kwargs["storage_writer"] = writer and _folders().mark(writer)
+        return original(self, *args, **kwargs)
+
+    return execute_save
