@@ -67,6 +67,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "jit": "capture.jit",
     "lower": "capture.jit",
     "scan_layers": "capture.scan_layers",
+    "checkpoint_name": "capture.training.checkpoint_policy",
+    "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",
     "DataDependentError": "core.tracers",

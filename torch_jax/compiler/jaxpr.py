@@ -74,17 +74,30 @@ class Cut:
     """
 
     def __init__(
-        self, closed: Any, at: int, outputs: int, first: int, count: int, again: bool = False
+        self,
+        closed: Any,
+        at: int,
+        outputs: int,
+        first: int,
+        count: int,
+        again: bool = False,
+        saved: int = 0,
     ):
         """Cut at an equation; ``outputs`` are the forward pass's, ``count`` inputs from ``first``
-        on are gradients. With ``again`` the backward pass computes the forward pass once more.
+        on are gradients. With ``again`` the backward pass computes the forward pass once more, all
+        but the last ``saved`` outputs, which are no results.
         """
         jaxpr = closed.jaxpr
         given = jaxpr.invars[first : first + count]
         ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
         front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
-        wanted = jaxpr.outvars[outputs:]
-        computed = set() if again else {v for eqn in front for v in eqn.outvars}
+        wanted = jaxpr.outvars[outputs : len(jaxpr.outvars) - saved]
+        computed = {v for eqn in front for v in eqn.outvars}
+        if again:
+            kept = set(jaxpr.outvars[len(jaxpr.outvars) - saved :])
+            done = {id(eqn) for eqn in front if kept.intersection(eqn.outvars)}
+            computed = {v for eqn in front if id(eqn) in done for v in eqn.outvars}
+            back = _needed([eqn for eqn in back if id(eqn) not in done], wanted)
         needed = dict.fromkeys(v for v in _used(back, wanted) if v in computed)
         inputs = {v: i for i, v in enumerate(ours)}
         taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
@@ -93,6 +106,16 @@ class Cut:
         self.residuals = len(residuals)
         self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
         self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
+
+
+def _needed(eqns: list[Any], outvars: list[Any]) -> list[Any]:
+    """The equations that results need, and those with effects."""
+    used, found = set(_used([], outvars)), []
+    for eqn in reversed(eqns):
+        if eqn.effects or used.intersection(eqn.outvars):
+            found.append(eqn)
+            used.update(_used([eqn], []))
+    return found[::-1]
 
 
 def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
