@@ -40,7 +40,7 @@ def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
     unused = core.gensym()
     invars = [found.get(i) or unused(aval) for i, aval in enumerate(avals)]
     eqns = [e for e in inner.eqns if e.primitive is not _input]
-    return _closed(closed, invars, eqns, inner.outvars)
+    return with_equations(closed, invars, eqns, inner.outvars)
 
 
 def position(closed: Any, index: int) -> int:
@@ -97,36 +97,39 @@ class Cut:
             kept = set(jaxpr.outvars[len(jaxpr.outvars) - saved :])
             done = {id(eqn) for eqn in front if kept.intersection(eqn.outvars)}
             computed = {v for eqn in front if id(eqn) in done for v in eqn.outvars}
-            back = _needed([eqn for eqn in back if id(eqn) not in done], wanted)
-        needed = dict.fromkeys(v for v in _used(back, wanted) if v in computed)
+            back = needed([eqn for eqn in back if id(eqn) not in done], wanted)
+        residuals = dict.fromkeys(v for v in used(back, wanted) if v in computed)
         inputs = {v: i for i, v in enumerate(ours)}
-        taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
+        taken = dict.fromkeys(v for v in used(back, wanted) if v in inputs)
         self.kept = [inputs[v] for v in taken]
-        residuals = list(needed)
         self.residuals = len(residuals)
-        self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
-        self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
+        self.forward = with_equations(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
+        self.backward = with_equations(closed, [*taken, *residuals, *given], back, wanted)
 
 
-def _needed(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    """The equations that results need, and those with effects."""
-    used, found = set(_used([], outvars)), []
+def needed(eqns: Sequence[Any], outvars: list[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """The equations that results need, those with effects, and ``others``."""
+    kept, found = set(map(id, others)), []
+    met = set(used([], outvars))
     for eqn in reversed(eqns):
-        if eqn.effects or used.intersection(eqn.outvars):
+        if eqn.effects or id(eqn) in kept or met.intersection(eqn.outvars):
             found.append(eqn)
-            used.update(_used([eqn], []))
+            met.update(used([eqn], []))
     return found[::-1]
 
 
-def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    used = [v for eqn in eqns for v in eqn.invars] + list(outvars)
-    return [v for v in used if not isinstance(v, core.Literal)]
+def used(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+    """The variables that equations take, and those among results."""
+    variables = [v for eqn in eqns for v in eqn.invars] + list(outvars)
+    return [v for v in variables if not isinstance(v, core.Literal)]
 
 
-def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
+def with_equations(
+    closed: Any, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]
+) -> Any:
     """The closed jaxpr with other arguments, equations and results."""
     jaxpr = closed.jaxpr
     return core.ClosedJaxpr(
-        core.Jaxpr(jaxpr.constvars, invars, outvars, eqns, jaxpr.effects, _without_names(jaxpr)),
+        core.Jaxpr(jaxpr.constvars, list(invars), list(outvars), list(eqns), jaxpr.effects, _without_names(jaxpr)),
         closed.consts,
     )
