@@ -128,8 +128,6 @@ def with_equations(
     closed: Any, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]
 ) -> Any:
     """The closed jaxpr with other arguments, equations and results."""
-    jaxpr = closed.jaxpr
-    return core.ClosedJaxpr(
-        core.Jaxpr(jaxpr.constvars, list(invars), list(outvars), list(eqns), jaxpr.effects, _without_names(jaxpr)),
-        closed.consts,
-    )
+    jaxpr, info = closed.jaxpr, _without_names(closed.jaxpr)
+    parts = list(invars), list(outvars), list(eqns), jaxpr.effects, info
+    return core.ClosedJaxpr(core.Jaxpr(jaxpr.constvars, *parts), closed.consts)

@@ -338,9 +338,18 @@ def follow(made: Any, model: Any) -> None:
         return
     sharding = _sharding_behind(source)
     if sharding is not None:
+        sharding = states_of(source) or sharding
         storage.array = as_wanted(new, sharding)
         if isinstance(new, jax.core.Tracer):
             storage.wanted = sharding
+
+
+def states_of(storage: Any) -> Any:
+    """The sharding of what is made like the tensor of a storage, where it is another than its own.
+
+    :mod:`torch_jax.distributed.zero` sets it.
+    """
+    return storage.__dict__.get("states")
 
 
 def _sharding_behind(storage: Any) -> Any:
