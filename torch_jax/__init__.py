@@ -68,6 +68,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "lower": "capture.jit",
     "scan_layers": "capture.scan_layers",
     "checkpoint_name": "capture.training.checkpoint_policy",
+    "MasterWeights": "capture.training.master_weights",
     "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",

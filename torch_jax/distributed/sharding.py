@@ -13,6 +13,7 @@ import jax
 import torch
 from jax.sharding import Mesh, NamedSharding
 
+from torch_jax.capture.training.master_weights import kept_for, parameters_of
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
@@ -147,21 +148,22 @@ def _tell_states(parameter: torch.Tensor, axis: str | None) -> None:
 
 def _move_states(optimizer: torch.optim.Optimizer) -> None:
     """Lay the state of an optimizer as what is made like its parameters."""
-    for group in optimizer.param_groups:
-        for parameter in filter(storage.is_jax, group["params"]):
-            of_memory = sharding.states_of(parameter.untyped_storage())
-            if of_memory is not None:
-                _, order = _memory_shape(parameter)
-                wanted = sharding.permuted(of_memory, [order.index(at) for at in sorted(order)])
-                for state in _states_of(parameter, optimizer):
-                    _moved(state, wanted)
+    for parameter in filter(storage.is_jax, parameters_of(optimizer)):
+        of_memory = sharding.states_of(parameter.untyped_storage())
+        if of_memory is not None:
+            _, order = _memory_shape(parameter)
+            wanted = sharding.permuted(of_memory, [order.index(at) for at in sorted(order)])
+            for state in _states_of(parameter, optimizer):
+                moved = _moved(state, wanted)
+                if moved is not state:  # it was on the CPU
+                    state.data = moved
 
 
 def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
-    """The tensors like a parameter that an optimizer keeps for it on the device."""
-    state = {} if optimizer is None else optimizer.state.get(parameter, {})
-    tensors = (value for value in state.values() if isinstance(value, torch.Tensor))
-    return [one for one in tensors if one.shape == parameter.shape and storage.is_jax(one)]
+    """The tensors like a parameter that an optimizer keeps for it."""
+    kept = kept_for(optimizer, parameter).values()
+    tensors = (value for value in kept if isinstance(value, torch.Tensor))
+    return [one for one in tensors if one.shape == parameter.shape and one.dim()]
 
 
 class _Mover:

@@ -66,10 +66,12 @@ def keep_moved(optimizer: torch.optim.Optimizer, move: Callable[[Any], None]) ->
     if optimizer in _known:
         return
     _known.add(optimizer)
+    known = weakref.ref(optimizer)
 
-    def after_step(stepped: Any, _args: Any, _kwargs: Any) -> None:
-        if ACTIVE.tracer is None:  # a compiled step keeps its state where it finds it
-            move(stepped)
+    def after(*_args: Any) -> None:  # a hook may be given the optimizer within another one
+        found = known()
+        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps what it finds
+            move(found)
 
-    optimizer.register_load_state_dict_post_hook(move)
-    optimizer.register_step_post_hook(after_step)
+    optimizer.register_load_state_dict_post_hook(after)
+    optimizer.register_step_post_hook(after)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
+from torch_jax.capture.training.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
 from torch_jax.memory.storage import memory_if_any
@@ -162,8 +163,9 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    masters = getattr(optimizer, "masters", {}).values()
     values = (value for state in optimizer.state.values() for value in state.values())
-    return [value for value in values if isinstance(value, torch.Tensor)]
+    return [value for value in (*masters, *values) if isinstance(value, torch.Tensor)]
 
 
 def _named_state(
@@ -173,7 +175,7 @@ def _named_state(
     return [
         (f"{key} of {name}", value)
         for name, parameter in named
-        for key, value in optimizer.state.get(parameter, {}).items()
+        for key, value in kept_for(optimizer, parameter).items()
         if isinstance(value, torch.Tensor) and value.dim()
     ]
 
