@@ -184,6 +184,28 @@ def placed(array: Any, sharding: Any) -> jax.Array:
             return jax.device_put(array, sharding)
 
 
+class Replicated:
+    """A host's numbers as an array on each device, made anew only where they are others.
+
+    JAX copies an array of the host to eight devices in as much time as Python takes for all the rest
+    of a call.
+    """
+
+    def __init__(self, placement: Any):
+        """``placement`` is the sharding that the array is to have."""
+        self.placement = placement
+        self.last: tuple[bytes, Any] = b"", None
+
+    def __call__(self, numbers: Any) -> jax.Array:
+        """The numbers, a NumPy array of one shape and dtype, on the devices."""
+        value = numbers.tobytes()
+        known, array = self.last  # read and set at once: other threads may call, too
+        if known != value or array is None:
+            array = placed(numbers, self.placement)
+            self.last = value, array
+        return array
+
+
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     """New memories of storages, each with the sharding of the one that it replaces."""
     return [_kept(old, new) for old, new in zip(before, after, strict=True)]
