@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
     from torch_jax.capture.scan_layers import scan_layers as scan_layers
+    from torch_jax.capture.training.checkpoint_policy import checkpoint_name as checkpoint_name
+    from torch_jax.capture.training.checkpoint_policy import checkpoint_policy as checkpoint_policy
+    from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError

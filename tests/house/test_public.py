@@ -12,10 +12,10 @@ import pytest
 import torch_jax
 
 PUBLIC = """
-    DataDependentError DeviceLoader Environment JaxInterpreter NotTraceableError OperatorNotFound
-    VerificationError config default_env explain export fused is_jax_module jit lazy lower mark_step
-    mesh metrics register_op report reset_metrics scan_layers shard spawn sync trace_ops where_is
-    with_sharding_constraint
+    DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
+    OperatorNotFound VerificationError checkpoint_name checkpoint_policy config default_env
+    explain export fused is_jax_module jit lazy lower mark_step mesh metrics register_op report
+    reset_metrics scan_layers shard spawn sync trace_ops where_is with_sharding_constraint
 """
 USER = """
 import torch_jax

@@ -330,7 +330,7 @@ class Replay:
         """
         layout = self._layout
         storages = self.storages(leaves)
-        numbers = _NO_NUMBERS
+        numbers: Any = _NO_NUMBERS
         if layout.number_slots:
             numbers = np.array([env[slot] for slot in layout.number_slots], np.float64)
             if self._replicated is not None:

@@ -187,8 +187,8 @@ def placed(array: Any, sharding: Any) -> jax.Array:
 class Replicated:
     """A host's numbers as an array on each device, made anew only where they are others.
 
-    JAX copies an array of the host to eight devices in as much time as Python takes for all the rest
-    of a call.
+    To copy an array of the host to eight devices takes JAX longer than all else that Python does in
+    a call.
     """
 
     def __init__(self, placement: Any):

@@ -1,4 +1,4 @@
-"""``torch_jax.MasterWeights``: parameters of low precision, whose optimizer works on copies of high.
+"""``torch_jax.MasterWeights``: parameters of low precision, and an optimizer of copies of high.
 
 A step of an optimizer is often smaller than what bfloat16 can tell from nothing beside a parameter.
 So the optimizer moves *masters*, in float32, and each parameter is its master, rounded.
@@ -125,16 +125,16 @@ class MasterWeights(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        moved = [one for one in self.masters.items() if one[0].grad is not None]
+        moved = [(p, p.grad, m) for p, m in self.masters.items() if p.grad is not None]
         self._moved.zero_grad()  # masters have gradients in a step only
         with torch.no_grad():
-            for parameter, master in moved:
-                master.grad = parameter.grad.to(master.dtype)
+            for _, gradient, master in moved:
+                master.grad = gradient.to(master.dtype)
             try:
                 self.optimizer.step()
             finally:
                 self._moved.zero_grad()
-            for parameter, master in moved:
+            for parameter, _, master in moved:
                 parameter.copy_(master)
         return loss
 
