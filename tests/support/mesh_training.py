@@ -249,7 +249,7 @@ def scanned_step(mesh: Any) -> tuple[list[float], Any]:
         optimizer.zero_grad()
         return loss.detach()
 
-    jitted = torch_jax.jit(step)
+    jitted = torch_jax.jit(step, fallback="error")
     return [jitted(tokens).item() for _ in range(3)], jitted.lower(tokens).memory_analysis()
 
 
