@@ -73,17 +73,17 @@ class MasterWeights(Optimizer):
     # --- what the optimizer within has ------------------------------------------------------------
 
     @property
-    def param_groups(self) -> Any:
+    def param_groups(self) -> Any:  # type: ignore[override]
         """Those of the optimizer within, over the masters."""
         return self.optimizer.param_groups
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]
         """That of the optimizer within, by master."""
         return self.optimizer.state
 
     @property
-    def defaults(self) -> Any:
+    def defaults(self) -> Any:  # type: ignore[override]
         """Those of the optimizer within."""
         return self.optimizer.defaults
 
