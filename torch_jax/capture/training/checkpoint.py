@@ -10,6 +10,8 @@ come to, as in ``jax.checkpoint``
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +47,10 @@ class Recomputed:
         self.runs += 1
         if self.runs == 1:
             self.inputs = {at: arg for at, arg in enumerate(args) if _is_on_device(arg)}
-        return self.function(*map(self._argument, range(len(args)), args), **kwargs)
+            return self.function(*args, **kwargs)
+        args = tuple(map(self._argument, range(len(args)), args))
+        self.inputs, self.behind, self.context = {}, {}, None  # the graph may live for long
+        return self.function(*args, **kwargs)
 
     def _argument(self, at: int, arg: Any) -> Any:
         return _Instead.apply(arg, self.behind[at]) if at in self.behind else arg
@@ -63,11 +68,13 @@ class Recomputed:
         """Have the gradients of the results known; returns the results."""
         for result in pytree.tree_leaves(results):
             if _is_on_device(result) and result.grad_fn is not None:
-                result.register_hook(self._put_behind)
+                result.register_hook(functools.partial(_put_behind, weakref.ref(self)))
         return results
 
-    def _put_behind(self, gradient: torch.Tensor) -> torch.Tensor:
+    def put_behind(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a result is there: the second run may begin, and not before."""
+        if not self.inputs:
+            return None  # it has begun by the gradient of another result
         kept = [one for one in pytorch.kept_by_policy(self.context) if _is_on_device(one.val)]
         given = [self.behind.get(at, tensor) for at, tensor in self.inputs.items()]
         with torch.no_grad():
@@ -77,6 +84,12 @@ class Recomputed:
             if one.version == one.val._version:  # what was written since is an error of its own
                 one.val, one.version = tensor, tensor._version
         return _Instead.apply(gradient, value)
+
+
+def _put_behind(of: weakref.ref[Recomputed], gradient: torch.Tensor) -> torch.Tensor | None:
+    """What hooks call: they live as long as the graph, which must not keep values alive."""
+    recomputed = of()
+    return None if recomputed is None else recomputed.put_behind(gradient)
 
 
 class _Instead(torch.autograd.Function):
