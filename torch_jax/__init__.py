@@ -23,12 +23,15 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
     from torch_jax.capture.scan_layers import scan_layers as scan_layers
+    from torch_jax.capture.training.checkpoint_policy import checkpoint_name as checkpoint_name
+    from torch_jax.capture.training.checkpoint_policy import checkpoint_policy as checkpoint_policy
+    from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
-    from torch_jax.distributed.hosts import initialize as initialize
     from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
+    from torch_jax.distributed.hosts import initialize as initialize
     from torch_jax.distributed.mesh import mesh as mesh
     from torch_jax.distributed.orbax import load_orbax as load_orbax
     from torch_jax.distributed.orbax import save_orbax as save_orbax
@@ -72,6 +75,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "jit": "capture.jit",
     "lower": "capture.jit",
     "scan_layers": "capture.scan_layers",
+    "checkpoint_name": "capture.training.checkpoint_policy",
+    "MasterWeights": "capture.training.master_weights",
+    "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",
     "DataDependentError": "core.tracers",

@@ -6,6 +6,7 @@ import copy
 import io
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -327,3 +328,22 @@ def modules_on_meta_are_made_sharded() -> None:
     state = {"steps": torch.arange(4.0)}
     torch_jax.shard(buffers, grid(), (), init=lambda module: module.load_state_dict(state))
     same(buffers.steps, torch.arange(4.0))
+
+
+@quick
+def operators_are_not_run_by_a_second_thread() -> None:
+    """It would wait for the first on some devices, and the first for it on others."""
+    from torch_jax.compiler import options, tiers
+
+    fast = options.operator() | {"xla_backend_optimization_level": 0}
+    with (
+        mock.patch.object(options, "fast", lambda: fast),
+        mock.patch.object(options, "operator", dict),
+        mock.patch.object(tiers.WORKER, "submit", side_effect=AssertionError("another thread")),
+    ):
+        tiered = tiers.Tiered(lambda x: x * 2, 1 << 21)
+        x: Any = shard(torch.ones(8, 4), "data").untyped_storage()
+        before = tiered.call
+        for _ in range(3):
+            assert tiered.call(x.array).sum() == 64
+    assert tiered.call is not before

@@ -244,6 +244,19 @@ def is_transformed() -> bool:
     return any(not isinstance(m, kind) and not type(m).__module__.startswith(own) for m in modes)
 
 
+def kept_by_policy(context: Any) -> list[Any]:
+    """What a context of ``create_selective_checkpoint_contexts`` keeps in the forward pass.
+
+    Each has the tensor as ``val``, and how often that had been written as ``version``.
+    """
+    leaves = importlib.import_module("torch.utils._pytree").tree_leaves
+    by_operator = getattr(context, "storage", None)
+    if not isinstance(by_operator, dict):
+        return []
+    kept = leaves([list(calls.values()) for calls in by_operator.values()])
+    return [one for one in kept if isinstance(getattr(one, "val", None), torch.Tensor)]
+
+
 def factories() -> set[Callable[..., Any]]:
     """The functions that ``torch.set_default_device`` concerns."""
     module = importlib.import_module("torch.utils._device")

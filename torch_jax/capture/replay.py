@@ -194,6 +194,7 @@ class Replay:
             processes=record.processes,
         )
         self._donated = [at - 1 for at in self.program.donated]
+        self._replicated = _replicated(self.program)
         avals = [entry.aval for entry in record.written]
         self._placeholders = [lent(aval.shape, aval.dtype) for aval in avals]
         self._flags = len(layout.written) + len(record.new_storages)
@@ -329,9 +330,11 @@ class Replay:
         """
         layout = self._layout
         storages = self.storages(leaves)
-        numbers = _NO_NUMBERS
+        numbers: Any = _NO_NUMBERS
         if layout.number_slots:
             numbers = np.array([env[slot] for slot in layout.number_slots], np.float64)
+            if self._replicated is not None:
+                numbers = self._replicated(numbers)
         others = [env[slot] for slot in layout.host_slots] + words
         while True:
             try:
@@ -401,6 +404,13 @@ class Replay:
             for ok, (message, kind) in zip(on_host(outputs[self._flags]), self.checks, strict=True):
                 if not ok:
                     raise kind(f"{message} (in a function under torch_jax.jit)")
+
+
+def _replicated(program: Program) -> sharding.Replicated | None:
+    """What brings the numbers of a program to its devices, where these are several."""
+    placement = program.call.input_shardings[0][0] if program.numbers else None
+    many = placement is not None and len(placement.device_set) > 1
+    return sharding.Replicated(placement) if many else None
 
 
 def _raised(tensors: list[Any], record: Record) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ the layer is traced once, forward and backward, and XLA loops over the layers' s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,7 +18,9 @@ import torch
 from jax import lax
 from jax.extend import core
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import noop_context_fn
 
+from torch_jax._private import pytorch
 from torch_jax.capture.state.places import PLAIN, same
 from torch_jax.compiler import jaxpr
 from torch_jax.core.active import ACTIVE, in_whole_function
@@ -27,19 +29,28 @@ from torch_jax.memory import storage, transfer
 from torch_jax.memory.dtypes import to_jax
 from torch_jax.memory.storage import is_jax, memory_of
 
+ContextFn = Callable[[], tuple[Any, Any]]
+
 
 def scan_layers(
-    modules: Sequence[torch.nn.Module], x: torch.Tensor, *args: Any, checkpoint: bool = False
+    modules: Sequence[torch.nn.Module],
+    x: torch.Tensor,
+    *args: Any,
+    checkpoint: bool = False,
+    context_fn: ContextFn | None = None,
 ) -> torch.Tensor:
     """``for m in modules: x = m(x, *args)``, with one compiled body in a function under ``jit``.
 
-    Outside of :func:`torch_jax.jit` it is that loop.
+    Outside of :func:`torch_jax.jit` it is that loop, each layer under ``torch.utils.checkpoint`` if
+    asked for.
 
     Args:
       modules: layers of one class and one configuration; only parameters and buffers differ.
       x: the first layer's input, of the shape and dtype of every layer's output.
       *args: further arguments, the same for all layers.
       checkpoint: compute each layer again in the backward pass instead of keeping what it needs.
+      context_fn: what is kept all the same, as for ``torch.utils.checkpoint``: one of
+        :func:`torch_jax.checkpoint_policy`, or of ``create_selective_checkpoint_contexts``.
 
     Raises:
       ValueError: the layers are not alike, or change the shape or dtype of ``x``.
@@ -54,7 +65,7 @@ def scan_layers(
     modules = list(modules)
     if not in_whole_function() or not modules or not is_jax(x):
         for module in modules:
-            x = module(x, *args)
+            x = _plain(module, x, args, checkpoint, context_fn)
         return x
     _check_alike(modules)
     for module in modules:
@@ -67,13 +78,25 @@ def scan_layers(
     extras = [a for a in args if isinstance(a, torch.Tensor)]
     for tensor in (x, *extras):
         ACTIVE.tracer.see(tensor)
-    body = _Body(modules[0], list(parameters[0]), list(buffers[0]), args, checkpoint)
+    again = (context_fn or noop_context_fn) if checkpoint else None
+    body = _Body(modules[0], list(parameters[0]), list(buffers[0]), args, again)
     result = _Scan.apply(body, len(modules), x, *extras, *stacks, *state)
     y, *written = result if isinstance(result, tuple) else (result,)
     for at, new in zip(body.written, written, strict=True):
         for each, value in zip(buffers, new.unbind(), strict=True):
             each[list(buffers[0])[at]].copy_(value)
     return y
+
+
+def _plain(
+    module: torch.nn.Module, x: torch.Tensor, args: tuple, again: bool, context_fn: Any
+) -> torch.Tensor:
+    """One layer of the loop."""
+    if not again:
+        return module(x, *args)
+    return torch.utils.checkpoint.checkpoint(
+        module, x, *args, use_reentrant=False, context_fn=context_fn or noop_context_fn
+    )
 
 
 # --- likeness -------------------------------------------------------------------------------------
@@ -126,14 +149,24 @@ class _Value(NamedTuple):
 
 
 class _Body:
-    """One layer, traced once: inputs are ``x``, the extra tensors, parameters and buffers."""
+    """One layer, traced once: inputs are ``x``, the extra tensors, parameters and buffers.
+
+    With ``again`` the backward pass computes the layer again, all but what the first of the
+    contexts keeps that it gives.
+    """
 
     def __init__(
-        self, module: torch.nn.Module, parameters: list, buffers: list, args: tuple, remat: bool
+        self,
+        module: torch.nn.Module,
+        parameters: list,
+        buffers: list,
+        args: tuple,
+        again: ContextFn | None,
     ):
         self.module, self.parameters, self.buffers = module, parameters, buffers
-        self.args, self.remat = args, remat
+        self.args, self.again = args, again
         self.written: list[int] = []
+        self.saved = 0
 
     def trace(self, values: list[_Value], differentiate: bool) -> None:
         """Find the layer's program, and that of its backward pass."""
@@ -148,7 +181,8 @@ class _Body:
         outputs = 1 + len(self.written)
         first = len(values) + 1
         at = jaxpr.position(closed, first)  # the end, where there is no gradient
-        self.cut = jaxpr.Cut(whole, at, outputs, first, int(differentiate), again=self.remat)
+        again = self.again is not None
+        self.cut = jaxpr.Cut(whole, at, outputs, first, int(differentiate), again, self.saved)
         self.forward = core.jaxpr_as_fun(self.cut.forward)
         self.backward = core.jaxpr_as_fun(self.cut.backward)
 
@@ -170,7 +204,9 @@ class _Body:
         with torch.set_grad_enabled(differentiate), capture.watching_inside():
             x, state, args = self._arguments(tensors)
             before = [memory_of(t) for t in tensors]
-            y = torch.func.functional_call(self.module, state, (x, *args))
+            keeping, _ = (self.again or noop_context_fn)()
+            with keeping:
+                y = torch.func.functional_call(self.module, state, (x, *args))
             if (y.shape, y.dtype) != (x.shape, x.dtype):
                 raise ValueError(
                     f"scan_layers: a layer turns {x.dtype}{list(x.shape)} into "
@@ -183,7 +219,11 @@ class _Body:
             ]  # fmt: skip
             results = [transfer.value_of(y.detach())]
             results += [transfer.value_of(tensors[offset + i].detach()) for i in self.written]
-            return results + (self._gradients(trace, y, tensors) if differentiate else [])
+            if not differentiate:
+                return results
+            saved = [memory_of(one.val) for one in pytorch.kept_by_policy(keeping)]
+            self.saved = len(saved)
+            return [*results, *self._gradients(trace, y, tensors), *saved]
 
     def _arguments(self, tensors: list[torch.Tensor]) -> tuple[Any, dict, list]:
         x, *rest = tensors

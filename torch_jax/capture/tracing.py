@@ -36,7 +36,7 @@ from torch_jax.capture.templates import (
     refuse_changing_keys,
 )
 from torch_jax.capture.training.optimizers import Optimizers, parameters_of
-from torch_jax.compiler import jaxpr
+from torch_jax.compiler import jaxpr, phases
 from torch_jax.core import errors
 from torch_jax.core.active import TRACING
 from torch_jax.core.numbers import number_of
@@ -193,7 +193,7 @@ class Tracing:
             raise GivenOut
         whole = jaxpr.with_inputs(closed, [entry.aval for entry in self.capture.inputs])
         if self.pullback is None:
-            return whole, None
+            return phases.in_phases(whole), None
         first, count = self.pullback.first_input, self.pullback.count
         at = jaxpr.position(closed, first)
         outputs = len(whole.out_avals) - len(self.pullback.arrays)

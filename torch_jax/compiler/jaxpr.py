@@ -40,7 +40,7 @@ def with_inputs(closed: Any, avals: Sequence[Aval]) -> Any:
     unused = core.gensym()
     invars = [found.get(i) or unused(aval) for i, aval in enumerate(avals)]
     eqns = [e for e in inner.eqns if e.primitive is not _input]
-    return _closed(closed, invars, eqns, inner.outvars)
+    return with_equations(closed, invars, eqns, inner.outvars)
 
 
 def position(closed: Any, index: int) -> int:
@@ -74,36 +74,60 @@ class Cut:
     """
 
     def __init__(
-        self, closed: Any, at: int, outputs: int, first: int, count: int, again: bool = False
+        self,
+        closed: Any,
+        at: int,
+        outputs: int,
+        first: int,
+        count: int,
+        again: bool = False,
+        saved: int = 0,
     ):
         """Cut at an equation; ``outputs`` are the forward pass's, ``count`` inputs from ``first``
-        on are gradients. With ``again`` the backward pass computes the forward pass once more.
+        on are gradients. With ``again`` the backward pass computes the forward pass once more, all
+        but the last ``saved`` outputs, which are no results.
         """
         jaxpr = closed.jaxpr
         given = jaxpr.invars[first : first + count]
         ours = [v for i, v in enumerate(jaxpr.invars) if not first <= i < first + count]
         front, back = jaxpr.eqns[:at], jaxpr.eqns[0 if again else at :]
-        wanted = jaxpr.outvars[outputs:]
-        computed = set() if again else {v for eqn in front for v in eqn.outvars}
-        needed = dict.fromkeys(v for v in _used(back, wanted) if v in computed)
+        wanted = jaxpr.outvars[outputs : len(jaxpr.outvars) - saved]
+        computed = {v for eqn in front for v in eqn.outvars}
+        if again:
+            kept = set(jaxpr.outvars[len(jaxpr.outvars) - saved :])
+            done = {id(eqn) for eqn in front if kept.intersection(eqn.outvars)}
+            computed = {v for eqn in front if id(eqn) in done for v in eqn.outvars}
+            back = needed([eqn for eqn in back if id(eqn) not in done], wanted)
+        residuals = dict.fromkeys(v for v in used(back, wanted) if v in computed)
         inputs = {v: i for i, v in enumerate(ours)}
-        taken = dict.fromkeys(v for v in _used(back, wanted) if v in inputs)
+        taken = dict.fromkeys(v for v in used(back, wanted) if v in inputs)
         self.kept = [inputs[v] for v in taken]
-        residuals = list(needed)
         self.residuals = len(residuals)
-        self.forward = _closed(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
-        self.backward = _closed(closed, [*taken, *residuals, *given], back, wanted)
+        self.forward = with_equations(closed, ours, front, [*jaxpr.outvars[:outputs], *residuals])
+        self.backward = with_equations(closed, [*taken, *residuals, *given], back, wanted)
 
 
-def _used(eqns: list[Any], outvars: list[Any]) -> list[Any]:
-    used = [v for eqn in eqns for v in eqn.invars] + list(outvars)
-    return [v for v in used if not isinstance(v, core.Literal)]
+def needed(eqns: Sequence[Any], outvars: list[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """The equations that results need, those with effects, and ``others``."""
+    kept, found = set(map(id, others)), []
+    met = set(used([], outvars))
+    for eqn in reversed(eqns):
+        if eqn.effects or id(eqn) in kept or met.intersection(eqn.outvars):
+            found.append(eqn)
+            met.update(used([eqn], []))
+    return found[::-1]
 
 
-def _closed(closed: Any, invars: list[Any], eqns: list[Any], outvars: list[Any]) -> Any:
+def used(eqns: Sequence[Any], outvars: Sequence[Any]) -> list[Any]:
+    """The variables that equations take, and those among results."""
+    variables = [v for eqn in eqns for v in eqn.invars] + list(outvars)
+    return [v for v in variables if not isinstance(v, core.Literal)]
+
+
+def with_equations(
+    closed: Any, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any]
+) -> Any:
     """The closed jaxpr with other arguments, equations and results."""
-    jaxpr = closed.jaxpr
-    return core.ClosedJaxpr(
-        core.Jaxpr(jaxpr.constvars, invars, outvars, eqns, jaxpr.effects, _without_names(jaxpr)),
-        closed.consts,
-    )
+    jaxpr, info = closed.jaxpr, _without_names(closed.jaxpr)
+    parts = list(invars), list(outvars), list(eqns), jaxpr.effects, info
+    return core.ClosedJaxpr(core.Jaxpr(jaxpr.constvars, *parts), closed.consts)

@@ -76,7 +76,7 @@ class Tiered:
 
     def _soon(self, fast: Callable[..., Any], args: tuple) -> Any:
         """A call of the second half."""
-        if self._ready is None:
+        if self._ready is None and not any(map(_is_on_many, args)):
             self._ready = WORKER.submit(self._full, args)
         return fast(*args)
 
@@ -88,6 +88,15 @@ class Tiered:
         if self.promoted is not None:
             self.promoted()
         return self._full
+
+
+def _is_on_many(argument: Any) -> bool:
+    """Whether an array lies on many devices: two threads must not run programs over these.
+
+    One device would begin with the one program and another with the other, and each wait there for
+    the rest of them for ever.
+    """
+    return getattr(getattr(argument, "sharding", None), "num_devices", 1) > 1
 
 
 class _Worker:

@@ -72,8 +72,26 @@ def _own_operators() -> Any:
         library.impl("write_", torch.library.fallthrough_kernel, key)
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
+    _define_checkpoint_name(library)
     library.define(call_jax.SCHEMA)
     torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)
     call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.LOWERING)
     library.impl("call_jax", call, "PrivateUse1")
     return library
+
+
+def _define_checkpoint_name(library: Any) -> None:
+    """Values with a name, on any device: see :func:`torch_jax.checkpoint_policy`."""
+    library.define("checkpoint_name(Tensor self, str name) -> Tensor")
+    op = torch.ops.torch_jax.checkpoint_name.default
+    library.impl("checkpoint_name", ladder.served(op).call, "PrivateUse1")
+    library.impl("checkpoint_name", _same, "CompositeExplicitAutograd")
+    torch.library.register_autograd("torch_jax::checkpoint_name", _gradient_of_name, lib=library)
+
+
+def _same(self: torch.Tensor, name: str) -> torch.Tensor:
+    return self.clone()
+
+
+def _gradient_of_name(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return gradient, None

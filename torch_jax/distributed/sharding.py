@@ -13,11 +13,12 @@ import jax
 import torch
 from jax.sharding import Mesh, NamedSharding
 
+from torch_jax.capture.training.master_weights import kept_for, parameters_of
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.call_jax import jax_function
-from torch_jax.distributed import deferred, rules
+from torch_jax.distributed import deferred, rules, zero
 from torch_jax.memory import geometry, sharding, storage, transfer
 from torch_jax.memory.sharding import Use
 
@@ -30,6 +31,7 @@ def shard(
     spec: Any,
     optimizer: torch.optim.Optimizer | None = None,
     init: Callable[[torch.nn.Module], Any] | None = None,
+    zero: str | None = None,
 ) -> T:
     """Lay a tensor, or the parameters and buffers of a module, over the devices of a mesh.
 
@@ -45,8 +47,12 @@ def shard(
       spec: for each dimension an axis of the mesh, several as a tuple, or None; dimensions that are
         not named, and all those of ``()``, are not split. For a module also a dict of such by the
         names of parameters and buffers, with ``*`` and ``?``; the first that fits counts.
-      optimizer: whose state, where it has been made, is sharded as the module's parameters are.
+      optimizer: whose state, where it has been made, is sharded as the module's parameters are; and
+        again whenever it is loaded.
       init: called with a module that was on ``meta``, in place of ``reset_parameters``.
+      zero: of a module: an axis over which the state of optimizers is split, too, and all else that
+        is made like a parameter (ZeRO). The first free dimension that the axis divides is split;
+        without one, state lies as its parameter.
 
     Raises:
       TypeError: ``x`` or ``spec`` is something else.
@@ -61,7 +67,7 @@ def shard(
         raise TypeError(f"a mesh of torch_jax.mesh is asked for, not {type(mesh).__name__}")
     waking.wake()
     if isinstance(x, torch.nn.Module):
-        _shard_module(x, mesh, spec, optimizer, init)
+        _shard_module(x, mesh, spec, optimizer, init, zero)
         return x
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"a tensor or an nn.Module is sharded, not {type(x).__name__}")
@@ -108,33 +114,56 @@ _constrain = jax_function(jax.lax.with_sharding_constraint)
 
 
 def _shard_module(
-    module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any
+    module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any, axis: str | None
 ) -> None:
     """Find out what every tensor becomes, then move them all."""
     _refuse_traced()
+    zero.checked(mesh, axis)
     wanted = rules.shardings(module, mesh, spec)
     tensors = {id(tensor): tensor for _, tensor in rules.tensors_of(module)}
-    states = []
     for key, tensor in list(tensors.items()):
         if tensor.grad is not None:
             tensors[id(tensor.grad)], wanted[id(tensor.grad)] = tensor.grad, wanted[key]
-        states += [(state, wanted[key]) for state in _states_of(tensor, optimizer)]
-    for tensor in (*tensors.values(), *(state for state, _ in states)):
+    states = [state for tensor in tensors.values() for state in _states_of(tensor, optimizer)]
+    for tensor in (*tensors.values(), *states):
         if storage.is_jax(tensor):
             _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
     module._apply(_Mover(wanted))
-    for state, sharding_ in states:
-        _moved(state, sharding_)
+    for parameter in module.parameters():
+        _tell_states(parameter, axis)
+    if optimizer is not None:
+        _move_states(optimizer)
+        zero.keep_moved(optimizer, _move_states)
     deferred.initialise(module, parts, init)
 
 
+def _tell_states(parameter: torch.Tensor, axis: str | None) -> None:
+    """Have what is made like a parameter split over ``axis``, too."""
+    held: Any = parameter.untyped_storage()
+    own = sharding.sharding_of(held.array)
+    held.states = zero.split(own, held.array.shape, axis)
+
+
+def _move_states(optimizer: torch.optim.Optimizer) -> None:
+    """Lay the state of an optimizer as what is made like its parameters."""
+    for parameter in filter(storage.is_jax, parameters_of(optimizer)):
+        of_memory = sharding.states_of(parameter.untyped_storage())
+        if of_memory is not None:
+            _, order = _memory_shape(parameter)
+            wanted = sharding.permuted(of_memory, [order.index(at) for at in sorted(order)])
+            for state in _states_of(parameter, optimizer):
+                moved = _moved(state, wanted)
+                if moved is not state:  # it was on the CPU
+                    state.data = moved
+
+
 def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
-    """The tensors like a parameter that an optimizer keeps for it on the device."""
-    state = {} if optimizer is None else optimizer.state.get(parameter, {})
-    tensors = (value for value in state.values() if isinstance(value, torch.Tensor))
-    return [one for one in tensors if one.shape == parameter.shape and storage.is_jax(one)]
+    """The tensors like a parameter that an optimizer keeps for it."""
+    kept = kept_for(optimizer, parameter).values()
+    tensors = (value for value in kept if isinstance(value, torch.Tensor))
+    return [one for one in tensors if one.shape == parameter.shape and one.dim()]
 
 
 class _Mover:
@@ -157,10 +186,10 @@ def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
     if not storage.is_jax(tensor):
         return transfer.to_mesh(tensor.detach().cpu(), wanted)
     shape, order = _memory_shape(tensor)
-    memory = storage.memory_of(tensor)
+    memory = storage.held_by(tensor)
     if memory.shape != shape:
         with x64():
-            memory = memory.reshape(shape)
+            memory = storage.memory_of(tensor).reshape(shape)
     held: Any = tensor.untyped_storage()
     held.array = sharding.as_wanted(memory, sharding.permuted(wanted, order))
     return tensor

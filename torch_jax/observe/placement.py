@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
+from torch_jax.capture.training.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
 from torch_jax.memory.storage import memory_if_any
@@ -87,7 +88,8 @@ def where_is(
 ) -> Whereabouts:
     """Devices, dtypes and memory of a module and of each module below it that holds tensors.
 
-    Where any of them lies on a mesh of devices, how each tensor is split, too.
+    Where any of them lies on a mesh of devices, how each tensor is split, too, and with an
+    ``optimizer`` those of its state.
 
     A tensor that is tied, or a view of another's memory, counts once in each row. Parameters that
     are not initialized yet (lazy modules) count with no memory, those on ``meta`` with the memory
@@ -115,9 +117,10 @@ def where_is(
         tensors = list(_tensors_of(part))
         if (tensors or not name) and (depth is None or below <= depth):
             rows.append(_row(name or type(module).__name__, tensors))
+    named = [*module.named_parameters(), *module.named_buffers()]
     if optimizer is not None:
         rows.append(_row(f"state of {type(optimizer).__name__}", _state_of(optimizer)))
-    named = [*module.named_parameters(), *module.named_buffers()]
+        named += _named_state(named, optimizer)
     return Whereabouts(tuple(rows), _shardings(named))
 
 
@@ -160,8 +163,21 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    masters = getattr(optimizer, "masters", {}).values()
     values = (value for state in optimizer.state.values() for value in state.values())
-    return [value for value in values if isinstance(value, torch.Tensor)]
+    return [value for value in (*masters, *values) if isinstance(value, torch.Tensor)]
+
+
+def _named_state(
+    named: Sequence[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer
+) -> list[tuple[str, torch.Tensor]]:
+    """What an optimizer keeps for each parameter, but for numbers."""
+    return [
+        (f"{key} of {name}", value)
+        for name, parameter in named
+        for key, value in kept_for(optimizer, parameter).items()
+        if isinstance(value, torch.Tensor) and value.dim()
+    ]
 
 
 def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:

@@ -1,5 +1,7 @@
 """Reading views and writing into storages: what copies need."""
 
+from jax import ad_checkpoint
+
 from torch_jax.ops.promotion import convert
 from torch_jax.ops.registry import op
 
@@ -14,3 +16,8 @@ def copy(self, dtype):
 def write_(self, source):
     """Broadcast and cast ``source`` into ``self``; the executor does both."""
     return source
+
+
+@op("torch_jax::checkpoint_name", static=("name",), meta=False)
+def checkpoint_name(self, name):
+    return ad_checkpoint.checkpoint_name(self, name)

@@ -56,15 +56,18 @@ def _patch_compiled_control_flow(original: Any) -> Any:
 
 @patch("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
 def _patch_checkpoint(original: Any) -> Any:
-    """In a compiled function, what is computed again is kept apart from the first time."""
+    """In a program, what is computed again is kept apart from the first time."""
 
     @functools.wraps(original)
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.tracer is not None:
-            from torch_jax.capture.training.checkpoint import again
+        if ACTIVE.tracer is None and ACTIVE.recorder is None:
+            return original(function, *args, **kwargs)
+        from torch_jax.capture.training.checkpoint import Recomputed
 
-            function = again(function)
-        return original(function, *args, **kwargs)
+        recomputed = Recomputed(function)
+        if "context_fn" in kwargs:
+            kwargs["context_fn"] = recomputed.contexts(kwargs["context_fn"])
+        return recomputed.watch(original(recomputed, *args, **kwargs))
 
     return checkpoint
 

@@ -128,7 +128,7 @@ def _why_not_instance(kind: Any) -> str | None:
     if str(kind.__module__).startswith(_KNOWN_LIBRARIES):
         return None
     for base in kind.__mro__:
-        if base is object or _is_torchs(base):
+        if base is object or _is_torchs(base) or (base is types.ModuleType and _is_torchs(kind)):
             if base.__name__ in _NOT_UNDERSTOOD_IN_TORCH:
                 return f"{name}, a {base.__name__}"
             if base is torch.Tensor or issubclass(base, torch.Tensor):

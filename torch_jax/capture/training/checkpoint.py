@@ -1,55 +1,110 @@
-"""``torch.utils.checkpoint`` in a compiled function: computed twice, not merged by XLA.
+"""``torch.utils.checkpoint`` in a program: computed twice, not merged by XLA, and not too early.
 
 PyTorch runs a checkpointed function a second time in the backward pass. In one program both runs
-are the same equations, and XLA would merge them, so that nothing is saved. A barrier in front of
-the second run keeps them apart, as in ``jax.checkpoint``
+are the same equations, which XLA would merge, so that nothing is saved; and the second run needs
+nothing but the function's arguments, so that XLA could do it long before its turn. A barrier stands
+against both: the second run takes its arguments from behind the gradient that the backward pass has
+come to, as in ``jax.checkpoint``
 (https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html, ``prevent_cse``).
 """
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from jax import lax
+from torch.utils import _pytree as pytree
 
-from torch_jax.core.active import ACTIVE
-from torch_jax.core.x64 import x64
-from torch_jax.memory import storage, transfer
+from torch_jax._private import pytorch
+from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory.storage import is_jax
 
+_barrier = jax_function(lambda *arrays: lax.optimization_barrier(arrays))
 
-class _Barrier(torch.autograd.Function):
-    """Tensors behind a barrier; gradients pass."""
+
+class Recomputed:
+    """A checkpointed function, whose second run is kept apart from the first.
+
+    Attributes:
+      runs: how often it has been called.
+      inputs: the tensors among its arguments, by their place.
+      behind: their values behind the gradients that are known by now, likewise.
+      context: the context of the first run, which may keep values for the second.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function, self.runs = function, 0
+        self.inputs: dict[int, torch.Tensor] = {}
+        self.behind: dict[int, torch.Tensor] = {}
+        self.context: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function."""
+        self.runs += 1
+        if self.runs == 1:
+            self.inputs = {at: arg for at, arg in enumerate(args) if _is_on_device(arg)}
+            return self.function(*args, **kwargs)
+        args = tuple(map(self._argument, range(len(args)), args))
+        self.inputs, self.behind, self.context = {}, {}, None  # the graph may live for long
+        return self.function(*args, **kwargs)
+
+    def _argument(self, at: int, arg: Any) -> Any:
+        return _Instead.apply(arg, self.behind[at]) if at in self.behind else arg
+
+    def contexts(self, make: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
+        """``make``, which gives the contexts of both runs, with the first remembered."""
+
+        def made() -> tuple[Any, Any]:
+            self.context, again = make()
+            return self.context, again
+
+        return made
+
+    def watch(self, results: Any) -> Any:
+        """Have the gradients of the results known; returns the results."""
+        for result in pytree.tree_leaves(results):
+            if _is_on_device(result) and result.grad_fn is not None:
+                result.register_hook(functools.partial(_put_behind, weakref.ref(self)))
+        return results
+
+    def put_behind(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a result is there: the second run may begin, and not before."""
+        if not self.inputs:
+            return None  # it has begun by the gradient of another result
+        kept = [one for one in pytorch.kept_by_policy(self.context) if _is_on_device(one.val)]
+        given = [self.behind.get(at, tensor) for at, tensor in self.inputs.items()]
+        with torch.no_grad():
+            value, *behind = _barrier(gradient, *given, *(one.val for one in kept))
+        self.behind = dict(zip(self.inputs, behind, strict=False))
+        for one, tensor in zip(kept, behind[len(given) :], strict=True):
+            if one.version == one.val._version:  # what was written since is an error of its own
+                one.val, one.version = tensor, tensor._version
+        return _Instead.apply(gradient, value)
+
+
+def _put_behind(of: weakref.ref[Recomputed], gradient: torch.Tensor) -> torch.Tensor | None:
+    """What hooks call: they live as long as the graph, which must not keep values alive."""
+    recomputed = of()
+    return None if recomputed is None else recomputed.put_behind(gradient)
+
+
+class _Instead(torch.autograd.Function):
+    """The value of another tensor in place of a tensor's own; gradients pass."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
-        """The same values, behind a barrier that XLA does not look through."""
-        for tensor in tensors:
-            ACTIVE.tracer.see(tensor)
-        with x64():
-            arrays = lax.optimization_barrier([transfer.value_of(t) for t in tensors])
-        return tuple(storage.wrap(a, t.dtype) for a, t in zip(arrays, tensors, strict=True))
+    def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """A view of the value: the tensor given must not be returned as it is."""
+        return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        """The gradients, unchanged."""
-        return gradients
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
+        """The gradient, unchanged."""
+        return gradient, None
 
 
-def again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, whose second run in a trace is kept apart from the first."""
-    runs = 0
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        nonlocal runs
-        runs += 1
-        places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and is_jax(a)]
-        if runs > 1 and places and ACTIVE.tracer is not None:
-            behind = _Barrier.apply(*(args[i] for i in places))
-            replaced = dict(zip(places, behind, strict=True))
-            args = tuple(replaced.get(i, a) for i, a in enumerate(args))
-        return function(*args, **kwargs)
-
-    return run
+def _is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_jax(value)

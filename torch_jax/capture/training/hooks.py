@@ -20,10 +20,12 @@ from torch.optim.optimizer import (
 )
 from torch.utils import _pytree as pytree
 
+from torch_jax._private import pytorch
 from torch_jax.capture.capture import unwatched
 from torch_jax.capture.training import scaling  # noqa: F401, enters replacements
 from torch_jax.capture.training.optimizer_state import move_counts
 from torch_jax.capture.training.optimizers import parameters_of
+from torch_jax.compiler import phases
 from torch_jax.core import numbers, patching
 from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.core.patching import AT_FIRST_JIT, patch
@@ -48,7 +50,10 @@ def _patch_backward(original: Any) -> Any:
             if in_whole_function():
                 ACTIVE.tracer.goes_back()
             ACTIVE.tracer.went_back = True
-        return original(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if result is None and in_whole_function() and pytorch.current_graph_task() == -1:
+            phases.mark(ACTIVE.tracer.trace)  # ``backward``, and not one that another one runs
+        return result
 
     return run
 

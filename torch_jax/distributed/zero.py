@@ -1,0 +1,77 @@
+"""ZeRO: the state of an optimizer in parts over the devices that hold whole parameters.
+
+What is made like a parameter lies as its storage says (:func:`torch_jax.memory.sharding.follow`):
+so all there is to do is to tell the storages of parameters. XLA gives each device its part of the
+gradient, has it update that part, and gathers the parameter (https://arxiv.org/abs/1910.02054).
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from torch_jax.core.active import ACTIVE
+from torch_jax.memory import sharding
+
+_known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+
+def checked(mesh: Mesh, axis: str | None) -> str | None:
+    """The axis.
+
+    Raises:
+      ValueError: the mesh has no such axis.
+    """
+    if axis is not None and axis not in mesh.shape:
+        raise ValueError(
+            f"zero={axis!r}: the mesh has no such axis; it is {sharding.describe(mesh)}"
+        )
+    return axis
+
+
+def split(wanted: NamedSharding, shape: Sequence[int], axis: str | None) -> NamedSharding:
+    """A parameter's sharding for its states: over ``axis``, too.
+
+    The first dimension is split that nothing else splits and that the axis divides, then one of the
+    others. Where there is none, states lie as their parameter.
+
+    >>> import torch_jax
+    >>> whole = sharding.named(torch_jax.mesh(data=1), (), (3, 4))
+    >>> split(whole, (3, 4), "data").spec == PartitionSpec("data", None)
+    True
+    """
+    parts = [*wanted.spec, *(None for _ in range(len(shape) - len(wanted.spec)))]
+    if axis is None or any(axis in sharding.axes_of(part) for part in parts):
+        return wanted
+    lengths = wanted.mesh.shape
+    by_freedom = sorted(range(len(shape)), key=lambda at: parts[at] is not None)
+    for at in by_freedom:
+        names = (*sharding.axes_of(parts[at]), axis)
+        if shape[at] % math.prod(lengths[name] for name in names) == 0:
+            parts[at] = names if len(names) > 1 else axis
+            return NamedSharding(wanted.mesh, PartitionSpec(*parts))
+    return wanted
+
+
+def keep_moved(optimizer: torch.optim.Optimizer, move: Callable[[Any], None]) -> None:
+    """Have the state of an optimizer moved whenever it is loaded, or made by a step.
+
+    A step may make it of gradients (the momentum of ``SGD``), which lie as XLA decides.
+    """
+    if optimizer in _known:
+        return
+    _known.add(optimizer)
+    known = weakref.ref(optimizer)
+
+    def after(*_args: Any) -> None:  # a hook may be given the optimizer within another one
+        found = known()
+        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps what it finds
+            move(found)
+
+    optimizer.register_load_state_dict_post_hook(after)
+    optimizer.register_step_post_hook(after)
