@@ -1,0 +1,269 @@
+"""What shows that modules, constructors, tensors and processes need replacements."""
+
+import itertools
+import multiprocessing.reduction
+import os
+import pickle
+import socket
+import tempfile
+import unittest.mock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.utils.dlpack as dlpack
+from torch import nn
+
+import torch_jax
+from tests.patches.needs import need, on_jax, ones
+from torch_jax.core import backward
+from torch_jax.dispatch import autocast, ladder
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import wrap
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+@need("torch.nn.Module._apply")
+def moved_parameters_are_the_same_objects() -> bool:
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    return layer.to("jax").weight is weight
+
+
+@need("torch.Tensor.data")
+def data_may_come_from_the_device() -> bool:
+    weight = nn.Parameter(torch.zeros(2))
+    weight.data = ones(2)
+    return on_jax(weight)
+
+
+# --- constructors ---------------------------------------------------------------------------------
+
+
+@need("torch.Generator")
+def generators_of_the_device() -> bool:
+    return torch.Generator(device="jax").manual_seed(0).device.type == "jax"
+
+
+@need("torch.Stream", "torch.accelerator.current_stream")
+def streams_wait_for_the_device() -> bool:
+    streams = torch.Stream(device="jax"), torch.accelerator.current_stream()
+    return all(isinstance(stream, torch.jax.Stream) for stream in streams)
+
+
+@need("torch.Event")
+def events_are_recorded() -> bool:
+    event = torch.Event("jax", enable_timing=True)
+    event.record()
+    return event.elapsed_time(event) == 0
+
+
+@need("torch.Tensor.pin_memory")
+def pinning_changes_nothing() -> bool:
+    tensor = torch.zeros(2)
+    return tensor.pin_memory() is tensor
+
+
+# --- torch.accelerator ----------------------------------------------------------------------------
+
+_ANSWERS = """
+    empty_cache get_device_capability get_memory_info max_memory_allocated max_memory_reserved
+    memory_allocated memory_reserved memory_stats reset_accumulated_memory_stats
+    reset_peak_memory_stats synchronize
+"""
+
+
+def answers(name: str) -> bool:
+    getattr(torch.accelerator, name)()  # PyTorch's own raises
+    return True
+
+
+for _name in _ANSWERS.split():
+    need(f"torch.accelerator.{_name}")(lambda name=_name: answers(name))  # type: ignore[misc]
+
+
+@need("torch.accelerator.set_device_index")
+def other_devices_are_refused() -> bool:
+    try:
+        torch.accelerator.set_device_index(1)
+    except RuntimeError as error:
+        return "ordinal 1" in str(error)
+    return False
+
+
+# --- tensors and storages -------------------------------------------------------------------------
+
+
+@need("torch.Tensor.data_ptr")
+def addresses_tell_tensors_apart() -> bool:
+    one, other = ones(4), ones(4)
+    return one.data_ptr() not in (0, other.data_ptr()) and one[1:].data_ptr() > one.data_ptr()
+
+
+@need("torch._tensor_str._tensor_str")
+def printing_compiles_nothing() -> bool:
+    tensor = ones(next(_sizes))
+    before = compiled()
+    repr(tensor)
+    return compiled() == before
+
+
+_sizes = itertools.count(20)
+
+
+def compiled() -> int:
+    return sum(len(kernel.cache) for kernel in ladder.KERNELS_BY_OP.values())
+
+
+@need("torch._tensor_str._str")
+def printing_under_a_trace_fails_before_it_formats() -> bool:
+    try:
+        jax.make_jaxpr(lambda array: repr(wrap(array) + 1))(jnp.ones(3))
+    except torch_jax.DataDependentError as error:
+        return "_tensor_str" not in _frames(error)
+    return False
+
+
+def _frames(error: BaseException) -> set[str]:
+    names, frame = set(), error.__traceback__
+    while frame is not None:
+        names.add(frame.tb_frame.f_code.co_name)
+        frame = frame.tb_next
+    return names
+
+
+def storage() -> Any:
+    return torch.arange(3, dtype=torch.uint8, device="jax").untyped_storage()
+
+
+@need("torch.UntypedStorage.nbytes", "torch.UntypedStorage.__len__")
+def storages_know_their_size() -> bool:
+    return (storage().nbytes(), storage().size(), len(storage())) == (3, 3, 3)
+
+
+@need("torch.UntypedStorage.data_ptr")
+def storages_have_addresses() -> bool:
+    return storage().data_ptr() != 0
+
+
+@need("torch.UntypedStorage.resize_")
+def storages_are_resized() -> bool:
+    memory = ones(3).untyped_storage()
+    memory.resize_(4)
+    return memory.resizable() and memory.nbytes() == 4
+
+
+@need("torch.UntypedStorage.cpu", "torch.UntypedStorage.__getitem__")
+def storages_are_read() -> bool:
+    return (storage().cpu().tolist(), storage()[2]) == ([0, 1, 2], 2)
+
+
+@need("torch.UntypedStorage.tolist")
+def lists_are_copied_at_once() -> bool:
+    with unittest.mock.patch.object(transfer, "host_copy", wraps=transfer.host_copy) as copy:
+        return storage().tolist() == [0, 1, 2] and copy.call_count == 1
+
+
+@need("torch.UntypedStorage.copy_")
+def storages_are_copied_to_the_host() -> bool:
+    host = torch.UntypedStorage(3)
+    host.copy_(storage(), non_blocking=True)
+    return host.tolist() == [0, 1, 2]
+
+
+@need("torch.UntypedStorage._write_file", "torch.UntypedStorage._set_from_file")
+def storages_are_written_and_read() -> bool:
+    with tempfile.TemporaryFile() as file:
+        storage()._write_file(file, True, True, 1)
+        file.seek(0)
+        new = torch.zeros(3, dtype=torch.uint8, device="jax").untyped_storage()
+        new._set_from_file(file, 0, True, 1)
+        return new.tolist() == [0, 1, 2]
+
+
+for _name, _take in {
+    "torch.Tensor.__dlpack__": jnp.from_dlpack,
+    "torch.Tensor.__dlpack_device__": jnp.from_dlpack,
+    "torch.to_dlpack": lambda x: torch.from_dlpack(torch.to_dlpack(x)),
+    "torch.utils.dlpack.to_dlpack": lambda x: torch.from_dlpack(dlpack.to_dlpack(x)),
+    "torch.from_dlpack": lambda x: torch.from_dlpack(x) * x,
+    "torch.utils.dlpack.from_dlpack": lambda x: dlpack.from_dlpack(x) * x,
+}.items():
+    need(_name)(lambda take=_take: take(ones(2)).tolist() == [1, 1])  # type: ignore[misc]
+
+
+# --- torch.compile, autocast, processes -----------------------------------------------------------
+
+
+@need("torch.clear_autocast_cache")
+def casts_of_weights_are_dropped() -> bool:
+    weight = ones(2, 2).requires_grad_()
+    torch.set_autocast_enabled("jax", True)
+    try:
+        ones(2, 2) @ weight
+        assert autocast._casts.found
+        torch.clear_autocast_cache()
+        return not autocast._casts.found
+    finally:
+        torch.set_autocast_enabled("jax", False)
+        autocast.clear_cache()
+
+
+@need("torch._TorchCompileInductorWrapper.__call__")
+def compile_needs_no_backend_named() -> bool:
+    torch._dynamo.reset()
+    return torch.compile(lambda: torch.arange(3, device="jax") * 2)().tolist() == [0, 2, 4]
+
+
+@need("multiprocessing.reduction.ForkingPickler.register")
+def tensors_go_to_processes() -> bool:
+    sent = multiprocessing.reduction.ForkingPickler.dumps(ones(2))
+    return on_jax(pickle.loads(sent))
+
+
+@need("torch.distributed.distributed_c10d.BackendConfig.__init__")
+def a_process_group_needs_no_backend_named() -> bool:
+    config = torch.distributed.distributed_c10d.BackendConfig("undefined")
+    return config.device_backend_map == {"cpu": "gloo"}
+
+
+@need("torch.distributed.distributed_c10d.Backend.register_backend")
+def the_device_has_a_backend() -> bool:
+    return torch.distributed.get_default_backend_for_device("jax") == "jax"
+
+
+@need("torch.distributed.device_mesh.init_device_mesh")
+def a_mesh_makes_a_group_of_the_device() -> bool:
+    dist = torch.distributed
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with unittest.mock.patch.dict(os.environ, ranks):
+        try:
+            mesh = dist.device_mesh.init_device_mesh("jax", (1,))
+            return dist.get_backend(mesh.get_group()) == "jax"
+        finally:
+            dist.destroy_process_group()
+
+
+@need("torch.nn.parallel.DistributedDataParallel.__init__")
+def ddp_looks_for_unused_parameters() -> bool:
+    dist = torch.distributed
+    model, used = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}).to("jax"), ["a"]
+    model.forward = lambda x: model[used[0]](x)
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("jax", init_method=f"file://{folder}/f", rank=0, world_size=1)
+        try:
+            ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            ddp(ones(1, 2)).sum().backward()
+            return model["a"].weight.grad is not None and model["b"].weight.grad is None
+        finally:
+            dist.destroy_process_group()
+            backward.AROUND.clear()
+
+
+@need("torch.nn.parallel.data_parallel._get_available_device_type")
+def models_on_the_cpu_stay_there() -> bool:
+    return nn.DataParallel(nn.Linear(1, 1))(torch.ones(1, 1)).device.type == "cpu"
