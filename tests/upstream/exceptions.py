@@ -20,6 +20,9 @@ LEFT_OUT = {
     "quantized": re.compile(r"quantize_per_|_quantized\b|torch\.qu?int"),
 }
 
+MORE_RANKS = "more ranks"
+"""The same for a test of more processes than are started."""
+
 EXCEPTIONS: dict[str, list[str]] = {
     "complex32 has no twin in JAX": ["* .*_complex32"],
     "the test is for the CPU, and makes tensors there beside those of the device": [

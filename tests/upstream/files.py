@@ -26,6 +26,10 @@ FILES = (
 )
 
 
+RANKS = "distributed/"
+"""The folder with tests of many processes or threads; ``FILES`` has those that are run of it."""
+
+
 def anywhere(name: str, device: str) -> str:
     """The name of a test without the device in it.
 
