@@ -133,9 +133,7 @@ def serve(connection: Any, path: list[str]) -> None:
         connection.send(_run(*task))
 
 
-def _run(
-    module: str, own: str, rank: int, test: str, file: str, options: dict
-) -> tuple[Any, str]:
+def _run(module: str, own: str, rank: int, test: str, file: str, options: dict) -> tuple[Any, str]:
     near, far = multiprocessing.Pipe()
     case = getattr(importlib.import_module(module), own)
     with _undone():
@@ -145,7 +143,10 @@ def _run(
         except SystemExit as ended:
             code = ended.code or 0
         except BaseException:  # outside of the test's own function
-            return common_distributed.MultiProcessTestCase.TEST_ERROR_EXIT_CODE, traceback.format_exc()
+            return (
+                common_distributed.MultiProcessTestCase.TEST_ERROR_EXIT_CODE,
+                traceback.format_exc(),
+            )
     return code, near.recv() if code not in GOOD and near.poll() else ""
 
 

@@ -17,8 +17,8 @@ BACKENDS = {"jax": "jax", "cpu": "gloo"}
 _FIRST = "import tests.upstream.ranks  # which device, how many of them\n"
 _CALL = r"[^()]*(?:\([^()]*\)[^()]*)*"  # arguments, with calls among them
 _RULES: tuple[tuple[str, str], ...] = (
-    (rf'torch\.device\(\s*"cuda",{_CALL}\)', 'torch.device("@")'),
-    (r'f?"cuda:[^"]*"', '"@"'),
+    (rf'torch\.device\(\s*"cuda",{_CALL}\)', 'torch.device("@:0")'),
+    (r'f?"cuda:[^"]*"', '"@:0"'),
     (r'f"\{((?:self\.|cls\.)?(?:device_type|DEVICE_TYPE)(?:\(\))?)\}:[^"]*"', r"\1"),
     (r'f"\{((?:self\.|cls\.)?device_type\.type)\}:[^"]*"', r"\1"),
     (rf"\.cuda\({_CALL}\)", '.to("@")'),
@@ -34,10 +34,11 @@ _RULES: tuple[tuple[str, str], ...] = (
 def translated(source: str, device: str) -> str:
     """The text of a test file for a device.
 
-    >>> translated('x = torch.device("cuda", self.rank % torch.cuda.device_count())', "jax")[-23:]
-    'x = torch.device("jax")'
+    >>> translated('x = torch.device("cuda", self.rank % torch.cuda.device_count())', "jax")[-25:]
+    'x = torch.device("jax:0")'
     """
     for pattern, words in _RULES:
+        words = words.replace("@:0", device if device == "cpu" else f"{device}:0")
         words = words.replace("@", device).replace("#", BACKENDS[device])
         source = re.sub(pattern, words, source)
     future = re.search(r"^from __future__ .*\n", source, re.MULTILINE)
