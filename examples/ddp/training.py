@@ -1,4 +1,4 @@
-"""An ordinary script of ``DistributedDataParallel``: nothing in it knows which device it runs on."""
+"""An ordinary script of ``DistributedDataParallel``: it does not know which device it runs on."""
 
 from __future__ import annotations
 

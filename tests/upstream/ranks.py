@@ -44,6 +44,11 @@ def _same(function: Any) -> Any:
     return function
 
 
+def _same_with(*_: Any, **__: Any) -> Callable[[Any], Any]:
+    """A decorator that adds nothing."""
+    return _same
+
+
 def _skip_if_fewer(x: int, **_: Any) -> Callable[..., Any]:
     """In place of ``skip_if_lt_x_gpu``, which knows some kinds of devices only."""
     return _same if x <= COUNT else original_skip(x)
@@ -73,8 +78,8 @@ _BESIDE_THE_CPU = {  # names that modules of devices have, and the CPU's has not
 
 
 def _prepare() -> None:
+    torch.accelerator.device_count = _count
     for module in (_module, torch.accelerator):
-        module.device_count = _count
         module.set_device = module.set_device_index = _nothing
     if DEVICE == "cpu":
         for name, value in _BESIDE_THE_CPU.items():
@@ -88,7 +93,9 @@ def _prepare() -> None:
     for module in (common_distributed, common_dtensor):
         module.skip_if_lt_x_gpu = _skip_if_fewer
     common_distributed.TIMEOUT_DEFAULT = TIMEOUT
-    common_distributed.requires_nccl = lambda: _same
+    common_distributed.requires_nccl = _same_with
+    # of PyTorch 2.6: each test once more, compiled
+    vars(common_fsdp).setdefault("test_compiled_fsdp", _same_with)
     common_distributed.at_least_x_gpu = lambda x: x <= COUNT
     common_distributed.DistributedTestBase.backend = lambda self, device: BACKEND
     for module in (common_cuda, common_utils):
