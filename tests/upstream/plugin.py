@@ -66,11 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _wanted(item: Any, option: Any, only: list[str] | None) -> bool:
     device = option.upstream_device
-    if not (option.upstream_ranks or _takes(getattr(item, "cls", None), device)):
+    case = getattr(item, "cls", None)
+    if case is None or not (option.upstream_ranks or _takes(case, device)):
         return False
     if only is not None:
         return anywhere(item.name, device) in only
-    why = left_out(_source(item)) or (_too_many_ranks(item.cls) if option.upstream_ranks else "")
+    why = left_out(_source(item)) or (_too_many_ranks(case) if option.upstream_ranks else "")
     _outcomes.update([why] if why else [])
     return not why
 
