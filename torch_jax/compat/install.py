@@ -55,13 +55,8 @@ def _is_public(name: str, value: Any) -> bool:
 def install() -> None:
     """Have ``import torch_xla`` find the names that this package has of it.
 
-    PyTorch/XLA itself goes first where it is installed. Processes that ``torch_xla.launch`` and
-    ``xla_multiprocessing.spawn`` start find them, too.
+    PyTorch/XLA itself goes first where it is installed. A script calls this above its imports, as
+    the processes that it starts run these again.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
-
-
-def is_installed() -> bool:
-    """Whether :func:`install` was called in this process."""
-    return any(isinstance(finder, _Finder) for finder in sys.meta_path)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from torch_jax import config
 from torch_jax.core import waking
 from torch_jax.distributed import joining, process_group
 
@@ -46,6 +47,8 @@ def _variable(name: str, default: int) -> int:
 @functools.cache
 def store() -> Any:
     """The store at which the processes meet; ``torch.distributed`` may use it, too."""
+    if size() == 1:
+        return dist.HashStore()
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return dist.TCPStore(*address, size(), rank() == 0, _TIMEOUT, multi_tenant=True)
 
@@ -60,9 +63,15 @@ def group() -> Any:
     return process_group.ProcessGroup(ours, rank(), tuple(range(size())), _TIMEOUT)
 
 
+@functools.cache
 def begin() -> None:
-    """Meet the others before the device is used, as JAX needs it."""
+    """Meet the others before the device is used, as JAX needs it, and record steps from here on.
+
+    Recording is PyTorch/XLA's manner; ``TORCH_JAX_MODE=eager`` runs each operator at once.
+    """
     if size() > 1:
         group()
     else:
         waking.wake()
+    if "TORCH_JAX_MODE" not in os.environ:
+        config.set("mode", "lazy")

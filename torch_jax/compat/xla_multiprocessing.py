@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax.compat import install
+from torch_jax.compat import xla_backend
 from torch_jax.distributed import spawn as processes
+
+xla_backend.register()
 
 _COUNTS = ("CPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 
@@ -33,12 +35,4 @@ def spawn(
     count = nprocs or next((int(os.environ[n]) for n in _COUNTS if n in os.environ), 1)
     if count == 1:
         return fn(0, *args)
-    return processes.spawn(
-        _run, count, (fn, args, install.is_installed()), join=join, daemon=daemon
-    )
-
-
-def _run(rank: int, pickled: Callable[..., Any], args: tuple, names: bool) -> None:
-    if names:
-        install.install()
-    pickled(rank, *args)
+    return processes.spawn(fn, count, args, join=join, daemon=daemon)
