@@ -82,11 +82,12 @@ def _takes(case: Any, device: str) -> bool:
 
 
 def _too_many_ranks(case: Any) -> str:
-    """Whether a test wants more processes than there are; threads may be many."""
-    if not issubclass(case, common_distributed.MultiProcessTestCase):
-        return ""
-    size = int(object.__new__(case).world_size)
-    return MORE_RANKS if size > importlib.import_module("tests.upstream.ranks").MOST else ""
+    """Whether a test wants more processes, or threads, than are started."""
+    ranks = importlib.import_module("tests.upstream.ranks")
+    for base, most in ranks.MOST.items():
+        if issubclass(case, base) and int(object.__new__(case).world_size) > most:
+            return MORE_RANKS
+    return ""
 
 
 def _source(item: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -69,6 +70,7 @@ class Rank:
 
     def end(self) -> None:
         """End the process."""
+        self._code = self._code if self._code is not None else -signal.SIGKILL
         self._process.kill()
         self._process.join()
         self._near.close()

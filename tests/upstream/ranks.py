@@ -27,8 +27,8 @@ DEVICE = os.environ.get("UPSTREAM_DEVICE", "jax")
 BACKEND = BACKENDS[DEVICE]
 COUNT = 2
 """How many devices a test finds: as many ranks has a test that asks for their number."""
-MOST = 4
-"""How many processes are started for a test that asks for more."""
+MOST = {common_distributed.MultiProcessTestCase: 4, common_distributed.MultiThreadedTestCase: 16}
+"""How many processes, or threads, a test may ask for itself."""
 TIMEOUT = 100  # seconds for the ranks of a test
 
 
