@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.upstream import translated
 from tests.upstream.exceptions import LEFT_OUT, MORE_RANKS
-from tests.upstream.files import FILES, RANKS, anywhere
+from tests.upstream.files import FILES, RANKS, RANKS_LIMIT, anywhere
 
 COLUMNS = ("passed", "failed", "on CPU, too", "other words", "excepted", "skipped")
 COLUMNS += (*LEFT_OUT, MORE_RANKS, "compiled", "seconds")
@@ -69,7 +69,8 @@ def run_on(device: str, place: Place, file: str, *more: str) -> dict[str, Any]:
     report.unlink(missing_ok=True)
     ranks = file.startswith(RANKS)
     counted = () if ranks else ("-p", "tests.support.ledger", "--ledger-top=5")
-    plugins = (*counted, "-p", "tests.upstream.plugin", *(["--upstream-ranks"] if ranks else []))
+    many = ("--upstream-ranks", f"--upstream-limit={RANKS_LIMIT}") if ranks else ()
+    plugins = (*counted, "-p", "tests.upstream.plugin", *many)
     names = (
         f"--upstream-file={file}",
         f"--upstream-device={device}",

@@ -21,6 +21,7 @@ from torch.testing._internal import (
 )
 from torch.testing._internal.distributed._tensor import common_dtensor
 
+from tests.upstream.files import RANKS_LIMIT
 from tests.upstream.translated import BACKENDS
 
 DEVICE = os.environ.get("UPSTREAM_DEVICE", "jax")
@@ -29,7 +30,6 @@ COUNT = 2
 """How many devices a test finds: as many ranks has a test that asks for their number."""
 MOST = {common_distributed.MultiProcessTestCase: 4, common_distributed.MultiThreadedTestCase: 16}
 """How many processes, or threads, a test may ask for itself."""
-TIMEOUT = 100  # seconds for the ranks of a test
 
 
 def _count(*_: Any) -> int:
@@ -92,7 +92,7 @@ def _prepare() -> None:
     common_dtensor.DTensorTestMixin.device_type = DEVICE
     for module in (common_distributed, common_dtensor):
         module.skip_if_lt_x_gpu = _skip_if_fewer
-    common_distributed.TIMEOUT_DEFAULT = TIMEOUT
+    common_distributed.TIMEOUT_DEFAULT = RANKS_LIMIT - 20
     common_distributed.requires_nccl = _same_with
     # of PyTorch 2.6: each test once more, compiled
     vars(common_fsdp).setdefault("test_compiled_fsdp", _same_with)
