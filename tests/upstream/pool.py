@@ -7,10 +7,12 @@ test have ended well, the next test has the same processes; after any failure it
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -85,10 +87,12 @@ class Rank:
         return self.error
 
     def send(self, _event: Any) -> None:
-        """Ask for a traceback: there is none."""
+        """Have the process print where it is."""
+        os.kill(self._process.pid or 0, signal.SIGUSR1)
 
     def poll(self, _timeout: float = 0) -> bool:
-        """Whether a traceback has come."""
+        """Whether a traceback has come: no, but it is being printed."""
+        time.sleep(1)
         return False
 
     def close(self) -> None:
@@ -127,6 +131,7 @@ def serve(connection: Any, path: list[str]) -> None:
     """Run tests until the other side closes; the main function of a process."""
     sys.path[:] = path
     torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1)
     while True:
         try:
             task = connection.recv()
