@@ -43,7 +43,6 @@ FILES = (
     "distributed/_tensor/test_init.py",
     "distributed/_tensor/test_math_ops.py",
     "distributed/_tensor/test_matrix_ops.py",
-    "distributed/_tensor/test_op_strategy.py",
     "distributed/_tensor/test_optimizers.py",
     "distributed/_tensor/test_pointwise_ops.py",
     "distributed/_tensor/test_random_ops.py",

@@ -39,7 +39,7 @@ class _Crossing:
     def __init__(self, fn: Any):
         self.fn = fn
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tensor: torch.Tensor) -> Any:
         if is_lazy(tensor):
             return self._lazy(tensor)
         result = self.fn(tensor)
