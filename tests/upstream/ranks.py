@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining import _utils
 from torch.testing._internal import (
     common_cuda,
     common_device_type,
@@ -94,8 +95,12 @@ def _prepare() -> None:
         module.skip_if_lt_x_gpu = _skip_if_fewer
     common_distributed.TIMEOUT_DEFAULT = RANKS_LIMIT - 20
     common_distributed.requires_nccl = _same_with
-    # of PyTorch 2.6: each test once more, compiled
+    # of PyTorch 2.6: each test once more, compiled; a device of a class; an error's name
     vars(common_fsdp).setdefault("test_compiled_fsdp", _same_with)
+    common_distributed.MultiProcContinuousTest.device = torch.device(
+        DEVICE, None if DEVICE == "cpu" else 0
+    )
+    vars(_utils).setdefault("PipeliningShapeError", RuntimeError)
     common_distributed.at_least_x_gpu = lambda x: x <= COUNT
     common_distributed.DistributedTestBase.backend = lambda self, device: BACKEND
     for module in (common_cuda, common_utils):
