@@ -115,6 +115,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def pytest_runtest_teardown(item: Any) -> None:
+    """A failure in processes that a class of tests shares is one test's."""
+    if item.cls is not None:
+        pool.start_again(item.cls)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count an outcome."""
     global _spent, _seconds

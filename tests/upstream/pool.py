@@ -116,6 +116,17 @@ def end() -> None:
         _ranks.pop().end()
 
 
+def start_again(case: Any) -> None:
+    """Give the next test of a class new processes where a test has failed in those that it has.
+
+    ``MultiProcContinuousTest`` would skip all later tests of the class.
+    """
+    if vars(case).get("poison_pill"):
+        for process in case.processes:
+            process.kill()
+        case.poison_pill = case._processes_spawned = False
+
+
 def start_processes(self: Any, _process: Any) -> None:
     """In place of ``MultiProcessTestCase._start_processes``."""
     self.processes = take(int(self.world_size))
