@@ -22,6 +22,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r'f"\{((?:self\.|cls\.)?(?:device_type|DEVICE_TYPE)(?:\(\))?)\}:[^"]*"', r"\1"),
     (r'f"\{((?:self\.|cls\.)?device_type\.type)\}:[^"]*"', r"\1"),
     (rf"\.cuda\({_CALL}\)", '.to("@")'),
+    (r'devices\.append\("cuda"\)', 'devices[:] = ["@"]'),
     (r"torch\.cuda\.device_count\(\)", "torch.accelerator.device_count()"),
     (r"torch\.cuda\b(?!\.amp|\.nccl)", "torch.@"),
     (r'(["\'])cuda\1', r"\1@\1"),
