@@ -100,6 +100,7 @@ def _prepare() -> None:
     common_distributed.MultiProcContinuousTest.device = torch.device(
         DEVICE, None if DEVICE == "cpu" else 0
     )
+    common_distributed.MultiProcContinuousTest.world_size = COUNT
     vars(_utils).setdefault("PipeliningShapeError", RuntimeError)
     common_distributed.at_least_x_gpu = lambda x: x <= COUNT
     common_distributed.DistributedTestBase.backend = lambda self, device: BACKEND
