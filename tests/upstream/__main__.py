@@ -15,11 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.upstream.exceptions import LEFT_OUT
-from tests.upstream.files import FILES, anywhere
+from tests.upstream import translated
+from tests.upstream.exceptions import LEFT_OUT, MORE_RANKS
+from tests.upstream.files import FILES, RANKS, RANKS_LIMIT, anywhere
 
 COLUMNS = ("passed", "failed", "on CPU, too", "other words", "excepted", "skipped")
-COLUMNS += (*LEFT_OUT, "compiled", "seconds")
+COLUMNS += (*LEFT_OUT, MORE_RANKS, "compiled", "seconds")
 
 
 class Place(NamedTuple):
@@ -66,7 +67,10 @@ def run_on(device: str, place: Place, file: str, *more: str) -> dict[str, Any]:
     """Run one file in a process of its own; what its plugin reports."""
     report = place.reports / "report.json"
     report.unlink(missing_ok=True)
-    plugins = ("-p", "tests.support.ledger", "-p", "tests.upstream.plugin", "--ledger-top=5")
+    ranks = file.startswith(RANKS)
+    counted = () if ranks else ("-p", "tests.support.ledger", "--ledger-top=5")
+    many = ("--upstream-ranks", f"--upstream-limit={RANKS_LIMIT}") if ranks else ()
+    plugins = (*counted, "-p", "tests.upstream.plugin", *many)
     names = (
         f"--upstream-file={file}",
         f"--upstream-device={device}",
@@ -74,17 +78,36 @@ def run_on(device: str, place: Place, file: str, *more: str) -> dict[str, Any]:
     )
     own = ("--noconftest", "-c", os.devnull, "-q", "--tb=line", "-p", "no:cacheprovider")
     root = str(Path(__file__).parents[2])
+    path = (_translated(place, device) if ranks else place.tests) / file
+    paths = (root, str(path.parent) if ranks else "", os.environ.get("PYTHONPATH", ""))
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        **(_RANKS_ENVIRONMENT[device] if ranks else {}),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu" if device == "cpu" else "privateuse1",
     }
-    path = str(place.tests / file)
-    command = [sys.executable, "-m", "pytest", *own, *plugins, *names, path, *place.options, *more]
+    command = [sys.executable, "-m", "pytest", *own, *plugins, *names, str(path)]
+    command += [*place.options, *more]
+    # 5: no test is left of those of the file
     status = subprocess.run(command, cwd=place.tests, env=environment).returncode
-    if status not in (0, 1) or not report.exists():
+    if status not in (0, 1, 5) or not report.exists():
         return {"file": file, "broken": status}
     return json.loads(report.read_text())
+
+
+# The baseline of many processes is PyTorch without this package.
+_RANKS_ENVIRONMENT = {
+    "jax": {"UPSTREAM_DEVICE": "jax"},
+    "cpu": {"UPSTREAM_DEVICE": "cpu", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+}
+
+
+def _translated(place: Place, device: str) -> Path:
+    """The folder with the tests of many processes, for a device."""
+    folder = place.reports / device
+    if not folder.exists():
+        translated.copy(place.tests, folder, device)
+    return folder
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:

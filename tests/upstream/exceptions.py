@@ -17,13 +17,23 @@ LEFT_OUT = {
         r"|['\"](cuda|mps|xla|xpu)\b"
     ),
     "many GB": re.compile(r"largeTensorTest|\(1 << 31\) \+"),
+    "inductor": re.compile(r"run_and_get_triton_code|run_and_get_code|torch\._inductor"),
     "quantized": re.compile(r"quantize_per_|_quantized\b|torch\.qu?int"),
 }
+
+MORE_RANKS = "more ranks"
+"""The same for a test of more processes than are started."""
 
 EXCEPTIONS: dict[str, list[str]] = {
     "complex32 has no twin in JAX": ["* .*_complex32"],
     "the test is for the CPU, and makes tensors there beside those of the device": [
         "test_scatter_gather_ops.py test_(gather|scatter)_expanded_index_jax_.*",
+    ],
+    "the test compares a product of the device with one of the CPU, which adds in another order": [
+        "distributed/_tensor/test_matrix_ops.py test_dtensor_mm",
+    ],
+    "DTensor refuses random operators on the CPU only": [
+        "distributed/_tensor/test_pointwise_ops.py test_dropout_errors",
     ],
     "the test makes NumPy arrays of tensors of the device": [
         "test_shape_ops.py test_diagonal_multidim_jax_float32",

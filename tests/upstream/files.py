@@ -23,7 +23,48 @@ FILES = (
     "nn/test_multihead_attention.py",
     "nn/test_pooling.py",
     "test_transformers.py",
+    "distributed/_composable/fsdp/test_fully_shard_autograd.py",
+    "distributed/_composable/fsdp/test_fully_shard_clip_grad_norm_.py",
+    "distributed/_composable/fsdp/test_fully_shard_comm.py",
+    "distributed/_composable/fsdp/test_fully_shard_frozen.py",
+    "distributed/_composable/fsdp/test_fully_shard_grad_scaler.py",
+    "distributed/_composable/fsdp/test_fully_shard_init.py",
+    "distributed/_composable/fsdp/test_fully_shard_mixed_precision.py",
+    "distributed/_composable/fsdp/test_fully_shard_state.py",
+    "distributed/_composable/fsdp/test_fully_shard_state_dict.py",
+    "distributed/_composable/fsdp/test_fully_shard_training.py",
+    "distributed/_composable/test_replicate.py",
+    "distributed/_tensor/test_api.py",
+    "distributed/_tensor/test_common_rules.py",
+    "distributed/_tensor/test_convolution_ops.py",
+    "distributed/_tensor/test_dtensor.py",
+    "distributed/_tensor/test_embedding_ops.py",
+    "distributed/_tensor/test_experimental_ops.py",
+    "distributed/_tensor/test_init.py",
+    "distributed/_tensor/test_math_ops.py",
+    "distributed/_tensor/test_matrix_ops.py",
+    "distributed/_tensor/test_optimizers.py",
+    "distributed/_tensor/test_pointwise_ops.py",
+    "distributed/_tensor/test_random_ops.py",
+    "distributed/_tensor/test_redistribute.py",
+    "distributed/_tensor/test_tensor_ops.py",
+    "distributed/algorithms/ddp_comm_hooks/test_ddp_hooks.py",
+    "distributed/algorithms/test_join.py",
+    "distributed/optim/test_zero_redundancy_optimizer.py",
+    "distributed/pipelining/test_schedule_multiproc.py",
+    "distributed/pipelining/test_stage.py",
+    "distributed/tensor/parallel/test_parallelize_api.py",
+    "distributed/tensor/parallel/test_tp_examples.py",
+    "distributed/tensor/parallel/test_tp_style.py",
+    "distributed/test_c10d_object_collectives.py",
+    "distributed/test_device_mesh.py",
+    "distributed/test_functional_api.py",
 )
+
+RANKS = "distributed/"
+"""The folder with tests of many processes or threads; ``FILES`` has those that are run of it."""
+RANKS_LIMIT = 400
+"""Seconds for a test there: its processes may have to start, and compile the same programs each."""
 
 
 def anywhere(name: str, device: str) -> str:

@@ -6,6 +6,7 @@ with the outcomes, the compiled programs and the seconds is added to ``--upstrea
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.testing._internal import common_device_type
+from torch.testing._internal import common_device_type, common_distributed
 
 from tests.support.ledger import PROPERTY, Counts
-from tests.upstream.exceptions import left_out, reason
+from tests.upstream import pool
+from tests.upstream.exceptions import MORE_RANKS, left_out, reason
 from tests.upstream.files import anywhere
 
 # Tests that run on some devices only run on this one, too.
@@ -41,29 +43,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--upstream-device", default="jax", help="jax, or cpu to compare with")
     group.addoption("--upstream-only", type=Path, help="JSON of names of tests, on any device")
     group.addoption("--upstream-report", type=Path, help="file for a line of JSON")
+    group.addoption("--upstream-ranks", action="store_true", help="many processes: all tests")
     group.addoption("--upstream-limit", type=int, default=120, help="seconds for each test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests of many processes share processes."""
+    if config.option.upstream_ranks:
+        common_distributed.MultiProcessTestCase._start_processes = pool.start_processes
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that take the device, and that nothing speaks against."""
     option = config.option
     only = json.loads(option.upstream_only.read_text()) if option.upstream_only else None
-    items[:] = [item for item in items if _wanted(item, option.upstream_device, only)]
+    items[:] = [item for item in items if _wanted(item, option, only)]
     for item in items:
         why = reason(option.upstream_file, item.name)
         if why:
             item.add_marker(pytest.mark.xfail(reason=why, strict=False))
 
 
-def _wanted(item: Any, device: str, only: list[str] | None) -> bool:
-    own = ("cpu",) if device == "cpu" else (device, "privateuse1")
-    if getattr(getattr(item, "cls", None), "device_type", None) not in own:
+def _wanted(item: Any, option: Any, only: list[str] | None) -> bool:
+    device = option.upstream_device
+    case = getattr(item, "cls", None)
+    if case is None or not (option.upstream_ranks or _takes(case, device)):
         return False
     if only is not None:
         return anywhere(item.name, device) in only
-    why = left_out(_source(item))
+    why = left_out(_source(item)) or (_too_many_ranks(case) if option.upstream_ranks else "")
     _outcomes.update([why] if why else [])
     return not why
+
+
+def _takes(case: Any, device: str) -> bool:
+    own = ("cpu",) if device == "cpu" else (device, "privateuse1")
+    return getattr(case, "device_type", None) in own
+
+
+def _too_many_ranks(case: Any) -> str:
+    """Whether a test wants more processes, or threads, than are started."""
+    ranks = importlib.import_module("tests.upstream.ranks")
+    for base, most in ranks.MOST.items():
+        if issubclass(case, base) and int(object.__new__(case).world_size) > most:
+            return MORE_RANKS
+    return ""
 
 
 def _source(item: Any) -> str:
@@ -91,6 +115,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def pytest_runtest_teardown(item: Any) -> None:
+    """A failure in processes that a class of tests shares is one test's."""
+    if item.cls is not None:
+        pool.start_again(item.cls)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count an outcome."""
     global _spent, _seconds
@@ -116,7 +146,8 @@ def _count(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the line."""
+    """Write the line, and end the ranks."""
+    pool.end()
     option = session.config.option
     if option.upstream_report is None:
         return

@@ -11,6 +11,7 @@ import pytest
 from tests.upstream.__main__ import table
 from tests.upstream.exceptions import EXCEPTIONS, left_out, reason
 from tests.upstream.files import FILES, anywhere
+from tests.upstream.translated import translated
 
 SMALL = """
 import torch
@@ -60,16 +61,76 @@ if __name__ == "__main__":
     run_tests()
 """
 
+RANKS = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.common_distributed import MultiThreadedTestCase, skip_if_lt_x_gpu
+from torch.testing._internal.common_utils import run_tests
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+
+
+class TestProcesses(DTensorTestBase):
+    @with_comms
+    def test_adds(self):
+        total = torch.ones(2, device="cuda") * self.rank
+        dist.all_reduce(total)
+        self.assertEqual(total, torch.ones(2, device=torch.device("cuda", self.rank)))
+
+    @with_comms
+    @skip_if_lt_x_gpu(2)
+    def test_gathers(self):
+        tensor = torch.arange(4).cuda()
+        parts = distribute_tensor(tensor, self.build_device_mesh(), [Shard(0)])
+        self.assertEqual(parts.to_local().numel(), 2)
+        self.assertEqual(parts.full_tensor(), tensor)
+
+    @with_comms
+    def test_fails_here(self):
+        self.assertEqual(dist.get_backend(), "gloo")
+
+    @with_comms
+    def test_fails_anywhere(self):
+        self.assertEqual(self.rank, 0)
+
+
+class TestMany(DTensorTestBase):
+    world_size = 8
+
+    @with_comms
+    def test_has_more_ranks(self):
+        raise AssertionError
+
+
+class TestThreads(MultiThreadedTestCase):
+    world_size = 4
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_adds(self):
+        total = torch.ones(2, device="cuda")
+        dist.all_reduce(total)
+        self.assertEqual(total, torch.full((2,), 4.0, device="cuda"))
+
+
+if __name__ == "__main__":
+    run_tests()
+"""
+
+
+def run(checkout: Path, file: str, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = checkout / "test" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    command = [sys.executable, "-m", "tests.upstream", str(checkout), file, *options]
+    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+
 
 @pytest.mark.slow
 def test_a_checkout(tmp_path):
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "test_small.py").write_text(SMALL)
-    command = [sys.executable, "-m", "tests.upstream", str(tmp_path), "test_small.py"]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [*command, "--upstream-limit=3"], cwd=root, capture_output=True, text=True
-    )
+    done = run(tmp_path, "test_small.py", SMALL, "--upstream-limit=3")
     assert done.returncode == 1, done.stderr
     row = next(line for line in done.stdout.splitlines() if line.endswith("  test_small.py"))
     # passed, failed, on CPU, too, other words, excepted, skipped, other device
@@ -77,6 +138,40 @@ def test_a_checkout(tmp_path):
     assert "fails: test_small.py test_fails_here_jax" in done.stdout
     assert "fails: test_small.py test_takes_too_long_jax" in done.stdout
     assert "took more than 3 s" in done.stdout
+
+
+@pytest.mark.slow
+def test_many_processes(tmp_path):
+    done = run(tmp_path, "distributed/test_ranks.py", RANKS)
+    assert done.returncode == 1, done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.endswith("/test_ranks.py"))
+    # passed, failed, on CPU, too, other words, excepted, skipped, four rules, more ranks
+    counts = ["3", "1", "1", "0", "0", "0", "0", "0", "0", "0", "1"]
+    assert row.split()[:11] == counts, done.stdout
+    assert "fails: distributed/test_ranks.py test_fails_here" in done.stdout
+
+
+def test_other_devices_are_translated():
+    text = """
+from __future__ import annotations
+x = torch.zeros(2, device="cuda").cuda(self.rank % torch.cuda.device_count())
+a, b = torch.device(f"cuda:{self.rank}"), torch.device("cuda", self.rank)
+dist.init_process_group("nccl" if c10d.is_nccl_available() else dist.Backend.NCCL)
+y = torch.ones(2, device=f"{self.device_type}:{self.rank}")
+"""
+    assert (
+        translated(text, "jax")
+        == """
+from __future__ import annotations
+import tests.upstream.ranks  # which device, how many of them
+x = torch.zeros(2, device="jax").to("jax")
+a, b = torch.device("jax:0"), torch.device("jax:0")
+dist.init_process_group("jax" if c10d.is_available() else "jax")
+y = torch.ones(2, device=self.device_type)
+"""
+    )
+    assert 'torch.device("cpu"), torch.device("cpu")' in translated(text, "cpu")
+    assert '"gloo" if' in translated(text, "cpu")
 
 
 def test_a_table():

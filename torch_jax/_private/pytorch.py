@@ -7,6 +7,7 @@ JAX is imported only by functions, at the first use of the device.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -289,6 +290,14 @@ def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
     """Have tensors count as often written as these numbers say, where PyTorch lets us."""
     if tensors and _set_versions is not None:
         _set_versions(tuple(tensors), tuple(versions))
+
+
+def versions_kept() -> Any:
+    """A context in which writes do not raise the versions of tensors, where PyTorch has one."""
+    guard = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
+    if guard is None:
+        return contextlib.nullcontext()
+    return guard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
 
 
 def set_profiler(profiler: Any) -> None:

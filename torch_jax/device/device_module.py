@@ -48,7 +48,7 @@ def _jax() -> Any:
 
 
 def _chip() -> Any:
-    return _jax().devices()[0]
+    return _jax().local_devices()[0]
 
 
 @dynamo_constants.constant
@@ -183,7 +183,7 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
         name=chip.device_kind,
         platform=chip.platform,
         total_memory=_memory()[1],
-        chips=_jax().device_count(),
+        chips=_jax().local_device_count(),
         major=major,
         minor=minor,
         multi_processor_count=getattr(chip, "core_count", None) or 1,

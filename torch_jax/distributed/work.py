@@ -20,6 +20,7 @@ import jax
 import torch
 import torch.distributed as dist
 
+from torch_jax._private import pytorch
 from torch_jax.capture import evidence
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
@@ -35,11 +36,16 @@ def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array])
 
 
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Give tensors new values in place, whatever views they are; autograd does not see it."""
+    """Give tensors new values in place, whatever views they are; autograd does not see it.
+
+    Nor do versions rise, as they do not in PyTorch: a parameter that is broadcast may have views
+    that autograd has seen.
+    """
     for output, value in zip(outputs, values, strict=True):
         mode = torch.inference_mode if output.is_inference() else torch.no_grad
-        with mode():
-            output.copy_(value.view(output.shape) if output.numel() else value)
+        if output.numel():
+            with mode(), pytorch.versions_kept():
+                output.copy_(value.view(output.shape))
 
 
 class _Work(dist.Work):

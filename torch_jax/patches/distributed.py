@@ -7,6 +7,7 @@ it though nothing of the program is on it.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -81,13 +82,29 @@ def _patch_data_parallel(original: Any) -> Any:
     return available
 
 
+def _is_here(module: Any) -> bool:
+    """Whether a module is on the device as a whole."""
+    return {p.device.type for p in module.parameters()} == {pytorch.DEVICE_TYPE}
+
+
 @patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
 def _patch_ddp(original: Any) -> Any:
-    """DDP's reducer asks for pinned memory where it looks for unused parameters."""
+    """DDP's reducer asks for pinned memory where it looks for unused parameters.
+
+    And ``device_ids=[local_rank]`` names the device of this process, which has the number 0 in
+    each process.
+    """
+
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        if len(given.arguments.get("device_ids") or ()) == 1 and _is_here(
+            given.arguments["module"]
+        ):
+            given.arguments |= {"device_ids": [0], "output_device": None}
+        original(*given.args, **given.kwargs)
         if waking.is_awake():
             from torch_jax.distributed import traced, unused_parameters
 

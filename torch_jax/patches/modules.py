@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, patch
@@ -38,10 +39,12 @@ class _Crossing:
     def __init__(self, fn: Any):
         self.fn = fn
 
-    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tensor: torch.Tensor) -> Any:
         if is_lazy(tensor):
             return self._lazy(tensor)
         result = self.fn(tensor)
+        if is_traceable_wrapper_subclass(result):
+            return result  # PyTorch swaps wrappers, such as DTensor, with all that they hold
         if not isinstance(tensor, torch.nn.Parameter) or not crosses(tensor, result):
             return result
         grad = tensor.grad

@@ -23,10 +23,10 @@ def _patch_data_ptr(original: Any) -> Any:
     def data_ptr(self: Any) -> int:
         if self.is_cpu or self.device.type != _JAX:
             return original(self)
-        held = self.untyped_storage()
-        if not storage.is_jax_storage(held):  # a wrapper, such as a DTensor
-            return original(self)
-        base = held.data_ptr()
+        memory = self.untyped_storage()
+        if not storage.is_jax_storage(memory):
+            return original(self)  # 0: a wrapper, as DTensor, whose tensors have the storages
+        base = memory.data_ptr()
         return base and base + self.storage_offset() * self.element_size()
 
     return data_ptr

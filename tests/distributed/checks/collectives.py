@@ -172,10 +172,23 @@ def views_are_written_through(device: str) -> Any:
         part = tensor[1:3, ::2].contiguous()
         dist.all_reduce(part)
         tensor[1:3, ::2] = part
-        return tensor, True
-    version = tensor._version
+        return tensor
     dist.all_reduce(tensor[1:3, ::2])
-    return tensor, tensor._version > version
+    return tensor
+
+
+def autograd_does_not_see_writes(device: str) -> Any:
+    weight = numbers(device, 4, 2, requires_grad=True)
+    parts = weight.chunk(2)
+    dist.broadcast(weight.detach(), 0)
+    parts[1].sum().backward()
+    return weight.grad, weight._version
+
+
+def parts_without_elements_are_gathered(device: str) -> Any:
+    gathered = torch.empty(0, 3, device=device)
+    dist.all_gather_into_tensor(gathered, torch.empty(0, 3, device=device))
+    return gathered
 
 
 def what_does_not_fit_is_refused(device: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,29 @@ def dtensors_are_redistributed(device: str) -> Any:
         product.redistribute(mesh, [Shard(1)]).to_local(),
         product.sum().full_tensor(),
     )
+
+
+def dtensors_are_saved(device: str) -> Any:
+    saved, file = (
+        distribute_tensor(torch.arange(6.0).to(device), _mesh(device), [Shard(0)]),
+        io.BytesIO(),
+    )
+    torch.save(saved, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    return loaded.to_local(), str(loaded.placements), loaded.data_ptr()
+
+
+def modules_of_dtensors_leave_meta(device: str) -> Any:
+    mesh, layer = _mesh(device), nn.Linear(4, 6, device="meta")
+    parallelize_module(layer, mesh, ColwiseParallel())
+    weight = layer.weight
+    layer.to_empty(device=device)
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+        layer.bias.fill_(1.0)
+    result = layer(torch.ones(3, 4).to(device))
+    return result, layer.weight is weight, layer.weight.device.type == device
 
 
 def tensor_parallel_layers_train(device: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from tests.distributed.checks.training import train
@@ -11,6 +12,11 @@ from tests.distributed.checks.training import train
 
 def ddp_with_views_of_buckets(device: str) -> Any:
     return train(device, gradient_as_bucket_view=True)
+
+
+def ddp_that_is_told_its_device(device: str) -> Any:
+    own = {"device_ids": [dist.get_rank()], "output_device": dist.get_rank()}
+    return train(device, **(own if device == "jax" else {}))
 
 
 def ddp_with_a_static_graph(device: str) -> Any:

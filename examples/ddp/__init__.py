@@ -1,0 +1,1 @@
+"""A model trained by many processes: PyTorch's ``DistributedDataParallel``, on any device."""

@@ -1,0 +1,1 @@
+"""Programs as PyTorch/XLA's users write them: nothing in them speaks of this package."""

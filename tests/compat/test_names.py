@@ -1,0 +1,107 @@
+"""What PyTorch/XLA's names do in one process."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+
+import pytest
+import torch
+
+from torch_jax import config
+from torch_jax.compat import (
+    collectives,
+    install,
+    metrics,
+    parallel_loader,
+    runtime,
+    torch_xla,
+    utils,
+    xla_model,
+)
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setenv("TORCH_JAX_MODE", "eager")
+    yield
+    assert config.get("mode") == "eager"
+
+
+def test_every_module_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    install.install()
+    install.install()
+    assert sum(isinstance(one, install._Finder) for one in sys.meta_path) == 1
+    try:
+        for name in install._MODULES:
+            importlib.import_module(name)
+        assert sys.modules["torch_xla"].device is torch_xla.device
+        assert sys.modules["torch_xla.core.xla_model"].all_reduce is collectives.all_reduce
+        assert sys.modules["torch_xla"].runtime.world_size() == 1
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("torch_xla.no_such_module")
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
+            del sys.modules[name]
+
+
+def test_the_device():
+    assert torch_xla.device() == torch.device("jax", 0) == xla_model.xla_device()
+    assert torch_xla.device_count() == runtime.addressable_device_count() == 1
+    assert torch_xla.real_devices() == [f"{runtime.device_type()}:0"]
+    assert xla_model.is_master_ordinal() and xla_model.get_ordinal() == 0
+    with pytest.raises(NotImplementedError, match=r"torch_jax\.mesh"):
+        runtime.use_spmd()
+
+
+def test_collectives_of_one_process():
+    x = torch.arange(4.0, device="jax")
+    assert xla_model.all_reduce(xla_model.REDUCE_SUM, x, 0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert xla_model.all_reduce("sum", [x], 2.0) is None and x.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert xla_model.all_gather(x).tolist() == x.tolist()
+    assert xla_model.reduce_scatter("sum", x, 1.0, 0, 1).tolist() == x.tolist()
+    assert xla_model.all_to_all(x, 0, 0, 1).tolist() == x.tolist()
+    assert xla_model.mesh_reduce("sum", x, lambda all: [one.device.type for one in all]) == ["cpu"]
+    assert xla_model.rendezvous("here", b"payload") == [b"payload"]
+    assert xla_model.all_reduce("sum", x, groups=[[0]]).tolist() == x.tolist()
+    with pytest.raises(NotImplementedError, match="new_group"):
+        xla_model.all_reduce("sum", x, groups=[[0], [1]])
+
+
+def test_closures_run_at_the_end_of_a_step():
+    seen: list[float] = []
+    with torch_xla.step():
+        total = torch.ones(2, device=torch_xla.device()).sum()
+        xla_model.add_step_closure(lambda value: seen.append(value.item()), args=(total,))
+        assert not seen
+    assert seen == [2.0]
+    torch_xla.sync()
+    assert seen == [2.0]
+
+
+def test_loaders_end_a_step_after_each_batch():
+    batches = utils.SampleGenerator((torch.ones(2), torch.zeros(1)), 3)
+    seen: list[int] = []
+    loader = parallel_loader.ParallelLoader(batches, [torch_xla.device()])
+    for number, (x, _) in enumerate(loader.per_device_loader(torch_xla.device())):
+        assert xla_model.is_xla_tensor(x) and seen == list(range(number))
+        xla_model.add_step_closure(seen.append, args=(number,))
+    assert seen == [0, 1, 2] and len(batches) == 3
+
+
+def test_functions_files_and_counts(tmp_path):
+    metrics.clear_all()
+    double = torch_xla.compile(lambda x: x * 2, full_graph=True)
+    assert double(torch.ones(2, device="jax")).tolist() == [2.0, 2.0]
+    file = io.BytesIO()
+    xla_model.save({"weight": torch.ones(2, device="jax")}, file)
+    file.seek(0)
+    assert torch.load(file)["weight"].device.type == "cpu"
+    assert "operators recorded" in metrics.metrics_report()
+    assert metrics.counter_value("operators") is not None
+    assert utils.getenv_as("NO_SUCH_VARIABLE", int, 3) == 3
+    tracker = xla_model.RateTracker()
+    tracker.add(5)
+    assert tracker.rate() > 0 and tracker.global_rate() > 0

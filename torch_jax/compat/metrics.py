@@ -1,0 +1,55 @@
+"""``torch_xla.debug.metrics``: what was recorded, compiled and copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_jax.observe import metrics as own
+
+_TEXT = "explanations"
+
+
+def metrics_report() -> str:
+    """All that is counted, as text."""
+    return own.report()
+
+
+def short_metrics_report(
+    counter_names: list[str] | None = None, metric_names: list[str] | None = None
+) -> str:
+    """The first lines of it."""
+    return "\n".join(own.report().splitlines()[:2])
+
+
+def counter_names() -> list[str]:
+    """The names of what is counted."""
+    return [name for name, value in own.metrics().items() if isinstance(value, int | float)]
+
+
+def counter_value(name: str) -> Any:
+    """A number of :func:`torch_jax.metrics`; None where there is no such number."""
+    return own.metrics().get(name)
+
+
+def metric_names() -> list[str]:
+    """The names of what is counted by place or operator."""
+    counted = own.metrics().items()
+    return [name for name, value in counted if name not in counter_names() and name != _TEXT]
+
+
+def metric_data(name: str) -> Any:
+    """The counts of such a name; None where there is none."""
+    return own.metrics().get(name)
+
+
+def executed_fallback_ops() -> list[str]:
+    """The operators that ran on the CPU."""
+    return list(own.metrics()["cpu_fallbacks"])
+
+
+def clear_all() -> None:
+    """Count from nothing again."""
+    own.reset_metrics()
+
+
+clear_counters = clear_metrics = clear_all

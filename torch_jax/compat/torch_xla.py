@@ -1,0 +1,86 @@
+"""``torch_xla``: the device, launching processes, and steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from torch_jax._version import __version__ as __version__
+from torch_jax.capture import jit
+from torch_jax.compat import world, xla_backend, xla_model, xla_multiprocessing
+from torch_jax.recorded import lazy
+
+xla_backend.register()
+
+
+def device(index: int | None = None) -> torch.device:
+    """The device of this process; the processes have met when it returns."""
+    return xla_model.xla_device(index)
+
+
+def devices() -> list[torch.device]:
+    """The devices of this process: it has one."""
+    return [device()]
+
+
+def real_devices() -> list[str]:
+    """What they are, such as ``["CPU:0"]``."""
+    return [f"{xla_model.xla_device_hw(device())}:{world.local_rank()}"]
+
+
+def device_count() -> int:
+    """How many devices this process has."""
+    return len(devices())
+
+
+def manual_seed(seed: int, device: Any = None) -> None:
+    """Seed the device's random numbers."""
+    torch.manual_seed(seed)
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """End a step, as ``xla_model.mark_step`` does."""
+    xla_model.mark_step(wait)
+
+
+@contextmanager
+def _step() -> Any:
+    with lazy.lazy():
+        yield
+        xla_model.mark_step()
+
+
+def step() -> AbstractContextManager[None]:
+    """A block whose operators run together, as one program, when it ends."""
+    return _step()
+
+
+def compile(
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    num_different_graphs_allowed: int | None = None,
+) -> Any:
+    """A function as one program, which :func:`torch_jax.jit` makes; without one, a :func:`step`.
+
+    A function that cannot be one program runs recorded, also with ``full_graph``;
+    ``torch_jax.explain`` tells why.
+    """
+    return step() if f is None else jit.jit(f)
+
+
+def launch(
+    fn: Callable[..., Any],
+    args: tuple = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> Any:
+    """Run ``fn(index, *args)`` in a process for each device, or in this one, under ``torchrun``."""
+    if "WORLD_SIZE" in os.environ:
+        return fn(world.local_rank(), *args)
+    nprocs = 1 if debug_single_process else None
+    return xla_multiprocessing.spawn(fn, args, nprocs, start_method=start_method)

@@ -1,0 +1,28 @@
+"""``torch_xla.utils.utils``: data for examples, and variables of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class SampleGenerator:
+    """Gives the same data so many times."""
+
+    def __init__(self, data: Any, sample_count: int):
+        self._data, self._count = data, sample_count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self._data] * self._count)
+
+
+def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
+    """A variable of the environment as a type; ``"1"`` and ``"true"`` are true."""
+    text = os.environ.get(name)
+    if text is None:
+        return defval
+    return text.lower() in ("1", "true") if type is bool else type(text)

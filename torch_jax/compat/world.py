@@ -1,0 +1,77 @@
+"""The processes of a program of PyTorch/XLA: who this one is, and what they do together.
+
+PyTorch/XLA's own collectives need no ``torch.distributed.init_process_group``, and a program may
+call that later. So there is a group of their own here, made when the device is first named.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from torch_jax import config
+from torch_jax.core import waking
+from torch_jax.distributed import joining, process_group
+
+_TIMEOUT = timedelta(minutes=30)
+
+
+def size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
+
+
+def rank() -> int:
+    """The number of this process."""
+    return dist.get_rank() if dist.is_initialized() else _variable("RANK", 0)
+
+
+def local_size() -> int:
+    """How many processes this host has."""
+    return _variable("LOCAL_WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """The number of this process on its host."""
+    return _variable("LOCAL_RANK", 0)
+
+
+def _variable(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))
+
+
+@functools.cache
+def store() -> Any:
+    """The store at which the processes meet; ``torch.distributed`` may use it, too."""
+    if size() == 1:
+        return dist.HashStore()
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(*address, size(), rank() == 0, _TIMEOUT, multi_tenant=True)
+
+
+@functools.cache
+def group() -> Any:
+    """The group of all processes, which PyTorch/XLA's collectives run in."""
+    world: Any = dist.group.WORLD if dist.is_initialized() else None
+    shared = world.get_group_store() if world is not None else store()
+    ours = dist.PrefixStore("torch_xla", shared)
+    joining.join(ours, rank(), size())
+    return process_group.ProcessGroup(ours, rank(), tuple(range(size())), _TIMEOUT)
+
+
+@functools.cache
+def begin() -> None:
+    """Meet the others before the device is used, as JAX needs it, and record steps from here on.
+
+    Recording is PyTorch/XLA's manner; ``TORCH_JAX_MODE=eager`` runs each operator at once.
+    """
+    if size() > 1:
+        group()
+    else:
+        waking.wake()
+    if "TORCH_JAX_MODE" not in os.environ:
+        config.set("mode", "lazy")

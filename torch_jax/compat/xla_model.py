@@ -1,0 +1,183 @@
+"""``torch_xla.core.xla_model``: the device, who this process is, the end of a step."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.compat import world
+from torch_jax.compat.collectives import REDUCE_AND as REDUCE_AND
+from torch_jax.compat.collectives import REDUCE_MAX as REDUCE_MAX
+from torch_jax.compat.collectives import REDUCE_MIN as REDUCE_MIN
+from torch_jax.compat.collectives import REDUCE_MUL as REDUCE_MUL
+from torch_jax.compat.collectives import REDUCE_OR as REDUCE_OR
+from torch_jax.compat.collectives import REDUCE_SUM as REDUCE_SUM
+from torch_jax.compat.collectives import all_gather as all_gather
+from torch_jax.compat.collectives import all_reduce as all_reduce
+from torch_jax.compat.collectives import all_to_all as all_to_all
+from torch_jax.compat.collectives import broadcast_master_param as broadcast_master_param
+from torch_jax.compat.collectives import collective_broadcast as collective_broadcast
+from torch_jax.compat.collectives import mesh_reduce as mesh_reduce
+from torch_jax.compat.collectives import on_cpu
+from torch_jax.compat.collectives import reduce_scatter as reduce_scatter
+from torch_jax.compat.collectives import rendezvous as rendezvous
+from torch_jax.device import device_module
+from torch_jax.recorded import lazy
+
+_DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
+
+
+class _Step(threading.local):
+    """What this thread has put off to the end of its step."""
+
+    def __init__(self) -> None:
+        self.closures: list[tuple[Callable[..., Any], tuple]] = []
+
+
+_step = _Step()
+
+
+# --- the device and who this process is -----------------------------------------------------------
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """The device of this process; the processes have met when it returns."""
+    world.begin()
+    return torch.device(pytorch.DEVICE_TYPE, 0)
+
+
+def xla_device_hw(device: Any) -> str:
+    """What the device is: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
+    world.begin()
+    kind = device_module.get_device_properties(device).platform
+    return _DEVICES.get(kind, kind.upper())
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on the device."""
+    return tensor.device.type == pytorch.DEVICE_TYPE
+
+
+def get_ordinal(defval: int = 0) -> int:
+    """The number of this process."""
+    return world.rank()
+
+
+def get_local_ordinal(defval: int = 0) -> int:
+    """The number of this process on its host."""
+    return world.local_rank()
+
+
+def xrt_world_size(defval: int = 1) -> int:
+    """How many processes there are."""
+    return world.size()
+
+
+def is_master_ordinal(local: bool = True) -> bool:
+    """Whether this process is the first of its host, or of all."""
+    return (world.local_rank() if local else world.rank()) == 0
+
+
+def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
+    """Print in the first process only."""
+    if is_master_ordinal(local=local):
+        print(*args, file=fd or sys.stdout, flush=flush)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def mark_step(wait: bool = False) -> None:
+    """End a step: what was recorded runs, then what :func:`add_step_closure` has put off."""
+    lazy.sync(wait)
+    closures, _step.closures = _step.closures, []
+    for closure, args in closures:
+        closure(*args)
+
+
+def add_step_closure(
+    closure: Callable[..., Any], args: tuple = (), run_async: bool = False
+) -> None:
+    """Call a function at the end of the step, when its tensors have values."""
+    _step.closures.append((closure, args))
+
+
+def wait_device_ops(devices: Sequence[Any] = ()) -> None:
+    """Wait until the device has done all that it was given."""
+    lazy.sync(wait=True)
+
+
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Compute what was recorded."""
+    lazy.sync()
+
+
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: dict[str, Any] | None = None,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Average gradients over the processes, and let the optimizer step."""
+    reduce_gradients(optimizer, groups)
+    result = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        mark_step()
+    return result
+
+
+def reduce_gradients(
+    optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True
+) -> None:
+    """Average the gradients of an optimizer's parameters over the processes."""
+    weights = (w for group in optimizer.param_groups for w in group["params"])
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if gradients:
+        all_reduce(REDUCE_SUM, gradients, 1.0 / world.size(), groups)
+
+
+# --- files and rates ------------------------------------------------------------------------------
+
+
+def save(
+    data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False
+) -> None:
+    """Save as tensors of the CPU, in the first process; all wait for the file."""
+    mark_step()
+    if not master_only or is_master_ordinal(local=not global_master):
+        moved = on_cpu(data)
+        torch.save(moved, file_or_path)
+    rendezvous("torch_xla.core.xla_model.save")
+
+
+class RateTracker:
+    """How many samples a second are done, and how many were since the beginning."""
+
+    def __init__(self, smooth_factor: float = 0.4):
+        self._smooth, self._rate = smooth_factor, 0.0
+        self._start = self._last = time.time()
+        self._count = self._counted = 0.0
+
+    def add(self, count: float) -> None:
+        """So many more samples are done."""
+        self._count += count
+
+    def rate(self) -> float:
+        """Samples a second since this was last asked, smoothed."""
+        now, new = time.time(), self._count - self._counted
+        current = new / max(now - self._last, 1e-9)
+        smooth = self._smooth if self._rate else 0.0
+        self._rate = smooth * self._rate + (1 - smooth) * current
+        self._last, self._counted = now, self._count
+        return self._rate
+
+    def global_rate(self) -> float:
+        """Samples a second since the beginning."""
+        return self._count / max(time.time() - self._start, 1e-9)
