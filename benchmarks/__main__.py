@@ -19,6 +19,7 @@ NAMES = (
     "jit_memory",
     "jit_layers",
     "sharded",
+    "distributed",
     "recorded",
     "compile",
 )
