@@ -10,6 +10,7 @@ OF_THEIR_OWN = (
     "calls",
     "conformance",
     "distributed",
+    "patches",
     "programs",
     "upstream",
 )  # folders with helpers that no other needs

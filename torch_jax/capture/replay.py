@@ -194,7 +194,7 @@ class Replay:
             processes=record.processes,
         )
         self._donated = [at - 1 for at in self.program.donated]
-        self._replicated = _replicated(self.program)
+        self._replicated = None if record.processes else _replicated(self.program)
         avals = [entry.aval for entry in record.written]
         self._placeholders = [lent(aval.shape, aval.dtype) for aval in avals]
         self._flags = len(layout.written) + len(record.new_storages)
