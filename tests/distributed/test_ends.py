@@ -49,12 +49,18 @@ def test_the_device_must_not_have_been_used_before():
 
 def test_a_group_after_a_group():
     for status, text in world.run("-m", f"{PROGRAMS}.again"):
-        assert (status, _lines(text)) == (0, ["[4.0, 4.0, 4.0]"]), text
+        assert (status, _lines(text)) == (
+            0,
+            ["[4.0, 4.0, 4.0] [20.0, 20.0, True, 20.0, 20.0, True]"],
+        ), text
 
 
 def test_four_processes():
     for status, text in world.run("-m", f"{PROGRAMS}.again", size=4):
-        assert (status, _lines(text)) == (0, ["[16.0, 16.0, 16.0]"]), text
+        assert (status, _lines(text)) == (
+            0,
+            ["[16.0, 16.0, 16.0] [40.0, 40.0, True, 40.0, 40.0, True]"],
+        ), text
 
 
 def test_spawn():

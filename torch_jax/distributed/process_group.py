@@ -121,12 +121,16 @@ class ProcessGroup(_Base):
 
     def __init__(self, store: Any, rank: int, ranks: tuple[int, ...], timeout: timedelta) -> None:
         super().__init__(rank, len(ranks))
-        self._store = store
-        self._ranks, self._timeout = ranks, timeout
+        self._store, self.is_over = store, False
+        self.ranks, self.timeout = ranks, timeout
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
             self._register_backend(torch.device(device), kind, self._gloo)
+
+    def shutdown(self) -> None:
+        """End the group, as ``destroy_process_group`` does; what was compiled is traced anew."""
+        self.is_over = True
 
     def get_group_store(self) -> Any:
         """The store through which the processes of the group have met."""
@@ -149,20 +153,20 @@ class ProcessGroup(_Base):
         if ACTIVE.tracer is not None:
             return self._traced(body, static, inputs, outputs)
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
-        run = functools.partial(programs.run, self._ranks, body, static, arrays)
+        run = functools.partial(programs.run, self.ranks, body, static, arrays)
         keep = functools.partial(write_results, outputs)
         return LAUNCHER.launch(ProgramWork(name, run, keep, self._limit(options), outputs))
 
     def _traced(self, body: programs.Body, static: tuple, inputs: Any, outputs: Any) -> Any:
         """Make it a part of the program that is being traced."""
-        if len(self._ranks) != programs.process_count():
+        if len(self.ranks) != programs.process_count():
             raise _not_traceable("among some of the processes is no part of a compiled program")
-        together = traced.Together(self._ranks, self._timeout)
+        together = traced.Together(self)
         return traced.run(together, body, static, inputs, outputs)
 
     def _limit(self, options: Any) -> timedelta:
         given = getattr(options, "timeout", None)
-        return given if given is not None and given > timedelta(0) else self._timeout
+        return given if given is not None and given > timedelta(0) else self.timeout
 
     def _on_host(
         self, method: str, arguments: tuple, outputs: Any, *rest: Any, source: int = -1
@@ -378,7 +382,7 @@ class ProcessGroup(_Base):
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until all processes have come here; raises with the rank of one that has not."""
-        self._gloo.monitored_barrier(timeout or self._timeout, wait_all_ranks)
+        self._gloo.monitored_barrier(timeout or self.timeout, wait_all_ranks)
 
     # names of other releases of PyTorch's
     _allgather_base = all_gather_single

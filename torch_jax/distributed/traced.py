@@ -11,16 +11,16 @@ collectives of one program are made to depend on the one before.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
 
 import jax
 import jax.numpy as jnp
 import torch
-import torch.distributed as dist
 
+from torch_jax.capture.host.tape import Changed
 from torch_jax.compiler import jaxpr
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
@@ -35,9 +35,11 @@ MODELS: WeakSet[torch.nn.parallel.DistributedDataParallel] = WeakSet()
 class Together:
     """What a compiled function with collectives runs over; see ``compiler.program.Processes``."""
 
-    def __init__(self, ranks: tuple[int, ...], timeout: timedelta):
-        self.ranks, self.timeout = ranks, timeout
-        self.sharding = programs.same(ranks)
+    def __init__(self, group: Any):
+        """``group`` is the process group that was asked for a collective."""
+        self.ranks, self.timeout = group.ranks, group.timeout
+        self.sharding = programs.same(self.ranks)
+        self._group = weakref.ref(group)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Together) and self.ranks == other.ranks
@@ -53,7 +55,9 @@ class Together:
         """What calls an executable in its turn among the collectives, and waits for it."""
 
         def call(*arrays: Any) -> list[jax.Array]:
-            dist.distributed_c10d._get_default_group()  # raises where there is none any more
+            group = self._group()
+            if group is None or group.is_over:
+                raise Changed("the process group of its collectives was destroyed")
             results: list[jax.Array] = []
             over = programs.over(self.sharding, arrays)
             run = functools.partial(programs.launch, executable, over)
