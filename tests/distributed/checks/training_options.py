@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from tests.distributed.checks.training import train
@@ -29,6 +31,25 @@ def ddp_with_compressed_gradients(device: str) -> Any:
 
     # halves of sums that differ in the last place may differ in theirs
     return [value.float().round(decimals=3) for value in train(device, hook=hook)]
+
+
+def batch_norm_over_all_processes(device: str) -> Any:
+    """On the CPU, where there is none, one process has the whole batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()).to(device)
+    model: Any = net
+    if device == "jax":
+        net = nn.SyncBatchNorm.convert_sync_batchnorm(net)
+        model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for at in range(3):
+        x = torch.randn(8, 3, 6, 6, generator=torch.Generator().manual_seed(at)).to(device)
+        if device == "jax":
+            x = x.chunk(2)[dist.get_rank()]
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return list(net.state_dict().values())
 
 
 def ddp_with_powersgd(device: str) -> Any:
