@@ -120,7 +120,7 @@ class ProgramWork(_Work):
             results = self._program()
             LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
             self._keep(results)
-        except (TypeError, ValueError) as error:  # arrays that the program does not take: not run
+        except TypeError as error:  # arrays that the program does not take: it has not run
             self._error = error
         except Exception as error:
             self._error = joining.failed(self.name, error)
