@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from torch_jax.memory import parts, storage
+from torch_jax.memory import parts, storage, transfer
 
 
 def write_items(name: str, value: Any) -> list[WriteItem]:
@@ -27,7 +27,14 @@ def write_items(name: str, value: Any) -> list[WriteItem]:
     if not isinstance(value, torch.Tensor) or storage.memory_if_any(value) is None:
         return []
     boxes = parts.boxes(value)
-    return [_item(name, value, *box) for box in boxes] if len(boxes) > 1 else []
+    if not parts.is_wide(value):
+        return [_item(name, value, *box) for box in boxes] if len(boxes) > 1 else []
+    if not torch.distributed.is_initialized():
+        raise RuntimeError(
+            f"{name!r} lies on devices of many processes, which save it together: call "
+            'torch.distributed.init_process_group("gloo") in all of them first'
+        )
+    return [_item(name, value, *box) for box in boxes]
 
 
 def _item(
@@ -48,7 +55,8 @@ def piece_of(value: Any, item: WriteItem) -> torch.Tensor | None:
     piece, chunk = value, item.tensor_data.chunk
     for dimension, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
         piece = piece.narrow(dimension, start, length)
-    return piece
+    own = transfer.own_part(piece) if parts.is_wide(value) else None
+    return piece if own is None else own
 
 
 def in_one_piece(plan: Any, planner: Any) -> Any:

@@ -9,6 +9,7 @@ by programs, as those of memories on one device.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -61,6 +62,12 @@ def is_split(array: Any) -> bool:
     return held is not None and isinstance(array, jax.Array) and not held.is_fully_replicated
 
 
+def is_wide(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in parts, some of them on devices of other processes."""
+    memory = storage.memory_of(tensor)
+    return is_split(memory) and not memory.is_fully_addressable
+
+
 def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
     """The box of its memory that a tensor shows; None where that is no box, or other bits."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
@@ -90,7 +97,10 @@ def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
 
 
 def boxes(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where the parts begin that a tensor lies in, and their sizes, each once; whole if unsplit."""
+    """Where the parts begin that a tensor lies in, and their sizes, each once; whole if unsplit.
+
+    Of parts on devices of other processes these tell.
+    """
     if storage.memory_if_any(tensor) is not None:
         memory = storage.memory_of(tensor)
         box = box_of(tensor, memory) if is_split(memory) else None
@@ -124,6 +134,12 @@ def _pieces(box: Box, memory: jax.Array) -> Iterator[Piece]:
             yield Piece(inside, _in_tensor(box, common), arrays)
 
 
+def _is_here(box: Box, memory: jax.Array) -> bool:
+    """Whether this process has all elements of a box."""
+    sizes = [math.prod(s.stop - s.start for s in piece.inside) for piece in _pieces(box, memory)]
+    return sum(sizes) == math.prod(box.lengths)
+
+
 def _in_tensor(box: Box, bounds: Sequence[tuple[int, int]]) -> Slices:
     """Bounds in a memory as slices of the tensor."""
     return tuple(
@@ -141,13 +157,20 @@ def _covers(inside: Slices, shape: Sequence[int]) -> bool:
 # --- from the devices -----------------------------------------------------------------------------
 
 
-def read(tensor: torch.Tensor, memory: jax.Array, borrow: Borrow) -> torch.Tensor | None:
+def read(
+    tensor: torch.Tensor, memory: jax.Array, borrow: Borrow, is_own: bool = False
+) -> torch.Tensor | None:
     """A CPU copy of a tensor whose memory is split; None where another way has to be gone.
 
-    ``borrow`` gives the elements of an array as a flat CPU tensor, which is only read.
+    Args:
+      tensor: what is copied.
+      memory: what its storage holds.
+      borrow: gives the elements of an array as a flat CPU tensor, which is only read.
+      is_own: whether it is this process alone that reads. Otherwise all of them do, and must gather
+        alike: then what one of them has is gathered, too.
     """
     box = box_of(tensor, memory) if is_split(memory) else None
-    if box is None:
+    if box is None or not (memory.is_fully_addressable or (is_own and _is_here(box, memory))):
         return None
     stride = storage.dense_strides(tuple(tensor.shape), tensor.stride())
     host = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")

@@ -131,7 +131,7 @@ class _Borrowed:
 
 def host_copy(array: jax.Array) -> torch.Tensor:
     """An array as a CPU tensor with memory of its own; waits for the value."""
-    if sharding.Use.begun and parts.is_split(array):
+    if sharding.Use.begun and parts.is_split(array) and array.is_fully_addressable:
         return parts.whole(array, _borrowed)
     return _borrowed(array).view(array.shape).clone()
 
@@ -142,6 +142,11 @@ def _borrowed(array: jax.Array) -> torch.Tensor:
     if data.dtype.isbuiltin != 1:
         data = data.view(f"u{data.dtype.itemsize}")
     return torch.from_numpy(np.asarray(_Borrowed(data))).view(dtypes.to_torch(array.dtype))
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A CPU copy of what lies in parts that this process has, which no other has to know of."""
+    return parts.read(tensor, memory_of(tensor), _borrowed, is_own=True)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:

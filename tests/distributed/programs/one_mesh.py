@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import sys
+import tempfile
 
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={sys.argv[1]}"
 )
 
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
 import torch_jax
 from tests.support.on_mesh import (
@@ -78,6 +81,33 @@ def on_meta(mesh: object) -> None:
     same(other, weight)
 
 
+def checkpoints(mesh: object, rank: int) -> None:
+    """Each process writes its own parts, and reads what its devices are to have."""
+    host = torch.arange(32.0).view(8, 4)
+    x, y = (torch_jax.shard(host + at, mesh, ("data", "model")) for at in range(2))
+    copies = torch_jax.shard(host * 3, mesh, ())
+    folder = f"{tempfile.gettempdir()}/torch_jax-{os.environ['MASTER_PORT']}"
+    says(
+        dcp.CheckpointException,
+        "init_process_group",
+        lambda: dcp.save({"x": x}, checkpoint_id=folder),
+    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}.store", rank=rank, world_size=2)
+    dcp.save({"x": x, "y": y[2:7].t(), "copies": copies, "step": 3}, checkpoint_id=folder)
+    found = {
+        "x": torch_jax.shard(torch.zeros(8, 4), mesh, ("model", None)),
+        "y": torch.zeros(4, 5),
+        "copies": torch_jax.shard(torch.zeros(8, 4), mesh, ("data",)),
+        "step": 0,
+    }
+    dcp.load(found, checkpoint_id=folder)
+    same(found["x"], host)
+    same(found["y"], (host + 1)[2:7].t())
+    same(found["copies"], host * 3)
+    assert spec(found["x"]) == ("model",) and found["step"] == 3
+    dist.destroy_process_group()
+
+
 rank, count = torch_jax.initialize()
 assert torch_jax.initialize() == (rank, count) == (int(os.environ["RANK"]), 2)
 mesh = torch_jax.mesh(data=-1, model=2)
@@ -85,6 +115,7 @@ says(ValueError, "takes no device of process 1", lambda: torch_jax.mesh(data=1))
 values(mesh, rank)
 parts(mesh, rank, count)
 on_meta(mesh)
+checkpoints(mesh, rank)
 if "eager" in sys.argv:
     training(mesh, lambda step: step, 2)
 training(mesh, torch_jax.jit, 5)
