@@ -33,7 +33,7 @@ def free_port() -> int:
 def run(
     *arguments: str,
     size: int = 2,
-    seconds: float = 120,
+    seconds: float = 300,
     changes: Callable[[int], dict[str, str | None]] = lambda rank: {},
 ) -> list[tuple[int, str]]:
     """Python with these arguments as so many ranks: exit status and output of each.
