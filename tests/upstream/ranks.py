@@ -6,6 +6,7 @@ Importing this module says which device they take, and how many of them there ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,7 @@ _BESIDE_THE_CPU = {  # names that modules of devices have, and the CPU's has not
     "set_rng_state": torch.set_rng_state,
     "empty_cache": _nothing,
     "current_device": lambda: 0,
+    "device": contextlib.nullcontext,
 }
 
 
