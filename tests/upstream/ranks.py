@@ -95,6 +95,7 @@ def _prepare() -> None:
     common_dtensor.DTensorTestMixin.device_type = DEVICE
     for module in (common_distributed, common_dtensor):
         module.skip_if_lt_x_gpu = _skip_if_fewer
+    common_distributed.skip_if_no_gpu = _same
     common_distributed.TIMEOUT_DEFAULT = RANKS_LIMIT - 20
     common_distributed.requires_nccl = _same_with
     # of PyTorch 2.6: each test once more, compiled; a device of a class; an error's name
