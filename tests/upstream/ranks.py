@@ -22,6 +22,7 @@ from torch.testing._internal import (
     common_utils,
 )
 from torch.testing._internal.distributed._tensor import common_dtensor
+from torch.utils import _pallas
 
 from tests.upstream.files import RANKS_LIMIT
 from tests.upstream.translated import BACKENDS
@@ -58,12 +59,18 @@ def _skip_if_fewer(x: int, **_: Any) -> Callable[..., Any]:
 
 def _init_pg(self: Any, eager_init: Any, backend: str | None = None) -> None:
     """In place of DTensorTestBase's, which knows some backends only."""
-    dist.init_process_group(
-        backend=backend or self.backend,
-        world_size=self.world_size,
-        rank=self.rank,
-        init_method=f"file://{self.file_name}",
-    )
+    _join(self, backend or self.backend, self.world_size)
+
+
+def _create_pg(self: Any, device: str, world_size: int | None = None) -> Any:
+    """In place of DistributedTestBase's, whose store is gone when as many ranks as devices are."""
+    _join(self, BACKEND, world_size or self.world_size)
+    return dist.group.WORLD
+
+
+def _join(case: Any, backend: str, size: int) -> None:
+    method = f"file://{case.file_name}"
+    dist.init_process_group(backend, init_method=method, world_size=size, rank=case.rank)
 
 
 original_skip = common_distributed.skip_if_lt_x_gpu
@@ -81,6 +88,8 @@ _BESIDE_THE_CPU = {  # names that modules of devices have, and the CPU's has not
 
 
 def _prepare() -> None:
+    # asked at an import, it would start JAX before the processes have met
+    _pallas.has_jax_tpu_backend = lambda: False
     torch.accelerator.device_count = _count
     for module in (_module, torch.accelerator):
         module.set_device = module.set_device_index = _nothing
@@ -107,6 +116,7 @@ def _prepare() -> None:
     vars(_utils).setdefault("PipeliningShapeError", RuntimeError)
     common_distributed.at_least_x_gpu = lambda x: x <= COUNT
     common_distributed.DistributedTestBase.backend = lambda self, device: BACKEND
+    common_distributed.DistributedTestBase.create_pg = _create_pg
     for module in (common_cuda, common_utils):
         module.TEST_CUDA = module.TEST_MULTIGPU = True
     common_device_type.PrivateUse1TestBase.bypass_device_restrictions = True
