@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tests.upstream import translated
 from tests.upstream.exceptions import LEFT_OUT, MORE_RANKS
-from tests.upstream.files import FILES, RANKS, RANKS_LIMIT, anywhere
+from tests.upstream.files import DETAILED, FILES, RANKS, RANKS_LIMIT, anywhere
 
 COLUMNS = ("passed", "failed", "on CPU, too", "other words", "excepted", "skipped")
 COLUMNS += (*LEFT_OUT, MORE_RANKS, "compiled", "seconds")
@@ -83,6 +83,7 @@ def run_on(device: str, place: Place, file: str, *more: str) -> dict[str, Any]:
     environment = {
         **os.environ,
         **(_RANKS_ENVIRONMENT[device] if ranks else {}),
+        **({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if file in DETAILED else {}),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu" if device == "cpu" else "privateuse1",
     }

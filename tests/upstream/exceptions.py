@@ -32,6 +32,11 @@ EXCEPTIONS: dict[str, list[str]] = {
     "the test compares a product of the device with one of the CPU, which adds in another order": [
         "distributed/_tensor/test_matrix_ops.py test_dtensor_mm",
     ],
+    "the test expects that batch norm refuses float32 statistics beside half-precision parameters; "
+    "CUDA refuses them in some backward passes only, and jax takes them in all": [
+        "distributed/_composable/fsdp/test_fully_shard_mixed_precision.py "
+        "test_norm_modules_(bf16|fp16)",
+    ],
     "DTensor refuses random operators on the CPU only": [
         "distributed/_tensor/test_pointwise_ops.py test_dropout_errors",
     ],

@@ -66,6 +66,9 @@ RANKS = "distributed/"
 RANKS_LIMIT = 400
 """Seconds for a test there: its processes may have to start, and compile the same programs each."""
 
+DETAILED = ("distributed/pipelining/test_stage.py",)
+"""Files that expect checks which PyTorch makes with ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` only."""
+
 
 def anywhere(name: str, device: str) -> str:
     """The name of a test without the device in it.

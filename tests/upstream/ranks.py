@@ -6,6 +6,7 @@ Importing this module says which device they take, and how many of them there ar
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from torch.testing._internal import (
     common_utils,
 )
 from torch.testing._internal.distributed._tensor import common_dtensor
+from torch.utils import _pallas
 
 from tests.upstream.files import RANKS_LIMIT
 from tests.upstream.translated import BACKENDS
@@ -57,12 +59,18 @@ def _skip_if_fewer(x: int, **_: Any) -> Callable[..., Any]:
 
 def _init_pg(self: Any, eager_init: Any, backend: str | None = None) -> None:
     """In place of DTensorTestBase's, which knows some backends only."""
-    dist.init_process_group(
-        backend=backend or self.backend,
-        world_size=self.world_size,
-        rank=self.rank,
-        init_method=f"file://{self.file_name}",
-    )
+    _join(self, backend or self.backend, self.world_size)
+
+
+def _create_pg(self: Any, device: str, world_size: int | None = None) -> Any:
+    """In place of DistributedTestBase's, whose store is gone when as many ranks as devices are."""
+    _join(self, BACKEND, world_size or self.world_size)
+    return dist.group.WORLD
+
+
+def _join(case: Any, backend: str, size: int) -> None:
+    method = f"file://{case.file_name}"
+    dist.init_process_group(backend, init_method=method, world_size=size, rank=case.rank)
 
 
 original_skip = common_distributed.skip_if_lt_x_gpu
@@ -75,10 +83,13 @@ _BESIDE_THE_CPU = {  # names that modules of devices have, and the CPU's has not
     "set_rng_state": torch.set_rng_state,
     "empty_cache": _nothing,
     "current_device": lambda: 0,
+    "device": contextlib.nullcontext,
 }
 
 
 def _prepare() -> None:
+    # asked at an import, it would start JAX before the processes have met
+    _pallas.has_jax_tpu_backend = lambda: False
     torch.accelerator.device_count = _count
     for module in (_module, torch.accelerator):
         module.set_device = module.set_device_index = _nothing
@@ -93,6 +104,7 @@ def _prepare() -> None:
     common_dtensor.DTensorTestMixin.device_type = DEVICE
     for module in (common_distributed, common_dtensor):
         module.skip_if_lt_x_gpu = _skip_if_fewer
+    common_distributed.skip_if_no_gpu = _same
     common_distributed.TIMEOUT_DEFAULT = RANKS_LIMIT - 20
     common_distributed.requires_nccl = _same_with
     # of PyTorch 2.6: each test once more, compiled; a device of a class; an error's name
@@ -104,6 +116,7 @@ def _prepare() -> None:
     vars(_utils).setdefault("PipeliningShapeError", RuntimeError)
     common_distributed.at_least_x_gpu = lambda x: x <= COUNT
     common_distributed.DistributedTestBase.backend = lambda self, device: BACKEND
+    common_distributed.DistributedTestBase.create_pg = _create_pg
     for module in (common_cuda, common_utils):
         module.TEST_CUDA = module.TEST_MULTIGPU = True
     common_device_type.PrivateUse1TestBase.bypass_device_restrictions = True

@@ -158,6 +158,7 @@ x = torch.zeros(2, device="cuda").cuda(self.rank % torch.cuda.device_count())
 a, b = torch.device(f"cuda:{self.rank}"), torch.device("cuda", self.rank)
 dist.init_process_group("nccl" if c10d.is_nccl_available() else dist.Backend.NCCL)
 y = torch.ones(2, device=f"{self.device_type}:{self.rank}")
+z = DDP(model.to(torch.device(self.rank)), device_ids=[self.rank])
 """
     assert (
         translated(text, "jax")
@@ -166,12 +167,14 @@ from __future__ import annotations
 import tests.upstream.ranks  # which device, how many of them
 x = torch.zeros(2, device="jax").to("jax")
 a, b = torch.device("jax:0"), torch.device("jax:0")
-dist.init_process_group("jax" if c10d.is_available() else "jax")
+dist.init_process_group("jax" if True else "jax")
 y = torch.ones(2, device=self.device_type)
+z = DDP(model.to(torch.device("jax:0")), device_ids=["jax:0"])
 """
     )
     assert 'torch.device("cpu"), torch.device("cpu")' in translated(text, "cpu")
     assert '"gloo" if' in translated(text, "cpu")
+    assert "device_ids=None" in translated(text, "cpu")
 
 
 def test_a_table():

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 BACKENDS = {"jax": "jax", "cpu": "gloo"}
+DEVICE_IDS = {"jax": '["jax:0"]', "cpu": "None"}  # for DistributedDataParallel
 
 # Before anything of a test file is run, in whichever process imports it.
 _FIRST = "import tests.upstream.ranks  # which device, how many of them\n"
@@ -19,6 +20,12 @@ _CALL = r"[^()]*(?:\([^()]*\)[^()]*)*"  # arguments, with calls among them
 _RULES: tuple[tuple[str, str], ...] = (
     (rf'torch\.device\(\s*"cuda",{_CALL}\)', 'torch.device("@:0")'),
     (r'f?"cuda:[^"]*"', '"@:0"'),
+    # the number of a rank, as that of its device
+    (r"torch\.device\((?:self\.)?rank\)", 'torch.device("@:0")'),
+    (r"torch\.cuda\.device\((?:self\.)?rank\)", 'torch.@.device("@:0")'),
+    (r"gpus_for_rank\(self\.world_size\)\[self\.rank\]\[0\]", '"@:0"'),
+    (r"(device_ids ?= ?)\[[^\]]+\]", r"\1%"),
+    (r"torch\.cuda\.device_count\(\) < self\.world_size", "False"),
     (r'f"\{((?:self\.|cls\.)?(?:device_type|DEVICE_TYPE)(?:\(\))?)\}:[^"]*"', r"\1"),
     (r'f"\{((?:self\.|cls\.)?device_type\.type)\}:[^"]*"', r"\1"),
     (rf"\.cuda\({_CALL}\)", '.to("@")'),
@@ -28,7 +35,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r'(["\'])cuda\1', r"\1@\1"),
     (r'"(cpu:gloo,)?(?:cuda:)?nccl"', '"#"'),
     (r"(?:dist\.|c10d\.)?Backend\.NCCL\b", '"#"'),
-    (r"is_nccl_available", "is_available"),
+    (r"(?:dist\.|c10d\.)?is_nccl_available\(\)", "True"),
+    (r'backend="gloo"', 'backend="#"'),  # it serves tensors of CUDA, and those of the CPU
     (r"\bMultiProcContinousTest\b", "MultiProcContinuousTest"),  # its name in PyTorch 2.6
 )
 
@@ -42,6 +50,7 @@ def translated(source: str, device: str) -> str:
     for pattern, words in _RULES:
         words = words.replace("@:0", device if device == "cpu" else f"{device}:0")
         words = words.replace("@", device).replace("#", BACKENDS[device])
+        words = words.replace("%", DEVICE_IDS[device])
         source = re.sub(pattern, words, source)
     future = re.search(r"^from __future__ .*\n", source, re.MULTILINE)
     at = future.end() if future else 0

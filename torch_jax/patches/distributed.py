@@ -112,3 +112,18 @@ def _patch_ddp(original: Any) -> Any:
             traced.MODELS.add(self)
 
     return init
+
+
+@patch("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
+def _patch_static_graph(original: Any) -> Any:
+    """So does it where a graph is static, which a module may learn after it was made."""
+
+    @functools.wraps(original)
+    def set_static_graph(self: Any) -> None:
+        original(self)
+        if waking.is_awake():
+            from torch_jax.distributed import unused_parameters
+
+            unused_parameters.serve(self)
+
+    return set_static_graph
