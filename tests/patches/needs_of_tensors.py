@@ -13,8 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+import torch.nn.functional as F
 import torch.utils.dlpack as dlpack
 from torch import nn
+from torch.distributed import tensor
 
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
@@ -263,6 +265,23 @@ def _trains_one_of_two(prepare: Callable[[nn.Module], nn.Module]) -> bool:
         finally:
             dist.destroy_process_group()
             backward.AROUND.clear()
+
+
+_lengths = itertools.count(2)  # DTensor remembers what it has decided for a shape
+
+
+@need("torch.distributed.tensor.DTensor")
+def attention_is_split() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        dist = torch.distributed
+        dist.init_process_group("jax", init_method=f"file://{folder}/f", rank=0, world_size=1)
+        try:
+            mesh = dist.device_mesh.init_device_mesh("jax", (1,))
+            heads = tensor.distribute_tensor(ones(1, 2, next(_lengths), 4), mesh, [tensor.Shard(1)])
+            attended = F.scaled_dot_product_attention(heads, heads, heads)
+            return attended.placements == (tensor.Shard(1),)
+        finally:
+            dist.destroy_process_group()
 
 
 @need("torch.nn.parallel.DistributedDataParallel.__init__")

@@ -127,3 +127,15 @@ def _patch_static_graph(original: Any) -> Any:
             unused_parameters.serve(self)
 
     return set_static_graph
+
+
+@patch(
+    "torch.distributed.tensor.DTensor",
+    "torch.distributed.tensor",
+    is_registration=True,
+)
+def _split_attention(_register: Any) -> Any:
+    """``DTensor`` knows how attention is split for the operators of PyTorch's own devices."""
+    from torch_jax.distributed import attention
+
+    return attention.register()

@@ -31,6 +31,7 @@ _PATCHED = {
     "torch.distributed.checkpoint.hf_storage": "checkpoint",
     "torch.distributed.device_mesh": "distributed",
     "torch.distributed.distributed_c10d": "distributed",
+    "torch.distributed.tensor": "distributed",
     "torch.nested._internal.ops": "nested",
     "torch.nn.attention.flex_attention": "higher_order",
     "torch.utils.checkpoint": "higher_order",

@@ -110,3 +110,23 @@ def _fully_sharded(device: str, **options: Any) -> list[torch.Tensor]:
     for layer in (*model, model):
         fully_shard(layer, mesh=mesh, **options)
     return _trained(model, lambda step: _numbers(10 * step + dist.get_rank()).to(device))
+
+
+def attention_is_split_by_batch_and_by_heads(device: str) -> Any:
+    """On the CPU by one process."""
+    mesh, found = _mesh(device), []
+    for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+        for shape in (None, (2, 4, 5, 5), (1, 1, 5, 5)):
+            generator = torch.Generator().manual_seed(1)
+            heads = [torch.randn(2, 4, 5, 8, generator=generator).to(device) for _ in range(3)]
+            mask = None if shape is None else torch.randn(shape, generator=generator).to(device)
+            if device == "jax":
+                heads = [distribute_tensor(x, mesh, [placement]) for x in heads]
+                if mask is not None:
+                    mask = distribute_tensor(mask, mesh, [Replicate()])
+            query, key, value = (x.detach().requires_grad_() for x in heads)
+            out = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
+            out.square().sum().backward()
+            results = [out.detach(), query.grad, key.grad, value.grad]
+            found += [x.full_tensor() if device == "jax" else x for x in results]  # type: ignore
+    return found
