@@ -22,6 +22,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import forks, tracers
+from torch_jax.core.active import TRACING
 from torch_jax.core.lent import Lent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -78,13 +79,16 @@ def memory_of(tensor: torch.Tensor) -> jax.Array:
 def memory_in(storage: Any) -> jax.Array:
     """The memory of a storage; waited for where another thread has it, for a trace or a program."""
     array = storage.array
-    if isinstance(array, jax.core.Tracer | Lent) and tracers.is_traced_elsewhere((array,)):
-        tracers.wait_for_traces()
-        array = storage.array
-    while type(array) is Lent:
-        forks.refuse()  # in a child, the thread that would give it back has not come along
-        time.sleep(1e-5)
-        array = storage.array
+    while isinstance(array, jax.core.Tracer | Lent) and tracers.is_traced_elsewhere((array,)):
+        if type(array) is Lent:
+            forks.refuse()  # in a child, the thread that would give it back has not come along
+            time.sleep(1e-5)
+            array = storage.array
+            continue
+        with TRACING:
+            array = storage.array
+            if isinstance(array, jax.core.Tracer):  # nobody traces: it has outlived its trace
+                return array
     if type(array) is Node:
         known = array.get()
         return known if put_back((storage,), (array,), (known,)) else memory_in(storage)
