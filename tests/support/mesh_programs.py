@@ -21,6 +21,7 @@ from tests.support.on_mesh import (
     check_training,
     expected_losses,
     grid,
+    lazily,
     on_data,
     same,
     shard,
@@ -40,13 +41,6 @@ def models_train_eagerly_in_other_orders() -> None:
 @slow
 def models_train_recorded() -> None:
     import torch_jax
-
-    def lazily(step: Callable) -> Callable:
-        def run(*args: Any) -> Any:
-            with torch_jax.lazy():
-                return step(*args)
-
-        return run
 
     def fused(step: Callable) -> Callable:
         def run(*args: Any) -> Any:

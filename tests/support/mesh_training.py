@@ -13,7 +13,7 @@ from torch import nn
 
 from examples.sharding.llama import Config, Llama
 from tests.support.mesh_programs import collectives
-from tests.support.on_mesh import quick, same, says, slow, spec, traced_at_once
+from tests.support.on_mesh import lazily, quick, same, says, slow, spec, traced_at_once
 
 Make = Callable[[Any], Any]
 
@@ -125,13 +125,6 @@ def zero_splits_the_state_of_optimizers() -> None:
 @slow
 def zero_however_it_runs() -> None:
     import torch_jax
-
-    def lazily(step: Callable) -> Callable:
-        def run(*args: Any) -> Any:
-            with torch_jax.lazy():
-                return step(*args)
-
-        return run
 
     check_zero(adamw, lazily, first=True)
     check_zero(momentum, lambda step: step, first=True)

@@ -117,6 +117,18 @@ def train(
     return [step(place(x), place(y)).item() for x, y in batches(count)]
 
 
+def lazily(step: Callable) -> Callable:
+    """The step in lazy mode."""
+
+    def run(*args: Any) -> Any:
+        import torch_jax
+
+        with torch_jax.lazy():
+            return step(*args)
+
+    return run
+
+
 def adamw(net: nn.Module, foreach: bool = False) -> Any:
     """The optimizer of the checks."""
     return torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=foreach)

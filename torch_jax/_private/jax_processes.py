@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from torch_jax._private import jax_core
 
 _FOR_EVER = 10**8  # seconds: the coordinator process tells at once who has ended
 _CONNECT = 300  # seconds
@@ -117,14 +120,14 @@ def only_accelerator(index: int) -> None:
             jax.config.update(name, str(index))
 
 
+_array_type = functools.cache(jax_core.array_type)
+
+
 def local_part(array: Any) -> Any:
     """What this process has of an array over processes, as an array that is bound to no device.
 
     Arrays of this package are not ("uncommitted" in JAX's words). One that is would be compiled for
     anew by every operator.
     """
-    kind = getattr(importlib.import_module("jax._src.array"), "ArrayImpl", None)
     part = array.addressable_shards[0].data
-    if kind is None:
-        return part
-    return kind(part.aval, part.sharding, [part], committed=False)
+    return _array_type()(part.aval, part.sharding, [part], committed=False)

@@ -26,15 +26,13 @@ def write_items(name: str, value: Any) -> list[WriteItem]:
     """What is to be written of a sharded tensor, a piece for each part; nothing of other values."""
     if not isinstance(value, torch.Tensor) or storage.memory_if_any(value) is None:
         return []
-    boxes = parts.boxes(value)
-    if not parts.is_wide(value):
-        return [_item(name, value, *box) for box in boxes] if len(boxes) > 1 else []
-    if not torch.distributed.is_initialized():
+    boxes, is_wide = parts.boxes(value), parts.is_wide(value)
+    if is_wide and not torch.distributed.is_initialized():
         raise RuntimeError(
             f"{name!r} lies on devices of many processes, which save it together: call "
             'torch.distributed.init_process_group("gloo") in all of them first'
         )
-    return [_item(name, value, *box) for box in boxes]
+    return [_item(name, value, *box) for box in boxes] if is_wide or len(boxes) > 1 else []
 
 
 def _item(
@@ -48,15 +46,20 @@ def _item(
 
 def piece_of(value: Any, item: WriteItem) -> torch.Tensor | None:
     """The piece of a plain tensor that an item asks for; None where PyTorch knows which."""
-    if item.type != WriteItemType.SHARD or not isinstance(value, torch.Tensor):
-        return None
-    if storage.memory_if_any(value) is None or item.tensor_data is None:
+    if not _is_ours(value, item) or item.tensor_data is None:
         return None
     piece, chunk = value, item.tensor_data.chunk
     for dimension, (start, length) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
         piece = piece.narrow(dimension, start, length)
     own = transfer.own_part(piece) if parts.is_wide(value) else None
     return piece if own is None else own
+
+
+def _is_ours(value: Any, item: WriteItem) -> bool:
+    """Whether an item is one of :func:`write_items`, and none of PyTorch's own classes."""
+    if item.type != WriteItemType.SHARD or not isinstance(value, torch.Tensor):
+        return False
+    return storage.memory_if_any(value) is not None
 
 
 def in_one_piece(plan: Any, planner: Any) -> Any:
@@ -67,12 +70,7 @@ def in_one_piece(plan: Any, planner: Any) -> Any:
     items: dict[Any, WriteItem] = {}
     for item in plan.items:
         tensor: Any = getattr(planner, "state_dict", {}).get(item.index.fqn)
-        if piece_of(tensor, item) is None:
-            items[item.index] = item
-            continue
-        start, size = torch.Size([0] * tensor.dim()), tensor.size()
-        chunk = ChunkStorageMetadata(start, size)
-        data = dataclasses.replace(item.tensor_data, chunk=chunk)
-        index = MetadataIndex(item.index.fqn, start)
-        items[index] = dataclasses.replace(item, index=index, tensor_data=data)
+        if _is_ours(tensor, item):
+            item = _item(item.index.fqn, tensor, (0,) * tensor.dim(), tuple(tensor.shape))
+        items[item.index] = item
     return dataclasses.replace(plan, items=list(items.values()))

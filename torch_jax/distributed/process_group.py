@@ -19,7 +19,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.distributed import joining, programs, traced
-from torch_jax.distributed.work import LAUNCHER, HostWork, ProgramWork, write_results
+from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork, write_results
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
 
@@ -247,7 +247,7 @@ class ProcessGroup(_Base):
             copy = whole.detach().cpu().contiguous()
             self._gloo.allreduce([copy], everywhere).wait()
             parts.append(copy.view(self.size(), -1)[self.rank()].view(output.shape))
-        return HostWork(name, _Done(), outputs, parts)
+        return HostWork(name, DoneWork([]), outputs, parts)
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Any:
         """Reduce a tensor over the processes; each gets its part of it."""
@@ -394,26 +394,11 @@ class ProcessGroup(_Base):
 
 def _one_by_one(call: Callable[..., Any], outputs: Any, inputs: Any, options: Any) -> Any:
     """Work for many tensors on the CPU: gloo has a function for one."""
-    work: Any = _Done()
+    work: Any = DoneWork([])
     for output, tensor in zip(outputs, inputs, strict=True):
         work.wait()
         work = call(output, tensor, options)
     return work
-
-
-class _Done:
-    """Work that is over."""
-
-    def wait(self, *_timeout: Any) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
 
 
 def _are_alike(outputs: Any, inputs: Any, count: int) -> bool:

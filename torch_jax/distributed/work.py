@@ -167,18 +167,12 @@ class _TracedFuture(torch.futures.Future):
         return super().then(callback)
 
 
-class TracedWork(_Work):
-    """What is a part of a program that is traced: for those who ask, it is over."""
+class DoneWork(_Work):
+    """Work that is over."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Nothing is to be waited for."""
         return True
-
-    def get_future(self) -> Any:
-        """A future that is complete."""
-        future = _TracedFuture()
-        future.set_result(self.outputs)
-        return future
 
     def is_completed(self) -> bool:
         """True."""
@@ -188,6 +182,16 @@ class TracedWork(_Work):
 
     def exception(self) -> None:
         """None."""
+
+
+class TracedWork(DoneWork):
+    """What is a part of a program that is traced: for those who ask, it is over."""
+
+    def get_future(self) -> Any:
+        """A future that is complete."""
+        future = _TracedFuture()
+        future.set_result(self.outputs)
+        return future
 
 
 class HostWork(_Work):

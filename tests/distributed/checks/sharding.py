@@ -128,5 +128,5 @@ def attention_is_split_by_batch_and_by_heads(device: str) -> Any:
             out = F.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None)
             out.square().sum().backward()
             results = [out.detach(), query.grad, key.grad, value.grad]
-            found += [x.full_tensor() if device == "jax" else x for x in results]  # type: ignore
+            found += [x.full_tensor() if device == "jax" else x for x in results]  # type: ignore[attr-defined]
     return found
