@@ -1,0 +1,1 @@
+"""Tests of programs that use PyTorch and JAX together, each held against either of them alone."""
