@@ -19,6 +19,7 @@ from torch_jax._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax import config as config
+    from torch_jax import optim as optim
     from torch_jax.capture.history import explain as explain
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
@@ -71,6 +72,7 @@ def _autoload() -> None:
 _failure: Exception | None = None
 _LAZY = {  # the same for Python, which loads a module when one of its names is asked for
     "config": "config",
+    "optim": "optim",
     "explain": "capture.history",
     "jit": "capture.jit",
     "lower": "capture.jit",

@@ -41,6 +41,11 @@ def x64_state() -> Any:
     return config.enable_x64
 
 
+def x64_setting() -> bool:
+    """Whether the user has switched JAX's 64-bit types on for the whole process."""
+    return bool(x64_state().get_global())
+
+
 @functools.cache
 def keep_x64_in_programs() -> None:
     """Lower and differentiate an equation with 64-bit types where it was traced with them.
