@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.environment.overrides import register_op as register_op
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.interop.flax_module import nn_from_flax as nn_from_flax
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -97,6 +98,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "register_op": "environment.overrides",
     "export": "exporting.export",
     "JaxInterpreter": "graphs.interpreter",
+    "nn_from_flax": "interop.flax_module",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

@@ -20,6 +20,7 @@ from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
+from torch_jax.interop.jax_defaults import asks_for_wide
 from torch_jax.interop.optax_state import Leaf, Tree
 from torch_jax.memory import dtypes, sharding
 from torch_jax.memory.storage import is_jax
@@ -97,7 +98,7 @@ class Optax(Optimizer):
         shapes = [
             jax.ShapeDtypeStruct(tuple(p.shape), dtypes.to_jax(p.dtype)) for p in parameters
         ]
-        wide = optax_state.asks_for_wide([shape.dtype for shape in shapes])
+        wide = asks_for_wide(shape.dtype for shape in shapes)
         chosen = tuple(names[p] for p in parameters)
         key = (id(tx), wide, chosen, tuple((s.shape, s.dtype) for s in shapes))
         found = self._trees.get(key)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax._private import jax_core
+from torch_jax.interop.jax_defaults import asks_for_wide, types_of_jax
 
 
 class Name(str):
@@ -42,22 +41,6 @@ class Leaf(NamedTuple):
     random: Any
 
 
-def types_of_jax(wide: bool) -> AbstractContextManager:
-    """JAX's 64-bit types as a program of JAX alone would have them: off, unless asked for.
-
-    optax makes numbers of JAX's default dtypes. The package's own work has 64-bit types on, where
-    these are float64, and each step would have other bits than optax has by itself.
-    """
-    return jax.enable_x64(wide)
-
-
-def asks_for_wide(dtypes: Sequence[Any]) -> bool:
-    """Whether 64-bit types are on: by the user's setting, or since a parameter has such a type."""
-    return jax_core.x64_setting() or any(
-        np.dtype(dtype) in (np.float64, np.complex128, np.int64) for dtype in dtypes
-    )
-
-
 class Tree:
     """The state of one transformation over parameters of given names, shapes and dtypes.
 
@@ -69,7 +52,7 @@ class Tree:
     def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
         """The form of the state; nothing is computed."""
         self.tx, self.names = tx, tuple(map(Name, names))
-        self.wide = asks_for_wide([shape.dtype for shape in shapes])
+        self.wide = asks_for_wide(shape.dtype for shape in shapes)
         self._shapes = tuple(shapes)
         random: list[Any] = []
 
