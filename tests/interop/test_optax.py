@@ -359,7 +359,9 @@ def test_states_are_saved_and_loaded():
     torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, map_location="cpu")
-    flat = {f"{at}.{key}": t for at, e in saved["optimizer"]["state"].items() for key, t in e.items()}
+    flat = {
+        f"{at}.{key}": t for at, e in saved["optimizer"]["state"].items() for key, t in e.items()
+    }
     assert flat["1.inner_state.0.mu"].shape == (4,) and flat["0.count"].item() == 3
     other = model()
     loaded = Optax(other.named_parameters(), optax.adamw, lr=1.0)
@@ -375,7 +377,9 @@ def test_states_are_saved_and_loaded():
 
 def test_states_keep_their_dtypes():
     module = model(dtype=torch.bfloat16)
-    optimizer = Optax(module.parameters(), optax.sgd(0.1, momentum=0.9, accumulator_dtype="float32"))
+    optimizer = Optax(
+        module.parameters(), optax.sgd(0.1, momentum=0.9, accumulator_dtype="float32")
+    )
     set_gradients(module, 0)
     optimizer.step()
     other = Optax(module.parameters(), optax.sgd(0.1, momentum=0.9, accumulator_dtype="float32"))
@@ -389,7 +393,10 @@ def test_states_keep_their_dtypes():
 def test_states_of_others_are_refused():
     module = model()
     set_gradients(module, 0)
-    adam, sgd = Optax(module.parameters(), optax.adam(1e-2)), Optax(module.parameters(), optax.sgd(1))
+    adam, sgd = (
+        Optax(module.parameters(), optax.adam(1e-2)),
+        Optax(module.parameters(), optax.sgd(1)),
+    )
     adam.step()
     with pytest.raises(ValueError, match="transformation of optax keeps"):
         sgd.load_state_dict(adam.state_dict())

@@ -184,7 +184,8 @@ class Nnx(Once):
         for at, ((path, variable), random) in enumerate(zip(self._flat, self._random, strict=True)):
             value = variable.get_value() if random else next(given)
             if key is not None and isinstance(variable, nnx.RngKey):
-                value = jax.random.split(jax.random.fold_in(key, at), value.shape)
+                one = jax.random.fold_in(key, at)
+                value = jax.random.split(one, value.shape) if value.shape else one
             filled.append((path, variable.replace(value)))
         return filled
 

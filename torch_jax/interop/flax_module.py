@@ -7,6 +7,7 @@ JAX, so that autograd, optimizers, ``torch_jax.jit`` and ``state_dict`` take it 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,14 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
+from torch_jax.capture.capture import unwatched
 from torch_jax.core import waking
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, flags
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, types_of_jax
 from torch_jax.memory import dtypes
-from torch_jax.memory.storage import is_jax, wrap
+from torch_jax.memory.storage import wrap
 
 
 def nn_from_flax(
@@ -67,7 +69,9 @@ def nn_from_flax(
         definition = Nnx(module)
         return FlaxModule(definition, [wrap(_array(value)) for value in definition.arrays])
     if not isinstance(module, linen.Module):
-        raise TypeError(f"nn_from_flax takes a module of flax.nnx or flax.linen, not {type(module)}")
+        raise TypeError(
+            f"nn_from_flax takes a module of flax.nnx or flax.linen, not {type(module)}"
+        )
     if variables is None:
         variables = _initial(module, args, kwargs, method)
     else:
@@ -160,6 +164,7 @@ class FlaxModule(nn.Module):
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._draws: dict[Any, bool] = {}
         self._places: list[tuple[str, str]] = []  # of each variable: a submodule, and a name
+        uses = Counter(variable.path for variable in definition.variables)
         for variable, tensor in zip(definition.variables, tensors, strict=True):
             *above, name = variable.path
             owner = self
@@ -170,8 +175,8 @@ class FlaxModule(nn.Module):
             if variable.trained and (tensor.is_floating_point() or tensor.is_complex()):
                 owner.register_parameter(name, nn.Parameter(tensor))
             else:
-                taken = name in owner._parameters or name in owner._buffers
-                name = f"{variable.collection}_{name}" if taken else name
+                if uses[variable.path] > 1:
+                    name = f"{variable.collection}_{name}"
                 owner.register_buffer(name, tensor)
             self._places.append((".".join(above), name))
 
@@ -196,6 +201,7 @@ class FlaxModule(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_programs": {}, "_draws": {}}
 
+    @dynamo.unseen
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the flax module, and update the buffers."""
         definition, training = self._definition, self.training
@@ -256,7 +262,9 @@ class FlaxModule(nn.Module):
                 with types_of_jax(wide):
                     jax.eval_shape(shapes, *pytree.tree_map(_shape, (tensors, leaves)))
 
-            found = self._draws[key] = self._definition.draws(method, self.training, trace)
+            with unwatched():  # it is run once more where the operator is traced
+                found = self._definition.draws(method, self.training, trace)
+            self._draws[key] = found
         return found
 
 

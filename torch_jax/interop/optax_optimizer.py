@@ -16,7 +16,8 @@ import jax
 import torch
 from torch.optim import Optimizer
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
+from torch_jax.capture.capture import unwatched
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
@@ -82,8 +83,12 @@ class Optax(Optimizer):
             self.param_groups.pop()
             raise
         group.update({**numbers, **{key: v for key, v in own.items() if key in numbers}})
-        given = {("lr" if key == "learning_rate" else key): v for key, v in {**given, **own}.items()}
-        group.update({key: float(v) for key, v in given.items() if key in numbers and _is_number(v)})
+        given = {
+            ("lr" if key == "learning_rate" else key): v for key, v in {**given, **own}.items()
+        }
+        group.update(
+            {key: float(v) for key, v in given.items() if key in numbers and _is_number(v)}
+        )
         self._transformations.append(tx)
         self._known.append(frozenset(numbers))
         self._fixed.append((_arguments(made_by) | {"lr"}) - numbers.keys())
@@ -95,20 +100,20 @@ class Optax(Optimizer):
         """The form of the state for some parameters of a group."""
         names = dict(zip(group["params"], self._names(group), strict=True))
         parameters = list(parameters)
-        shapes = [
-            jax.ShapeDtypeStruct(tuple(p.shape), dtypes.to_jax(p.dtype)) for p in parameters
-        ]
+        shapes = [jax.ShapeDtypeStruct(tuple(p.shape), dtypes.to_jax(p.dtype)) for p in parameters]
         wide = asks_for_wide(shape.dtype for shape in shapes)
         chosen = tuple(names[p] for p in parameters)
         key = (id(tx), wide, chosen, tuple((s.shape, s.dtype) for s in shapes))
         found = self._trees.get(key)
         if found is None:
-            found = self._trees[key] = Tree(tx, chosen, shapes)  # which keeps ``tx``, and its id
+            with unwatched():
+                found = self._trees[key] = Tree(tx, chosen, shapes)  # it keeps ``tx``, and its id
         return found
 
     # --- steps ------------------------------------------------------------------------------------
 
     @torch.no_grad()
+    @dynamo.unseen
     def step(self, closure: Callable[[], Any] | None = None, **extra: Any) -> Any:
         """Move the parameters that have gradients.
 
@@ -416,6 +421,4 @@ def _require_optax() -> None:
     try:
         import optax  # noqa: F401
     except ImportError as error:
-        raise ImportError(
-            'torch_jax.optim needs optax: pip install "torch_jax[optax]"'
-        ) from error
+        raise ImportError('torch_jax.optim needs optax: pip install "torch_jax[optax]"') from error

@@ -132,7 +132,9 @@ def _named(path: tuple) -> tuple[str, str | None]:
     """The name of a leaf, and the parameter that it belongs to."""
     owner = next((part.key for part in path if type(getattr(part, "key", None)) is Name), None)
     parts = [part for part in path if type(getattr(part, "key", None)) is not Name]
-    shown = [str(getattr(part, "name", getattr(part, "key", None) or _index(part))) for part in parts]
+    shown = [
+        str(getattr(part, "name", getattr(part, "key", None) or _index(part))) for part in parts
+    ]
     return ".".join(shown) or "state", None if owner is None else str(owner)
 
 
@@ -165,7 +167,11 @@ def _short_names(paths: list[tuple]) -> dict[tuple, str]:
     """
     names = [path[-1].key for path in paths]
     return {
-        path: _named(path)[0] if names.count(name) > 1 else "lr" if name == "learning_rate" else name
+        path: _named(path)[0]
+        if names.count(name) > 1
+        else "lr"
+        if name == "learning_rate"
+        else name
         for path, name in zip(paths, names, strict=True)
     }
 
