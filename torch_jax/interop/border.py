@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 
 
@@ -34,7 +35,8 @@ def out(result: torch.Tensor, narrow: bool) -> Any:
     array = transfer.as_array(result)
     if not narrow or array.dtype.itemsize <= (8 if result.is_complex() else 4):
         return array
-    return lax.convert_element_type(array, _NARROW[array.dtype.kind])
+    with x64():
+        return lax.convert_element_type(array, _NARROW[array.dtype.kind])
 
 
 _NARROW = {"i": np.int32, "u": np.uint32, "f": np.float32, "c": np.complex64}

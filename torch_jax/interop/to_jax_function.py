@@ -64,7 +64,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     interpreter.keep_x64()
 
     @contextmanager
-    def called(args: tuple, kwargs: dict[str, Any]) -> Iterator[Any]:
+    def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
         yield function(*args, **kwargs)
 
     @functools.wraps(function)
@@ -105,7 +105,8 @@ def run(
         # copies, which cost nothing: the function may write to its arguments
         given = iter([tensor.clone() for tensor in tensors])
         filled = [next(given) if leaf is _ARRAY else leaf for leaf in static]
-        with called(*trees.unflatten(structure, filled)) as result:
+        args, kwargs = trees.unflatten(structure, filled)
+        with called(*args, **kwargs) as result:
             found, tree = trees.flatten(result)
             form[:] = tree, [_ARRAY if isinstance(r, torch.Tensor) else r for r in found]
             yield [r for r in found if isinstance(r, torch.Tensor)]
@@ -156,7 +157,7 @@ def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
         ahead += [before for before, _ in node.next_functions]
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             raise NotTraceableError(
-                f'{names.of_function(function)} runs {node.name().removesuffix("Backward")}, an '
+                f"{names.of_function(function)} runs {node.name().removesuffix('Backward')}, an "
                 "autograd.Function, whose backward JAX would not see with "
                 'derivatives="jax": use derivatives="torch"'
             )
