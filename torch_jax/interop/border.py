@@ -1,8 +1,8 @@
 """Arrays that cross the border between a program of JAX and tensors, and back.
 
-Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without, what
-is given out is cast as ``jax.numpy.asarray`` casts it (int64 to int32, float64 to float32), and what
-a backward pass takes from a forward pass crosses as pairs of 32 bits.
+Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without,
+what is given out is cast as ``jax.numpy.asarray`` casts it (int64 to int32, float64 to float32),
+and what a backward pass takes from a forward pass crosses as pairs of 32 bits.
 """
 
 from __future__ import annotations

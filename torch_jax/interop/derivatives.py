@@ -27,7 +27,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 
 from torch_jax.core.x64 import x64
@@ -105,9 +104,9 @@ class Differentiable:
 
     def __init__(self, program: Program, begin: Begin):
         self._program, self._begin = program, begin
-        self.call, self.run, self.back = map(
-            jax.custom_vjp, (self._results, self._results_and_pullback, self._gradients)
-        )
+        self.call: Any = jax.custom_vjp(self._results)
+        self.run: Any = jax.custom_vjp(self._results_and_pullback)
+        self.back: Any = jax.custom_vjp(self._gradients)
         self.call.defvjp(self._forward, self._backward)
         self.run.defvjp(self._run_forward, self._run_backward)
         self.back.defvjp(self._back_forward, self._back_backward)
@@ -226,4 +225,4 @@ def _gradients_of(
 
 
 def _is_inexact(array: Any) -> bool:
-    return np.issubdtype(array.dtype, np.inexact) or jnp.issubdtype(array.dtype, jnp.inexact)
+    return jnp.issubdtype(array.dtype, jnp.inexact)

@@ -86,12 +86,15 @@ def begun(run: FunctionRun) -> Iterator[None]:
     try:
         with torch.inference_mode(False), torch.enable_grad(), running(run, autograd=True):
             yield
+        if (left := run.mode.gradients_left_outside()) is not None:
+            raise left
     except tracers.DataDependentError as error:
-        if "in the terms of JAX" not in str(getattr(error, "__notes__", "")):
+        if _IN_JAX not in getattr(error, "__notes__", ()):
             error.add_note(_IN_JAX)
         raise
     finally:
         default.put(seed, offset)
+        run.mode.gradients_left_outside()
 
 
 _IN_JAX = (
@@ -112,6 +115,7 @@ class _Watch(TorchDispatchMode):
         self._made: dict[int, weakref.ref] = {}
         self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._warned: set[int] = set()
+        self._leaves: dict[int, tuple[torch.Tensor, Any]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -131,8 +135,10 @@ class _Watch(TorchDispatchMode):
         tensors = list(storage.tensors_in((args, kwargs)))
         if self.run.host:
             args, kwargs = self._on_device(func, args, kwargs, tensors)
+        tensors = [tensor for tensor in tensors if tensor.layout is torch.strided]
+        outside = {id(t.untyped_storage()) for t in tensors if not self._is_own(t)}
         for tensor in tensors:
-            self._meet(tensor)
+            self._meet(tensor, id(tensor.untyped_storage()) in outside)
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
         if self.run.refuse_stops:
@@ -147,9 +153,25 @@ class _Watch(TorchDispatchMode):
         finally:
             self.run.may_draw = before
         for tensor in storage.tensors_in(result):
-            if tensor.layout is torch.strided:
+            if tensor.layout is torch.strided and id(tensor.untyped_storage()) not in outside:
                 self.adopt(tensor)
         return result
+
+    def gradients_left_outside(self) -> Exception | None:
+        """Take back what backward passes have left in tensors from outside; the error for it."""
+        error = None
+        for tensor, gradient in self._leaves.values():
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+                named = names.of_tensor(self.run.function, tensor)
+                error = tracers.NotTraceableError(
+                    f"{names.of_function(self.run.function)} runs a backward pass that leaves a "
+                    f"gradient in {named}, which was there before the call. Use "
+                    "torch.autograd.grad, which returns gradients, or jax.grad around the function "
+                    "with the tensor as an argument; torch_jax.functional makes the parameters of "
+                    "a module arguments"
+                )
+        return error
 
     def _is_own(self, tensor: torch.Tensor) -> bool:
         memory: Any = tensor.untyped_storage()
@@ -158,15 +180,17 @@ class _Watch(TorchDispatchMode):
             return True
         return storage.is_jax_storage(memory) and tracers.is_traced(memory.array)
 
-    def _meet(self, tensor: torch.Tensor) -> None:
+    def _meet(self, tensor: torch.Tensor, is_outside: bool) -> None:
         """An operator takes a tensor: one from outside is a constant of what is being traced."""
-        if tensor.layout is not torch.strided or not storage.is_jax(tensor):
+        memory = storage.memory_of(tensor) if storage.is_jax(tensor) else None  # if recorded: run
+        if not is_outside:
             return
-        memory = storage.memory_of(tensor)  # a recorded one is computed
         key = id(tensor.untyped_storage())
-        if tracers.is_traced(memory) or memory.nbytes < _LARGE or key in self._warned:
+        if tensor.requires_grad and tensor.is_leaf:
+            self._leaves.setdefault(key, (tensor, tensor.grad))
+        if memory is None or memory.nbytes < _LARGE or key in self._warned:
             return
-        if jax_core.is_outside_traces() or self._is_own(tensor):
+        if jax_core.is_outside_traces():
             return
         self._warned.add(key)
         named = names.of_tensor(self.run.function, tensor)
@@ -179,7 +203,7 @@ class _Watch(TorchDispatchMode):
 
     def _refuse_writes(self, func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
         for tensor in _written(func, args, kwargs):
-            if tensor.layout is torch.strided and not self._is_own(tensor):
+            if not self._is_own(tensor):
                 named = names.of_tensor(self.run.function, tensor)
                 raise tracers.NotTraceableError(
                     f"{names.of_function(self.run.function)} writes by {func} to {named}, which "

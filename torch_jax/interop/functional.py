@@ -68,8 +68,13 @@ def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arr
     params, buffers = model.arrays()
 
     def fn(
-        params: Any, buffers: Any, *args: Any, rng: Any = None, method: Any = None, **kwargs: Any
-    ):
+        params: Arrays,
+        buffers: Arrays,
+        *args: Any,
+        rng: Any = None,
+        method: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, Arrays]:
         return model.call(params, buffers, args, kwargs, rng, method)
 
     fn.__name__ = fn.__qualname__ = type(module).__name__
@@ -147,9 +152,16 @@ class Functional:
         )
 
     def call(
-        self, params: Any, buffers: Any, args: tuple, kwargs: dict, rng: Any, method: Any
+        self,
+        params: Any,
+        buffers: Any,
+        args: tuple,
+        kwargs: dict[str, Any],
+        rng: Any,
+        method: Any,
+        training: bool | None = None,
     ) -> tuple[Any, Arrays]:
-        """Run the module with these arrays."""
+        """Run the module with these arrays, all of it in a mode or each part in its own."""
         name = type(self.module).__name__
         _check(f"{name}, params", params, self.trained)
         _check(f"{name}, buffers", buffers, self.kept)
@@ -160,13 +172,17 @@ class Functional:
             kept = {name: self.kept[name].widened(t.detach()) for name, t in buffers.items()}
             held = params | kept
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
-            with self._holding(held):
+            with self._holding(held, training):
                 result = self._method(method)(*args, **kwargs)
                 self._refuse_written(params, before)
                 yield result, self._buffers_after(held)
 
         given = dict(params), dict(buffers), args, kwargs
         return run(called, self.module, given, {}, rng, host=self.host)
+
+    def training_mode(self) -> bool | None:
+        """The mode that means training: each part's own, if the whole was in training."""
+        return None if self.modes[self.module] else True
 
     def _method(self, method: Any) -> Callable[..., Any]:
         if method is None or method == "forward":
@@ -176,14 +192,14 @@ class Functional:
         return lambda *args, **kwargs: method(self.module, *args, **kwargs)
 
     @contextmanager
-    def _holding(self, tensors: dict[str, torch.Tensor]) -> Iterator[None]:
+    def _holding(self, tensors: dict[str, torch.Tensor], training: bool | None) -> Iterator[None]:
         """Context in which the module has these tensors, and the modes that it had."""
         with _SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
             before = {part: part.training for part in self.modes}
             try:
                 for part, mode in self.modes.items():
-                    part.training = mode
+                    part.training = mode if training is None else training
                 with pytorch.reparametrized(self.module, every):
                     yield
             finally:

@@ -19,7 +19,6 @@ from torch_jax.graphs import interpreter
 from torch_jax.interop import border, names
 from torch_jax.interop.derivatives import Differentiable
 from torch_jax.interop.function_run import FunctionRun, begun
-from torch_jax.memory import transfer
 
 _ARRAY = object()
 
