@@ -44,7 +44,7 @@ def in_no_grad(x, y):
 
 def written(x, y):
     x.mul_(2)
-    y[1:] = (x * y)[1:]
+    y[1:] = x[1:].cos()
     z = x.new_zeros(x.shape)
     z[::2] += y[::2]
     return x.sin() + z * y
@@ -152,7 +152,7 @@ def test_derivatives_of_third_order():
         lambda x: torch.softmax(x, -1) * F.gelu(x),
         lambda x: torch.linalg.solve(x @ x.T + 3 * torch.eye(3, dtype=x.dtype), x),
         lambda x: torch.fft.rfft(x).abs().cumsum(-1),
-        lambda x: F.layer_norm(x, (4,)).logsumexp(0) 
+        lambda x: F.layer_norm(x, (4,)).logsumexp(0)
         * torch.view_as_complex(x.view(3, 2, 2)).abs().sum(),
     ],
     ids=["softmax", "solve", "fft", "complex"],
@@ -242,11 +242,11 @@ def test_residuals_keep_their_bits_without_x64():
         numbers = (x > 0).long() * big
         return (x.double() * (numbers - 2**40).double()).sum().float() + (x * numbers).sum() * 0
 
-    run = to_jax_function(wide)
-    total = lambda c: jax.lax.scan(lambda c, x: (c + run(x * c), None), c, jnp.ones((3, 2)))[0]
-    assert jax.jit(jax.grad(total))(1.0) == jax.grad(
-        lambda c: jax.lax.scan(lambda c, x: (c + (x * c).sum(), None), c, jnp.ones((3, 2)))[0]
-    )(1.0)
+    def total(function, c):
+        return jax.lax.scan(lambda c, x: (c + function(x * c), None), c, jnp.ones((3, 2)))[0]
+
+    slope = jax.jit(jax.grad(functools.partial(total, to_jax_function(wide))))(1.0)
+    assert slope == jax.grad(functools.partial(total, jnp.sum))(1.0)
 
 
 def test_trees_and_static_arguments():
@@ -429,13 +429,11 @@ def test_checkpoints_drop_the_same_again():
 
 def test_forward_mode():
     f = to_jax_function(lambda x: (torch.sin(x) * x).sum(), derivatives="jax")
-    plain = lambda x: (jnp.sin(x) * x).sum()
     x = jnp.array([0.5, 1.0])
     for transform in (jax.hessian, jax.jacfwd, jax.grad):
-        np.testing.assert_allclose(transform(f)(x), transform(plain)(x), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(
-            jax.jit(transform(f))(x), transform(plain)(x), rtol=1e-5, atol=1e-6
-        )
+        expected = transform(lambda x: (jnp.sin(x) * x).sum())(x)
+        for run in (transform(f), jax.jit(transform(f))):
+            np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", [straight_through, in_no_grad, own_backward])

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from torch_jax._private import jax_core
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 
@@ -73,12 +74,14 @@ def unpacked(array: Any, aval: Any) -> Any:
     return lax.bitcast_convert_type(array, aval.dtype)
 
 
-def as_replicated(gradient: Any, array: Any) -> Any:
-    """The gradient of an array in ``shard_map``: summed over the axes over which that is equal."""
-    axes = _varying(gradient) - _varying(array)
-    return lax.psum(gradient, tuple(sorted(axes))) if axes else gradient
+def of_axes(gradient: Any, array: Any) -> Any:
+    """The gradient of an array, by the axes of a mesh by which the array differs in ``shard_map``.
 
-
-def _varying(array: Any) -> frozenset[Any]:
-    """The axes of a mesh by which an array differs, within ``shard_map``."""
-    return frozenset(getattr(jax.typeof(array), "vma", ()))
+    It is summed over those axes along which the array is one and its uses are many.
+    """
+    has, wanted = (jax_core.varying_axes(jax.typeof(one)) for one in (gradient, array))
+    if has - wanted:
+        gradient = lax.psum(gradient, tuple(sorted(has - wanted)))
+    if wanted - has:
+        gradient = lax.pcast(gradient, tuple(sorted(wanted - has)), to="varying")
+    return gradient

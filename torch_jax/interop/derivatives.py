@@ -143,7 +143,7 @@ class Differentiable:
         given = [gradients[i] for i in pullback.outputs]
         found = iter(self.back(words, arrays, pullback, given))
         return None, [
-            border.as_replicated(next(found), a) if _is_inexact(a) else None for a in arrays
+            border.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays
         ]
 
     def _run_forward(self, words: Any, arrays: Any) -> tuple:

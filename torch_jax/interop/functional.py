@@ -57,11 +57,6 @@ def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arr
     >>> jax.jit(jax.grad(loss))(params, jnp.ones((4, 3)))["weight"].shape
     (2, 3)
     """
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(
-            f"functional takes a torch.nn.Module, not a {type(module).__name__}: for a function "
-            "there is torch_jax.to_jax_function"
-        )
     waking.wake()
     interpreter.keep_x64()
     model = Functional(module)
@@ -100,7 +95,8 @@ def load_functional(
     """
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     given = {**params, **(buffers or {})}
-    wanted = own if buffers is not None else {n: own[n] for n in own if n in given}
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    wanted = own if buffers is not None else {n: own[n] for n in own if n in trained or n in given}
     _check(type(module).__name__, given, {n: _Form.of(t) for n, t in wanted.items()})
     names = _first_names(module)
     for name, array in given.items():
@@ -127,6 +123,11 @@ class Functional:
     """A module, the names of its tensors, and the modes of its parts."""
 
     def __init__(self, module: torch.nn.Module):
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(
+                f"a torch.nn.Module is wanted, not a {type(module).__name__}: for a function there "
+                "is torch_jax.to_jax_function"
+            )
         tensors = dict(module.named_parameters()), dict(module.named_buffers())
         for name, tensor in {**tensors[0], **tensors[1]}.items():
             if torch.nn.parameter.is_lazy(tensor):

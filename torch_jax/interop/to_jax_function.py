@@ -155,8 +155,9 @@ def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
         met.add(node)
         ahead += [before for before, _ in node.next_functions]
         if isinstance(node, torch.autograd.function.BackwardCFunction):
+            name = type(node).__name__.removesuffix("Backward")
             raise NotTraceableError(
-                f"{names.of_function(function)} runs {node.name().removesuffix('Backward')}, an "
+                f"{names.of_function(function)} runs {name}, an "
                 "autograd.Function, whose backward JAX would not see with "
                 'derivatives="jax": use derivatives="torch"'
             )
