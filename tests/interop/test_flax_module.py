@@ -270,7 +270,7 @@ def modules() -> dict[str, nn.Module]:
     return {"linen": linen_net()[0], "nnx": nn_from_flax(Graph(nnx.Rngs(0)))}
 
 
-@pytest.mark.parametrize("kind", ["linen", "nnx"])
+@pytest.mark.parametrize("kind", [pytest.param("linen", marks=pytest.mark.slow), "nnx"])
 def test_every_executor_trains_it_alike(kind):
     losses = {}
     for how in ("eager", "lazy", "jit"):
@@ -346,6 +346,7 @@ def test_frozen_copied_and_moved():
         module(x_of("cpu"))
 
 
+@pytest.mark.slow
 def test_functional_calls_and_batches():
     module = modules()["nnx"].eval()
     params = {name: p.detach() for name, p in module.named_parameters()}

@@ -159,6 +159,12 @@ def axis(name: str, size: int) -> AbstractContextManager[Any]:
     return extend([(name, size)])
 
 
+def varying_axes(aval: Any) -> frozenset[Any]:
+    """The axes of a mesh by which a value differs, within ``shard_map``."""
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(aval, "vma", ()) if manual is None else manual.varying)
+
+
 def with_outputs(
     closed: Any, outputs: Iterable[int], all_inputs: bool = False
 ) -> tuple[Any, list[bool]]:

@@ -46,6 +46,7 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 create_empty_tensor = _lookup("_C._acc.create_empty_tensor")
+reparametrized = _lookup("nn.utils.stateless._reparametrize_module")
 backend_name = _lookup("_C._get_privateuse1_backend_name")
 storage_use_count = getattr(torch._C, "_storage_Use_Count", lambda address: 1 << 30)
 swap_tensor_impl = _lookup("_C._swap_tensor_impl")

@@ -54,7 +54,7 @@ class JaxInterpreter:
 
     def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
         waking.wake()
-        _keep_x64()
+        keep_x64()
         if isinstance(module, torch.export.ExportedProgram):
             module = dynamo.unlifted(module)
         if not isinstance(module, fx.GraphModule):
@@ -106,20 +106,20 @@ class JaxInterpreter:
         held = {name: _given(array) for name, array in state.items()}
         tensors = {name: held[first] for name, first in self._names.items() if first in held}
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
-        with running(GraphRun(_words(key), _generator(key))):
+        with running(GraphRun(key_words(key), _generator(key))):
             result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))
             return _arrays(result), {name: as_array(tensor) for name, tensor in held.items()}
 
 
 @functools.cache
-def _keep_x64() -> None:
+def keep_x64() -> None:
     """Let programs keep 64-bit types; what JAX has traced before would not."""
     jax_core.keep_x64_in_programs()
     ladder.forget_compiled()
     jax.clear_caches()
 
 
-def _words(key: Any) -> Any:
+def key_words(key: Any) -> Any:
     """The key words of a run's first draw."""
     if key is None:
         return None

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from torch_jax.interop.jax_defaults import part_of_path
+
 # How linen's modules name what ``train()`` and ``eval()`` decide: the value while training.
 _FLAGS = {
     "train": True,
@@ -97,15 +99,8 @@ class Linen(Once):
 
 
 def _of_linen(path: tuple) -> Variable:
-    collection, *names = (_name(part) for part in path)
+    collection, *names = map(part_of_path, path)
     return Variable(tuple(names), collection, collection == "params")
-
-
-def _name(part: Any) -> str:
-    for name in ("key", "name", "idx"):
-        if hasattr(part, name):
-            return str(getattr(part, name))
-    return str(part)
 
 
 def flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:

@@ -167,7 +167,7 @@ class FlaxModule(nn.Module):
         uses = Counter(variable.path for variable in definition.variables)
         for variable, tensor in zip(definition.variables, tensors, strict=True):
             *above, name = variable.path
-            owner = self
+            owner: Any = self
             for part in above:
                 if part not in owner._modules:
                     owner.add_module(part, nn.Module())
@@ -193,7 +193,7 @@ class FlaxModule(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            definition = self.__dict__.get("_definition")
+            definition: Any = self.__dict__.get("_definition")
             if name.startswith("_") or not callable(getattr(definition.kind, name, None)):
                 raise
         return functools.partial(self._method, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
 from torch_jax.interop.jax_defaults import asks_for_wide
-from torch_jax.interop.optax_state import Leaf, Tree
+from torch_jax.interop.optax_state import Leaf, Tree, in_groups
 from torch_jax.memory import dtypes, sharding
 from torch_jax.memory.storage import is_jax
 
@@ -70,28 +70,22 @@ class Optax(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Another group, with a ``"tx"`` or hyperparameters of its own, if it has any."""
         group = _Group(param_group)
-        tx, given = group.pop("tx", self._tx), dict(self._hyperparameters)
-        if "tx" in param_group and tx is not self._tx:
-            given = {}
-        made_by = tx
-        own = {key: group.pop(key) for key in list(group) if key in _arguments(tx)}
+        tx = group.pop("tx", self._tx)
+        given = dict(self._hyperparameters) if tx is self._tx else {}
+        given.update({key: group.pop(key) for key in list(group) if key in _arguments(tx)})
+        given = {in_groups(key): value for key, value in given.items()}
         super().add_param_group(group)
         try:
-            tx = transformation(tx, {**given, **own})
-            numbers = self._tree_of(tx, group, group["params"]).numbers()
+            made = transformation(tx, given)
+            numbers = self._tree_of(made, group, group["params"]).numbers()
         except BaseException:
             self.param_groups.pop()
             raise
-        group.update({**numbers, **{key: v for key, v in own.items() if key in numbers}})
-        given = {
-            ("lr" if key == "learning_rate" else key): v for key, v in {**given, **own}.items()
-        }
-        group.update(
-            {key: float(v) for key, v in given.items() if key in numbers and _is_number(v)}
-        )
-        self._transformations.append(tx)
+        exact = {key: float(given[key]) for key in numbers if _is_number(given.get(key))}
+        group.update({**numbers, **exact})  # and not as float32 rounds them
+        self._transformations.append(made)
         self._known.append(frozenset(numbers))
-        self._fixed.append((_arguments(made_by) | {"lr"}) - numbers.keys())
+        self._fixed.append((_arguments(tx) | {"lr"}) - numbers.keys())
 
     def _names(self, group: dict[str, Any]) -> list[str]:
         return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
@@ -253,7 +247,7 @@ class Optax(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trees": {}, "_programs": {}, "_numbers": {}}
 
-    def _compare(self, groups: list[dict], state: dict[Any, dict[str, Any]]) -> None:
+    def _compare(self, groups: Sequence[dict], state: dict[Any, dict[str, Any]]) -> None:
         """Raise where a state is not one of this optimizer's transformations."""
         for at, group in enumerate(groups):
             missing = self._known[at] - group.keys()

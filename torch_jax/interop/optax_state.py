@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax.interop.jax_defaults import asks_for_wide, types_of_jax
+from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path, types_of_jax
 
 
 class Name(str):
@@ -64,7 +64,9 @@ class Tree:
 
         with types_of_jax(self.wide):
             state, plain = jax.eval_shape(init, self.parameters(shapes))
-        found, self._structure = jax.tree_util.tree_flatten_with_path(state)
+        structure: Any
+        found, structure = jax.tree_util.tree_flatten_with_path(state)
+        self._structure = structure
         numbers = _short_names(list(_hyperparameters(state)))
         self.leaves = [
             Leaf(*_named(path), numbers.get(path), spec, algorithm)
@@ -132,14 +134,8 @@ def _named(path: tuple) -> tuple[str, str | None]:
     """The name of a leaf, and the parameter that it belongs to."""
     owner = next((part.key for part in path if type(getattr(part, "key", None)) is Name), None)
     parts = [part for part in path if type(getattr(part, "key", None)) is not Name]
-    shown = [
-        str(getattr(part, "name", getattr(part, "key", None) or _index(part))) for part in parts
-    ]
-    return ".".join(shown) or "state", None if owner is None else str(owner)
-
-
-def _index(part: Any) -> Any:
-    return getattr(part, "idx", getattr(part, "key", part))
+    shown = ".".join(map(part_of_path, parts))
+    return shown or "state", None if owner is None else str(owner)
 
 
 def _hyperparameters(state: Any, at: tuple = ()) -> Iterator[tuple]:
@@ -167,13 +163,14 @@ def _short_names(paths: list[tuple]) -> dict[tuple, str]:
     """
     names = [path[-1].key for path in paths]
     return {
-        path: _named(path)[0]
-        if names.count(name) > 1
-        else "lr"
-        if name == "learning_rate"
-        else name
+        path: _named(path)[0] if names.count(name) > 1 else in_groups(name)
         for path, name in zip(paths, names, strict=True)
     }
+
+
+def in_groups(name: str) -> str:
+    """The name of a hyperparameter of optax in groups of parameters."""
+    return "lr" if name == "learning_rate" else name
 
 
 def _algorithm(leaf: Any) -> Any:

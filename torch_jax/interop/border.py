@@ -1,0 +1,87 @@
+"""Arrays that cross the border between a program of JAX and tensors, and back.
+
+Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without,
+what is given out is cast as ``jax.numpy.asarray`` casts it (int64 to int32, float64 to float32),
+and what a backward pass takes from a forward pass crosses as pairs of 32 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torch_jax._private import jax_core
+from torch_jax.core.x64 import x64
+from torch_jax.memory import storage, transfer
+
+
+def is_narrow() -> bool:
+    """Whether the caller's program of JAX has no 64-bit types."""
+    return jax.dtypes.canonicalize_dtype(np.int64) != np.int64
+
+
+def tensor(array: Any) -> torch.Tensor:
+    """An argument as a tensor of its memory, with a gradient where its dtype has any."""
+    made = storage.wrap(array)
+    return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
+
+
+def out(result: torch.Tensor, narrow: bool) -> Any:
+    """A result as an array."""
+    array = transfer.as_array(result)
+    if not narrow or array.dtype.itemsize <= (8 if result.is_complex() else 4):
+        return array
+    with x64():
+        return lax.convert_element_type(array, _NARROW[array.dtype.kind])
+
+
+_NARROW = {"i": np.int32, "u": np.uint32, "f": np.float32, "c": np.complex64}
+
+
+def gradient(array: Any, result: torch.Tensor) -> torch.Tensor:
+    """The gradient of a result, in the result's dtype."""
+    made = storage.wrap(array)
+    return made if made.dtype == result.dtype else made.to(result.dtype)
+
+
+def cotangent_type(array: Any) -> Any:
+    """Shape, dtype and axes of the gradient of a result."""
+    return jax.typeof(array)
+
+
+def packed(array: Any, narrow: bool) -> Any:
+    """A residual without 64-bit types."""
+    array = jnp.asarray(array)
+    if not narrow or array.dtype.itemsize < 8 or array.dtype == np.complex64:
+        return array
+    if array.dtype == np.complex128:
+        array = jnp.stack([array.real, array.imag], -1)
+    return lax.bitcast_convert_type(array, np.uint32)
+
+
+def unpacked(array: Any, aval: Any) -> Any:
+    """The residual of this type again."""
+    if array.dtype == aval.dtype:
+        return array
+    if aval.dtype == np.complex128:
+        parts = lax.bitcast_convert_type(array, np.float64)
+        return lax.complex(parts[..., 0], parts[..., 1])
+    return lax.bitcast_convert_type(array, aval.dtype)
+
+
+def of_axes(gradient: Any, array: Any) -> Any:
+    """The gradient of an array, by the axes of a mesh by which the array differs in ``shard_map``.
+
+    It is summed over those axes along which the array is one and its uses are many.
+    """
+    has, wanted = (jax_core.varying_axes(jax.typeof(one)) for one in (gradient, array))
+    if has - wanted:
+        gradient = lax.psum(gradient, tuple(sorted(has - wanted)))
+    if wanted - has:
+        gradient = lax.pcast(gradient, tuple(sorted(wanted - has)), to="varying")
+    return gradient

@@ -1,0 +1,226 @@
+"""PyTorch's derivatives as JAX's: what ``jax.grad`` gives is what a backward pass gives.
+
+JAX could differentiate the operators that it sees, but would not see where PyTorch stops a gradient
+(``detach``, ``no_grad``) or computes another one (``autograd.Function``). So a function becomes a
+``jax.custom_vjp``: its forward rule runs it with autograd's graph, and traces the backward pass
+through that graph. What the traced backward pass takes from the forward pass are the residuals.
+
+The backward pass is a function of tensors, too, which PyTorch differentiates again
+(``create_graph=True``). So derivatives of derivatives are the same construction over it::
+
+    of(f).call                         f's results
+    of(f).call's forward rule          of(f).run: results and the traced backward pass
+    of(f).call's backward rule         of(f).back: what was traced, evaluated
+    of(f).back's forward rule          of(backward pass of f).run
+    of(f).back's backward rule         of(backward pass of f).back
+
+``run`` has derivatives of its own, since JAX differentiates forward rules where it differentiates
+twice: they are those of its results; residuals take part in none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from torch_jax.core.x64 import x64
+from torch_jax.interop import border
+from torch_jax.interop.function_run import FunctionRun, begun
+from torch_jax.memory import transfer
+
+Program = Callable[[Sequence[torch.Tensor]], AbstractContextManager[list[torch.Tensor]]]
+"""A function of tensors as a context, in which its results may be differentiated."""
+
+Begin = Callable[[Any], FunctionRun]
+"""What makes a run of key words."""
+
+
+@jax.tree_util.register_pytree_node_class
+class Pullback:
+    """A traced backward pass, and the arrays that it takes from the forward pass.
+
+    Attributes:
+      outputs: which results of the function have gradients.
+    """
+
+    def __init__(self, jaxpr: Any, outputs: tuple[int, ...], residuals: list[Any]):
+        self.jaxpr, self.outputs, self.residuals = jaxpr, outputs, residuals
+
+    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+        with x64():
+            consts = [
+                border.unpacked(one, aval)
+                for one, aval in zip(self.residuals, self._avals(), strict=True)
+            ]
+            return jax.core.eval_jaxpr(self.jaxpr, consts, *gradients)
+
+    def _avals(self) -> list[Any]:
+        return [variable.aval for variable in self.jaxpr.constvars]
+
+    def tree_flatten(self) -> tuple[list[Any], _Form]:
+        """For JAX: the residuals are leaves."""
+        return self.residuals, _Form(self.jaxpr, self.outputs)
+
+    @classmethod
+    def tree_unflatten(cls, form: _Form, residuals: Any) -> Pullback:
+        """For JAX: other residuals."""
+        return cls(form.jaxpr, form.outputs, list(residuals))
+
+
+class _Form:
+    """All of a pullback but its residuals.
+
+    Two traces of one function are equal here: JAX compares the results of a function and of its
+    forward rule, each of which was traced by itself.
+    """
+
+    def __init__(self, jaxpr: Any, outputs: tuple[int, ...]):
+        self.jaxpr, self.outputs = jaxpr, outputs
+        shown = [v.aval.str_short() for v in (*jaxpr.constvars, *jaxpr.invars)]
+        self._key = outputs, tuple(shown)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Form) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class Differentiable:
+    """A program as functions of arrays that JAX differentiates by PyTorch's autograd.
+
+    Attributes:
+      call: from key words and arrays to arrays.
+      run: the same, with a :class:`Pullback`.
+      back: from key words, arrays, a pullback and the gradients of the results that have some, to
+        the gradients of those arrays that have some.
+    """
+
+    def __init__(self, program: Program, begin: Begin):
+        self._program, self._begin = program, begin
+        self.call: Any = jax.custom_vjp(self._results)
+        self.run: Any = jax.custom_vjp(self._results_and_pullback)
+        self.back: Any = jax.custom_vjp(self._gradients)
+        self.call.defvjp(self._forward, self._backward)
+        self.run.defvjp(self._run_forward, self._run_backward)
+        self.back.defvjp(self._back_forward, self._back_backward)
+
+    # --- the function -----------------------------------------------------------------------------
+
+    def _results(self, words: Any, arrays: Sequence[Any]) -> list[Any]:
+        narrow = border.is_narrow()
+        with self._running(words, arrays) as (_, results):
+            return [border.out(result, narrow) for result in results]
+
+    def _results_and_pullback(self, words: Any, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
+        narrow = border.is_narrow()
+        with self._running(words, arrays) as (leaves, results):
+            given_out = [border.out(result, narrow) for result in results]
+            return given_out, _pullback(leaves, results, given_out, narrow)
+
+    @contextmanager
+    def _running(self, words: Any, arrays: Sequence[Any]) -> Iterator[tuple[list, list]]:
+        run = self._begin(words)
+        with x64(), begun(run):
+            leaves = [run.mode.adopt(border.tensor(array)) for array in arrays]
+            with self._program(leaves) as results:
+                yield [leaf for leaf in leaves if leaf.requires_grad], results
+
+    # --- its derivative ---------------------------------------------------------------------------
+
+    def _forward(self, words: Any, arrays: Any) -> tuple:
+        results, pullback = self.run(words, arrays)
+        return results, (words, arrays, pullback)
+
+    def _backward(self, kept: tuple, gradients: Sequence[Any]) -> tuple:
+        words, arrays, pullback = kept
+        given = [gradients[i] for i in pullback.outputs]
+        found = iter(self.back(words, arrays, pullback, given))
+        return None, [border.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays]
+
+    def _run_forward(self, words: Any, arrays: Any) -> tuple:
+        results, pullback = self.run(words, arrays)
+        return (results, pullback), (words, arrays, pullback)
+
+    def _run_backward(self, kept: tuple, gradients: tuple) -> tuple:
+        return self._backward(kept, gradients[0])
+
+    # --- the derivative of its derivative ---------------------------------------------------------
+
+    def _gradients(self, words: Any, arrays: Any, pullback: Any, gradients: Any) -> list[Any]:
+        return pullback(gradients)
+
+    def _back_forward(self, words: Any, arrays: Any, pullback: Any, gradients: Any) -> tuple:
+        given = [*arrays, *map(jnp.conj, gradients)]
+        results, next_one = self._derived(pullback.outputs, len(arrays)).run(words, given)
+        return [jnp.conj(g) for g in results], (words, arrays, pullback, gradients, next_one)
+
+    def _back_backward(self, kept: tuple, gradients: Sequence[Any]) -> tuple:
+        words, arrays, pullback, before, next_one = kept
+        given = [*arrays, *map(jnp.conj, before)]
+        derived = self._derived(pullback.outputs, len(arrays))
+        _, found = derived._backward((words, given, next_one), [jnp.conj(g) for g in gradients])
+        of_arrays, of_gradients = found[: len(arrays)], found[len(arrays) :]
+        return None, of_arrays, None, [jnp.conj(g) for g in of_gradients]
+
+    @functools.cache  # noqa: B019  this object lives for one call of the user's
+    def _derived(self, outputs: tuple[int, ...], count: int) -> Differentiable:
+        return Differentiable(_backward_pass(self._program, outputs, count), self._begin)
+
+
+def _backward_pass(program: Program, outputs: tuple[int, ...], count: int) -> Program:
+    """From the arguments and the gradients of some results to those of the arguments."""
+
+    @contextmanager
+    def backward_pass(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        given, gradients = tensors[:count], tensors[count:]
+        with program(given) as results:
+            chosen = [results[i] for i in outputs]
+            yield _gradients_of(chosen, [t for t in given if t.requires_grad], gradients, True)
+
+    return backward_pass
+
+
+def _pullback(
+    leaves: list[torch.Tensor], results: list[torch.Tensor], given_out: list[Any], narrow: bool
+) -> Pullback:
+    """Trace the backward pass of results."""
+    outputs = tuple(i for i, result in enumerate(results) if result.requires_grad)
+    chosen = [results[i] for i in outputs]
+
+    def pull(*gradients: Any) -> list[Any]:
+        # PyTorch's gradient of a complex value is the conjugate of JAX's cotangent
+        wide = [border.gradient(jnp.conj(g), r) for g, r in zip(gradients, chosen, strict=True)]
+        found = _gradients_of(chosen, leaves, wide, False)
+        return [jnp.conj(transfer.as_array(gradient)) for gradient in found]
+
+    closed = jax.make_jaxpr(pull)(*(border.cotangent_type(given_out[i]) for i in outputs))
+    return Pullback(closed.jaxpr, outputs, [border.packed(c, narrow) for c in closed.consts])
+
+
+def _gradients_of(
+    results: list[torch.Tensor],
+    wanted: list[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    create_graph: bool,
+) -> list[torch.Tensor]:
+    """Gradients of all that are wanted, zeros where results do not depend on one."""
+    if not results or not wanted:
+        return [torch.zeros_like(tensor) for tensor in wanted]
+    found = torch.autograd.grad(
+        results, wanted, list(gradients), create_graph=create_graph, allow_unused=True
+    )
+    return [
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for gradient, tensor in zip(found, wanted, strict=True)
+    ]
+
+
+def _is_inexact(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)

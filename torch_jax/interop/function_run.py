@@ -1,0 +1,277 @@
+"""One run of a PyTorch function inside JAX: what it draws, and what it must not do.
+
+To JAX a function is pure. So a run draws its random numbers from the key that the call was given,
+makes its tensors on the device, and refuses to write to tensors that were there before: under
+``jax.jit`` such a write would leave a tracer in them, and happen once instead of at each call.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax._private import jax_core, pytorch
+from torch_jax.core import tracers
+from torch_jax.graphs.graph_run import GraphRun, running
+from torch_jax.interop import names
+from torch_jax.memory import generators, storage, transfer
+
+_LARGE = 1 << 20  # bytes of a constant that is worth a warning
+_DEVICE = torch.device(pytorch.DEVICE_TYPE)
+
+
+class FunctionRun(GraphRun):
+    """The tracer of one run.
+
+    Attributes:
+      function: the user's function, for names in errors.
+      host: whether CPU tensors that the function brings along are moved to the device.
+      refuse_stops: whether to refuse what stops gradients in PyTorch and not in JAX.
+    """
+
+    def __init__(self, function: Any, words: Any, host: bool = False, refuse_stops: bool = False):
+        super().__init__(words, mode=_Watch(self))
+        self.function, self.host, self.refuse_stops = function, host, refuse_stops
+        self.may_draw = True
+
+    def peek(self) -> Any:
+        """Key words that the next random operator will draw."""
+        if not self.may_draw:
+            return generators.words(0, 0)
+        if self.words is None:
+            raise tracers.NotTraceableError(
+                f"{names.of_function(self.function)} draws random numbers "
+                f"({tracers.user_line()}), and a function of JAX has no state to draw them from: "
+                "pass rng=jax.random.key(0), another key for each call"
+            )
+        return super().peek()
+
+    def seeded(self, generator: Any) -> None:
+        """Refuse to seed a generator: nothing is drawn from one here."""
+        raise tracers.NotTraceableError(
+            f"{names.of_function(self.function)} seeds a generator ({tracers.user_line()}), from "
+            "which nothing is drawn inside JAX: pass rng=, a jax.random.key, in its place"
+        )
+
+    def looked_at_seed(self, generator: Any) -> None:
+        """Nothing to note: a seed is a constant of the program."""
+
+    def state_of(self, generator: Any) -> torch.Tensor:
+        """How many draws there were, as a generator's state (``checkpoint`` goes back to it)."""
+        return generators.as_state(0, self.steps)
+
+    def put_to(self, generator: Any, state: torch.Tensor) -> None:
+        """Go back to where :meth:`state_of` was asked."""
+        words = state.contiguous().numpy().view("uint32").tolist()
+        if words[:2] != [0, 0]:
+            self.seeded(generator)
+        self.steps = words[2] << 32 | words[3]
+
+
+@contextmanager
+def begun(run: FunctionRun) -> Iterator[None]:
+    """Context in which a function runs: with autograd on this thread, and factories of the device.
+
+    Generators on the host are left as they stood.
+    """
+    default = generators.default_generator
+    seed, offset = default._seed, default._offset
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), running(run, autograd=True):
+            yield
+        if (left := run.mode.gradients_left_outside()) is not None:
+            raise left
+    except tracers.DataDependentError as error:
+        if _IN_JAX not in getattr(error, "__notes__", ()):
+            error.add_note(_IN_JAX)
+        raise
+    finally:
+        default.put(seed, offset)
+        run.mode.gradients_left_outside()
+
+
+_IN_JAX = (
+    "In the terms of JAX: a tensor inside of a transformed function is a tracer. Give numbers that "
+    "decide control flow as static arguments (jax.jit(..., static_argnums=...)), decide outside of "
+    "the function with jax.lax.cond over two of them, or inside with torch.cond and torch.where."
+)
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operator of a run."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, run: FunctionRun):
+        super().__init__()
+        self.run = run
+        self._made: dict[int, weakref.ref] = {}
+        self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._warned: set[int] = set()
+        self._leaves: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To be skipped Dynamo would be imported, in seconds."""
+        return False
+
+    def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Know a tensor as one of this run's own, which may be written."""
+        memory = tensor.untyped_storage()
+        self._made[id(memory)] = weakref.ref(memory)
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        tensors = list(storage.tensors_in((args, kwargs)))
+        if self.run.host:
+            args, kwargs = self._on_device(func, args, kwargs, tensors)
+        tensors = [tensor for tensor in tensors if tensor.layout is torch.strided]
+        outside = {id(t.untyped_storage()) for t in tensors if not self._is_own(t)}
+        for tensor in tensors:
+            self._meet(tensor, id(tensor.untyped_storage()) in outside)
+        if func._schema.is_mutable:
+            self._refuse_writes(func, args, kwargs)
+        if self.run.refuse_stops:
+            _refuse_stop(func, tensors)
+        before, self.run.may_draw = self.run.may_draw, not _never_drops(func, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if "to be on the same device" not in str(error):
+                raise
+            raise RuntimeError(_two_devices(error, self.run.function, tensors)) from error
+        finally:
+            self.run.may_draw = before
+        for tensor in storage.tensors_in(result):
+            if tensor.layout is torch.strided and id(tensor.untyped_storage()) not in outside:
+                self.adopt(tensor)
+        return result
+
+    def gradients_left_outside(self) -> Exception | None:
+        """Take back what backward passes have left in tensors from outside; the error for it."""
+        error = None
+        for tensor, gradient in self._leaves.values():
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+                named = names.of_tensor(self.run.function, tensor)
+                error = tracers.NotTraceableError(
+                    f"{names.of_function(self.run.function)} runs a backward pass that leaves a "
+                    f"gradient in {named}, which was there before the call. Use "
+                    "torch.autograd.grad, which returns gradients, or jax.grad around the function "
+                    "with the tensor as an argument; torch_jax.functional makes the parameters of "
+                    "a module arguments"
+                )
+        return error
+
+    def _is_own(self, tensor: torch.Tensor) -> bool:
+        memory: Any = tensor.untyped_storage()
+        known = self._made.get(id(memory))
+        if known is not None and known() is memory:
+            return True
+        return storage.is_jax_storage(memory) and tracers.is_traced(memory.array)
+
+    def _meet(self, tensor: torch.Tensor, is_outside: bool) -> None:
+        """An operator takes a tensor: one from outside is a constant of what is being traced."""
+        memory = storage.memory_of(tensor) if storage.is_jax(tensor) else None  # if recorded: run
+        if not is_outside:
+            return
+        key = id(tensor.untyped_storage())
+        if tensor.requires_grad and tensor.is_leaf:
+            self._leaves.setdefault(key, (tensor, tensor.grad))
+        if memory is None or memory.nbytes < _LARGE or key in self._warned:
+            return
+        if jax_core.is_outside_traces():
+            return
+        self._warned.add(key)
+        named = names.of_tensor(self.run.function, tensor)
+        warnings.warn(
+            f"{named} ({memory.nbytes >> 20} MiB) is a constant of the program that JAX makes of "
+            f"{names.of_function(self.run.function)}, and has no gradient: pass what shall change "
+            "as an argument; torch_jax.functional does so with the weights of a module",
+            stacklevel=2,
+        )
+
+    def _refuse_writes(self, func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
+        for tensor in _written(func, args, kwargs):
+            if not self._is_own(tensor):
+                named = names.of_tensor(self.run.function, tensor)
+                raise tracers.NotTraceableError(
+                    f"{names.of_function(self.run.function)} writes by {func} to {named}, which "
+                    f"was there before the call ({tracers.user_line()}). A function of JAX gives "
+                    "out what changes: return it, or, for the state of a module, use "
+                    "torch_jax.functional, which returns new buffers"
+                )
+
+    def _on_device(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """Take what a module on the CPU brings along over to the device, where both meet."""
+        if not any(map(_is_ours, tensors)):
+            return args, kwargs
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _DEVICE
+        written = {id(tensor) for tensor in _written(func, args, kwargs)}
+
+        def move(value: Any) -> Any:
+            if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+                return type(value)(map(move, value))
+            if not isinstance(value, torch.Tensor) or id(value) in written:
+                return value
+            if value.device.type != "cpu" or value.layout is not torch.strided or not value.dim():
+                return value
+            if id(value) not in self._moved:
+                self._moved[id(value)] = value, self.adopt(transfer.to_device(value))
+            return self._moved[id(value)][1]
+
+        return tuple(map(move, args)), {name: move(value) for name, value in kwargs.items()}
+
+
+def _is_ours(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and storage.is_jax(tensor)
+
+
+def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Tensors that an operator writes to."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from storage.tensors_in(args[at] if at < len(args) else kwargs.get(argument.name))
+
+
+def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator draws numbers for a dropout that drops nothing, as attention does."""
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            given = args[at] if at < len(args) else kwargs.get(argument.name, 0.0)
+            return isinstance(given, int | float) and given == 0
+    return False
+
+
+def _refuse_stop(func: OpOverload, tensors: list[torch.Tensor]) -> None:
+    """Raise where PyTorch stops gradients and JAX would not."""
+    if not any(tensor.requires_grad for tensor in tensors):
+        return
+    if func is torch.ops.aten.detach.default or not torch.is_grad_enabled():
+        how = "detach()" if torch.is_grad_enabled() else "torch.no_grad()"
+        raise tracers.NotTraceableError(
+            f'with derivatives="jax" JAX differentiates the operators, and would not see that '
+            f"{how} stops the gradient here ({tracers.user_line()}): use jax.lax.stop_gradient "
+            'outside of the function, or derivatives="torch"'
+        )
+
+
+def _two_devices(error: Exception, function: Callable, tensors: list[torch.Tensor]) -> str:
+    others = [t for t in tensors if t.dim() and not _is_ours(t)]
+    named = ", ".join(names.of_tensor(function, tensor) for tensor in others[:3])
+    return (
+        f"{error}. Arguments of a function of JAX are tensors of device 'jax', and {named} is not "
+        f"({tracers.user_line()}): pass it as an argument, move it with .to('jax'), or give the "
+        "module it belongs to to torch_jax.functional, which takes modules on any device"
+    )

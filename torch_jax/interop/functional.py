@@ -1,0 +1,291 @@
+"""``torch_jax.functional``: a module as a pure function of its parameters and buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core import waking
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.graphs import interpreter
+from torch_jax.interop import border
+from torch_jax.interop.to_jax_function import run
+from torch_jax.memory import dtypes, storage
+from torch_jax.memory.storage import is_jax
+
+Arrays = dict[str, Any]
+
+
+def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arrays]:
+    """A module as a pure function of JAX, with its parameters and its buffers as arrays.
+
+    The function is ``fn(params, buffers, *args, rng=None, method=None, **kwargs)`` and returns what
+    the module returns, arrays in place of tensors, and the buffers as it leaves them (statistics of
+    batch norm). It may be called as it is and under JAX's transformations, with PyTorch's
+    derivatives, as :func:`torch_jax.to_jax_function` says.
+
+    - ``rng`` is a ``jax.random.key``, for dropout and whatever else is random.
+    - ``method`` is the name of another method than ``forward``, or a function ``f(module, *args)``.
+
+    Each submodule runs in the mode, ``train()`` or ``eval()``, that it has now: for the other one
+    call ``functional`` again, which costs nothing. Hooks, parametrizations and tied parameters are
+    honoured.
+
+    Args:
+      module: a module on device ``jax``, whose arrays are given out as they are; on the CPU, whose
+        tensors are copied to the device; or on ``meta``, for which shapes are given out.
+
+    Returns:
+      The function; the parameters that require gradients, by name; and all else: buffers, and
+      parameters that require none. Tied tensors are there once, under their first name.
+
+    Raises:
+      RuntimeError: the module has lazy parameters.
+
+    >>> fn, params, buffers = functional(torch.nn.Linear(3, 2))
+    >>> def loss(params, x):
+    ...     y, _ = fn(params, buffers, x)
+    ...     return (y**2).sum()
+    >>> jax.jit(jax.grad(loss))(params, jnp.ones((4, 3)))["weight"].shape
+    (2, 3)
+    """
+    waking.wake()
+    interpreter.keep_x64()
+    model = Functional(module)
+    params, buffers = model.arrays()
+
+    def fn(
+        params: Arrays,
+        buffers: Arrays,
+        *args: Any,
+        rng: Any = None,
+        method: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Any, Arrays]:
+        return model.call(params, buffers, args, kwargs, rng, method)
+
+    fn.__name__ = fn.__qualname__ = type(module).__name__
+    return fn, params, buffers
+
+
+def load_functional(
+    module: torch.nn.Module, params: Mapping[str, Any], buffers: Mapping[str, Any] | None = None
+) -> torch.nn.Module:
+    """Write parameters and buffers of :func:`functional` into the module, and return it.
+
+    A module on device ``jax`` takes the arrays as its memory, uncopied; one on the CPU gets copies;
+    and tensors on ``meta`` are replaced by tensors on device ``jax``.
+
+    Raises:
+      RuntimeError: names or shapes are not the module's, in the words of ``load_state_dict``.
+
+    >>> model = torch.nn.Linear(3, 2, device="jax")
+    >>> fn, params, buffers = functional(model)
+    >>> _ = load_functional(model, jax.tree.map(jnp.zeros_like, params))
+    >>> model.weight.sum().item()
+    0.0
+    """
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    given = {**params, **(buffers or {})}
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    wanted = own if buffers is not None else {n: own[n] for n in own if n in trained or n in given}
+    _check(type(module).__name__, given, {n: _Form.of(t) for n, t in wanted.items()})
+    names = _first_names(module)
+    for name, array in given.items():
+        tensor = own[name]
+        new = storage.wrap(jnp.asarray(array))
+        if not tensor.is_meta:
+            with torch.no_grad():
+                tensor.copy_(new)
+            continue
+        new = new.to(tensor.dtype)
+        if isinstance(tensor, torch.nn.Parameter):
+            new = torch.nn.Parameter(new, tensor.requires_grad)
+        for alias in (n for n, first in names.items() if first == name):
+            path, _, last = alias.rpartition(".")
+            setattr(module.get_submodule(path), last, new)
+    return module
+
+
+# Modules are changed while a function runs, which one thread does at a time.
+_SWAPPING = threading.RLock()
+
+
+class Functional:
+    """A module, the names of its tensors, and the modes of its parts."""
+
+    def __init__(self, module: torch.nn.Module):
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(
+                f"a torch.nn.Module is wanted, not a {type(module).__name__}: for a function there "
+                "is torch_jax.to_jax_function"
+            )
+        tensors = dict(module.named_parameters()), dict(module.named_buffers())
+        for name, tensor in {**tensors[0], **tensors[1]}.items():
+            if torch.nn.parameter.is_lazy(tensor):
+                raise RuntimeError(
+                    f"{name!r} of {type(module).__name__} has no shape yet: call the module once, "
+                    "so that its lazy parameters are made, and then torch_jax.functional"
+                )
+        self.module = module
+        self.modes = {part: part.training for part in module.modules()}
+        self.names = _first_names(module)
+        self.trained = {n: _Form.of(t) for n, t in tensors[0].items() if t.requires_grad}
+        frozen = {n: t for n, t in tensors[0].items() if not t.requires_grad}
+        self.kept = {n: _Form.of(t) for n, t in {**frozen, **tensors[1]}.items()}
+        # an attribute that is a tensor of the CPU comes along with a module that is not on a device
+        self.host = not any(map(is_jax, {**tensors[0], **tensors[1]}.values()))
+
+    def arrays(self) -> tuple[Arrays, Arrays]:
+        """The arrays of the parameters and of all else."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return (
+            {name: _array_of(tensors[name]) for name in self.trained},
+            {name: _array_of(tensors[name]) for name in self.kept},
+        )
+
+    def call(
+        self,
+        params: Any,
+        buffers: Any,
+        args: tuple,
+        kwargs: dict[str, Any],
+        rng: Any,
+        method: Any,
+        training: bool | None = None,
+    ) -> tuple[Any, Arrays]:
+        """Run the module with these arrays, all of it in a mode or each part in its own."""
+        name = type(self.module).__name__
+        _check(f"{name}, params", params, self.trained)
+        _check(f"{name}, buffers", buffers, self.kept)
+
+        @contextmanager
+        def called(params: Any, buffers: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
+            # as in PyTorch, no gradient goes to what does not require one
+            kept = {name: self.kept[name].widened(t.detach()) for name, t in buffers.items()}
+            held = params | kept
+            before = {name: storage.held_by(tensor) for name, tensor in params.items()}
+            with self._holding(held, training):
+                result = self._method(method)(*args, **kwargs)
+                self._refuse_written(params, before)
+                yield result, self._buffers_after(held)
+
+        given = dict(params), dict(buffers), args, kwargs
+        return run(called, self.module, given, {}, rng, host=self.host)
+
+    def training_mode(self) -> bool | None:
+        """The mode that means training: each part's own, if the whole was in training."""
+        return None if self.modes[self.module] else True
+
+    def _method(self, method: Any) -> Callable[..., Any]:
+        if method is None or method == "forward":
+            return self.module
+        if isinstance(method, str):
+            return getattr(self.module, method)
+        return lambda *args, **kwargs: method(self.module, *args, **kwargs)
+
+    @contextmanager
+    def _holding(self, tensors: dict[str, torch.Tensor], training: bool | None) -> Iterator[None]:
+        """Context in which the module has these tensors, and the modes that it had."""
+        with _SWAPPING:
+            every = {name: tensors[first] for name, first in self.names.items()}
+            before = {part: part.training for part in self.modes}
+            try:
+                for part, mode in self.modes.items():
+                    part.training = mode if training is None else training
+                with pytorch.reparametrized(self.module, every):
+                    yield
+            finally:
+                for part, mode in before.items():
+                    part.training = mode
+
+    def _buffers_after(self, held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        now = dict(self.module.named_buffers(remove_duplicate=False))
+        return {name: now.get(name, held[name]) for name in self.kept}
+
+    def _refuse_written(self, params: dict[str, torch.Tensor], before: dict[str, Any]) -> None:
+        for name, tensor in params.items():
+            if storage.held_by(tensor) is not before[name]:
+                raise NotTraceableError(
+                    f"{type(self.module).__name__} writes to its parameter {name!r}, and functional"
+                    " gives out new buffers only: what a forward pass changes has to be a buffer, "
+                    "or a parameter that requires no gradient"
+                )
+
+
+class _Form:
+    """What an array has to be like to stand for a tensor."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
+        self.shape, self.dtype = shape, dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Form:
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+    def widened(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of integers as int64 again, which a program of JAX may have had no type for."""
+        is_narrowed = self.dtype == torch.int64 and tensor.dtype == torch.int32
+        return tensor.to(self.dtype) if is_narrowed else tensor
+
+    def refusal(self, name: str, array: Any) -> str | None:
+        """What is wrong with an array, None where it may stand for the tensor."""
+        if isinstance(array, torch.Tensor) or not hasattr(array, "dtype"):
+            return f"{name} is a {type(array).__name__}, where an array is wanted."
+        if tuple(array.shape) != self.shape:
+            return (
+                f"size mismatch for {name}: copying a param with shape {torch.Size(array.shape)} "
+                f"from checkpoint, the shape in current model is {torch.Size(self.shape)}."
+            )
+        wanted = dtypes.to_jax(self.dtype)
+        if _kind(array.dtype) != _kind(wanted):
+            return f"dtype mismatch for {name}: {array.dtype} where the module has {wanted}."
+        return None
+
+
+def _kind(dtype: Any) -> str:
+    kinds: tuple[Any, ...] = (np.bool_, np.integer, jnp.floating, jnp.complexfloating)
+    return next((kind.__name__ for kind in kinds if jnp.issubdtype(dtype, kind)), "other")
+
+
+def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
+    """Raise as ``load_state_dict`` does where names or shapes are not the module's."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what}: a dict of arrays by name is wanted, not a {type(given).__name__}")
+    problems = []
+    if unexpected := [f'"{name}"' for name in given if name not in wanted]:
+        problems.append(f"Unexpected key(s) in state_dict: {', '.join(unexpected)}. ")
+    if missing := [f'"{name}"' for name in wanted if name not in given]:
+        problems.append(f"Missing key(s) in state_dict: {', '.join(missing)}. ")
+    both = [name for name in wanted if name in given]
+    refusals = (wanted[name].refusal(name, given[name]) for name in both)
+    problems += [refusal for refusal in refusals if refusal]
+    if problems:
+        raise RuntimeError(
+            f"Error(s) in loading state_dict for {what}:\n\t" + "\n\t".join(problems)
+        )
+
+
+def _first_names(module: torch.nn.Module) -> dict[str, str]:
+    """For each name of a parameter or buffer the first one of the same tensor."""
+    named = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    if tensor.is_meta:
+        dtype = jax.dtypes.canonicalize_dtype(dtypes.to_jax(tensor.dtype))
+        return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)
+    return border.out(tensor.detach(), border.is_narrow())

@@ -1,0 +1,66 @@
+"""What a function and a tensor are called in errors: as the user's own code calls them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.core import errors
+
+
+def of_function(function: Any) -> str:
+    """The name of a function or of a module's class.
+
+    >>> of_function(torch.nn.Linear(1, 1))
+    'Linear'
+    """
+    if isinstance(function, torch.nn.Module):
+        return type(function).__name__
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def of_tensor(function: Any, tensor: torch.Tensor) -> str:
+    """What a function calls a tensor that it did not get as an argument, with its shape."""
+    shown = errors.describe(tensor)
+    wanted = _address(tensor)
+    for name, held in _held(function):
+        if held is tensor or (wanted is not None and _address(held) == wanted):
+            return f"{name!r}, {shown}"
+    return f"a tensor from outside, {shown}"
+
+
+def _address(tensor: torch.Tensor) -> int | None:
+    """Which memory a tensor shows, whatever view of it."""
+    try:
+        return id(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that a function can reach without arguments, by name."""
+    owner = getattr(function, "__self__", function)
+    if isinstance(owner, torch.nn.Module):
+        yield from _in_module("", owner)
+    function = inspect.unwrap(function) if callable(function) else function
+    function = getattr(function, "__func__", function)
+    if not inspect.isfunction(function):
+        return
+    variables = inspect.getclosurevars(function)
+    for name, value in {**variables.globals, **variables.nonlocals}.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, torch.nn.Module):
+            yield from _in_module(f"{name}.", value)
+
+
+def _in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        yield prefix + name, tensor
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{prefix}{path}{'.' if path else ''}{name}", value

@@ -1,0 +1,111 @@
+"""``torch_jax.nnx_from_torch``: a module of PyTorch as a module of ``flax.nnx``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.core import waking
+from torch_jax.graphs import interpreter
+from torch_jax.interop.functional import Functional
+
+
+def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
+    """A PyTorch module as a ``flax.nnx.Module``, of the same arrays.
+
+    Its state stands under ``tensors``, by the parts of PyTorch's names: parameters that require
+    gradients as ``nnx.Param``, buffers as ``nnx.BatchStat``, parameters that require none as plain
+    ``nnx.Variable``. ``nnx.jit``, ``nnx.value_and_grad`` and ``nnx.Optimizer`` take it as they take
+    any module; derivatives are PyTorch's, as :func:`torch_jax.to_jax_function` says.
+
+    It starts in the mode of the module. ``eval()`` runs all of it in evaluation mode; ``train()``
+    all in training mode, but for parts that were not in a module that was. Other methods than
+    ``forward`` are called by ``method="name"``.
+
+    Args:
+      module: as for :func:`torch_jax.functional`.
+      rngs: an ``nnx.Rngs``, whose stream ``dropout`` the random operators draw from in training; or
+        a call is given ``rngs=``.
+
+    >>> from flax import nnx
+    >>> import jax.numpy as jnp
+    >>> model = nnx_from_torch(torch.nn.Linear(3, 2))
+    >>> gradients = nnx.grad(lambda model, x: (model(x) ** 2).sum())(model, jnp.ones((4, 3)))
+    >>> gradients.tensors.weight.shape
+    (2, 3)
+    """
+    waking.wake()
+    interpreter.keep_x64()
+    return _class()(Functional(module), rngs)
+
+
+def _nnx() -> Any:
+    try:
+        from flax import nnx
+    except ImportError as error:
+        raise ImportError("nnx_from_torch needs flax: pip install flax") from error
+    return nnx
+
+
+@functools.cache
+def _class() -> Any:
+    nnx = _nnx()
+
+    class TorchModule(nnx.Module):  # type: ignore[name-defined]
+        """A module of PyTorch; see :func:`nnx_from_torch`."""
+
+        def __init__(self, model: Functional, rngs: Any = None):
+            params, kept = model.arrays()
+            buffers = dict(model.module.named_buffers())
+            variables = {name: nnx.Param(array) for name, array in params.items()}
+            for name, array in kept.items():
+                kind = nnx.BatchStat if name in buffers else nnx.Variable
+                variables[name] = kind(array)
+            self.tensors = _nested(nnx, variables)
+            self.rngs = rngs
+            self.model = nnx.static(model)
+            self.deterministic = not model.module.training
+
+        def __call__(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Any:
+            variables = dict(_flat("", self.tensors))
+            arrays = {name: variable[...] for name, variable in variables.items()}
+            params = {name: arrays[name] for name in self.model.trained}
+            kept = {name: arrays[name] for name in self.model.kept}
+            rngs = self.rngs if rngs is None else rngs
+            draws = rngs is not None and not self.deterministic
+            key = rngs.dropout() if draws else None
+            mode = False if self.deterministic else self.model.training_mode()
+            result, after = self.model.call(params, kept, args, kwargs, key, method, mode)
+            for name, array in after.items():
+                if array is not kept[name]:
+                    variables[name][...] = array
+            return result
+
+    TorchModule.__module__ = __name__
+    return TorchModule
+
+
+def _nested(nnx: Any, variables: dict[str, Any]) -> Any:
+    """Dicts of dicts by the parts of names."""
+    tree = nnx.Dict()
+    for name, variable in variables.items():
+        *path, last = name.split(".")
+        place = tree
+        for part in path:
+            if part not in vars(place):
+                setattr(place, part, nnx.Dict())
+            place = vars(place)[part]
+        setattr(place, last, variable)
+    return tree
+
+
+def _flat(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """The variables in dicts of dicts, by name."""
+    for name, one in vars(tree).items():
+        if isinstance(one, type(tree)):
+            yield from _flat(f"{prefix}{name}.", one)
+        elif not name.startswith("_pytree__"):
+            yield prefix + name, one

@@ -1,0 +1,163 @@
+"""``torch_jax.to_jax_function``: a function of tensors as a pure function of JAX's arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax.core import trees, waking
+from torch_jax.core.tracers import NotTraceableError
+from torch_jax.core.x64 import x64
+from torch_jax.graphs import interpreter
+from torch_jax.interop import border, names
+from torch_jax.interop.derivatives import Differentiable
+from torch_jax.interop.function_run import FunctionRun, begun
+
+_ARRAY = object()
+
+
+def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch") -> Callable:
+    """A PyTorch function as a pure function of JAX: arrays in, arrays out.
+
+    It may be called as it is, and under ``jax.jit``, ``grad``, ``vjp``, ``vmap``, ``lax.scan``,
+    ``checkpoint``, ``shard_map`` and ``eval_shape``. Arrays anywhere in its arguments arrive as
+    tensors of device ``jax`` over the same memory, and tensors in its results come out as arrays;
+    all else passes as it is. Tensors that the function closes over are constants.
+
+    Derivatives are PyTorch's, at every order: ``detach``, ``torch.no_grad`` and
+    ``autograd.Function`` mean under ``jax.grad`` what they mean in a backward pass.
+
+    Args:
+      function: a function of tensors; for modules see :func:`torch_jax.functional`.
+      derivatives: ``"torch"``, or ``"jax"``: JAX differentiates the operators, also in forward mode
+        (``jax.jvp``, ``jacfwd``, ``hessian``); what stops or replaces gradients in PyTorch is then
+        an error.
+
+    Returns:
+      A function with the same arguments, and ``rng=``, a ``jax.random.key`` from which the random
+      operators draw.
+
+    Raises:
+      TypeError: an argument is a tensor.
+      NotTraceableError: the function writes to tensors from outside, or draws random numbers
+        without ``rng``.
+      DataDependentError: under a transformation, the function asks for values.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def loss(x, y):
+    ...     return torch.nn.functional.mse_loss(x, y.detach())
+    >>> gradients = jax.jit(jax.grad(to_jax_function(loss), argnums=(0, 1)))
+    >>> [g.tolist() for g in gradients(jnp.array([1.0, 2.0]), jnp.array([0.0, 0.0]))]
+    [[1.0, 2.0], [0.0, 0.0]]
+    """
+    if derivatives not in ("torch", "jax"):
+        raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
+    waking.wake()
+    interpreter.keep_x64()
+
+    @contextmanager
+    def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        yield function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def call(*args: Any, rng: Any = None, **kwargs: Any) -> Any:
+        return run(called, function, args, kwargs, rng, by_jax=derivatives == "jax")
+
+    return call
+
+
+def run(
+    called: Callable[..., Any],
+    function: Any,
+    args: tuple,
+    kwargs: dict[str, Any],
+    rng: Any,
+    host: bool = False,
+    by_jax: bool = False,
+) -> Any:
+    """Run a function on arrays.
+
+    Args:
+      called: from arguments to a context that gives the function's result.
+      function: what the user gave, for names in errors.
+      args: the arguments, arrays in place of tensors.
+      kwargs: the named ones.
+      rng: a key, or None.
+      host: see :class:`FunctionRun`.
+      by_jax: whether JAX differentiates the operators.
+    """
+    leaves, structure = trees.flatten((args, kwargs))
+    leaves = [_given(leaf, function) for leaf in leaves]
+    static = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    form: list[Any] = []  # of the last result: its structure, and leaves that are no tensors
+
+    @contextmanager
+    def program(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        # copies, which cost nothing: the function may write to its arguments
+        given = iter([tensor.clone() for tensor in tensors])
+        filled = [next(given) if leaf is _ARRAY else leaf for leaf in static]
+        args, kwargs = trees.unflatten(structure, filled)
+        with called(*args, **kwargs) as result:
+            found, tree = trees.flatten(result)
+            form[:] = tree, [_ARRAY if isinstance(r, torch.Tensor) else r for r in found]
+            yield [r for r in found if isinstance(r, torch.Tensor)]
+
+    begin = functools.partial(FunctionRun, function, host=host, refuse_stops=by_jax)
+    words = None if rng is None else _words(rng)
+    how = functools.partial(_by_jax, program, begin) if by_jax else None
+    results = iter((how or Differentiable(program, begin).call)(words, arrays))
+    tree, others = form
+    return trees.unflatten(tree, [next(results) if one is _ARRAY else one for one in others])
+
+
+def _given(leaf: Any, function: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        raise TypeError(
+            f"{names.of_function(function)} is a function of JAX here: it takes arrays, not "
+            "tensors. Call the PyTorch function for these"
+        )
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
+
+
+def _words(rng: Any) -> Any:
+    if not isinstance(rng, jax.Array):
+        raise TypeError(f"rng is a jax.random.key, not a {type(rng).__name__}")
+    return interpreter.key_words(rng)
+
+
+def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list[Any]:
+    """The results as JAX differentiates them."""
+    narrow = border.is_narrow()
+    tracer = begin(words)
+    with x64(), begun(tracer):
+        tensors = [tracer.mode.adopt(border.tensor(array)) for array in arrays]
+        with program(tensors) as results:
+            _refuse_functions(results, tracer.function)
+            return [border.out(result, narrow) for result in results]
+
+
+def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
+    """Raise where an ``autograd.Function`` has a backward pass of its own."""
+    ahead = [result.grad_fn for result in results]
+    met: set[Any] = set()
+    while ahead:
+        node: Any = ahead.pop()
+        if node is None or node in met:
+            continue
+        met.add(node)
+        ahead += [before for before, _ in node.next_functions]
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            name = type(node).__name__.removesuffix("Backward")
+            raise NotTraceableError(
+                f"{names.of_function(function)} runs {name}, an "
+                "autograd.Function, whose backward JAX would not see with "
+                'derivatives="jax": use derivatives="torch"'
+            )
