@@ -103,6 +103,15 @@ def set_compilation_cache(cache: Any) -> bool:
     return True
 
 
+def cudnn_version() -> int:
+    """The version of the cuDNN that JAX would call, as 91000; 0 where it finds none."""
+    try:
+        module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        return int(module.check_cudnn_version())
+    except Exception:  # it raises where there is none
+        return 0
+
+
 def what_jax_holds() -> Any:
     """JAX's clients with their arrays and executables, None where JAX has not been used."""
     bridge = sys.modules.get("jax._src.xla_bridge")

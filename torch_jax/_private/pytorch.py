@@ -54,6 +54,10 @@ has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
+float32_matmul_precision = getattr(
+    torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
+)
+fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", lambda backend, op: "none")
 PRIVATE_USE1 = _lookup("_C._autograd.DeviceType.PrivateUse1")
 
 _acc = getattr(torch._C, "_acc", None)

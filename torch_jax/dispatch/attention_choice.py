@@ -7,8 +7,10 @@ above autograd. What the operator does not take (other than four dims, a mask th
 math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
 
 Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and
-making numbers of a bool mask. Both happen once, at the top of :func:`attend`, so that neither way
-below ever sees a bool mask: PyTorch's math would add it as 0 and 1.
+making numbers of a bool mask where PyTorch's math is called, which would add it as 0 and 1.
+
+The operator's gradient has no formula for a gradient of its own. It is given one here, by PyTorch's
+math (:class:`_Backward`).
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -48,7 +50,6 @@ def attend(
     _check(query, key, value, attn_mask, enable_gqa)
     if value.numel() == 0 or query.shape[-2] == 0:
         return _of_nothing(query, key, value)
-    attn_mask = _additive(attn_mask, query)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
     causal_mask = attn_mask is not None and is_causal  # which PyTorch's math refuses
     fusable = _fusable(query, key, value, attn_mask, enable_gqa)
@@ -57,23 +58,28 @@ def attend(
             query,
             key,
             value,
-            attn_mask,
+            _additive(attn_mask, query),
             dropout_p,
             is_causal,
             scale=scale,
             enable_gqa=enable_gqa,
         )[0]
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        key, value = (
-            t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value)
-        )
+    if _is_spread(key) and key.shape[1] != query.shape[1]:
+        each = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(each, dim=1) for t in (key, value))
     if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+        attn_mask.expand(*query.shape[:-1], key.shape[-2])  # raises where it does not fit
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     if not flash:  # the result is in the order of the query's dims
         query = query.contiguous()
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in parts, whose heads must be as many as the query's to be split."""
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "device_mesh")
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:

@@ -26,7 +26,7 @@ from torch_jax.eager import variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.environment import callables
-from torch_jax.environment.scopes import Scopes
+from torch_jax.core.scopes import Scopes
 from torch_jax.ops import registry
 
 _scopes = Scopes("torch_jax overrides")
