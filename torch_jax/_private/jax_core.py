@@ -112,6 +112,17 @@ def cudnn_version() -> int:
         return 0
 
 
+def splash_attention() -> tuple[Any, Any]:
+    """The kernels and the masks of splash attention, which are experimental; None, None without."""
+    folder = "jax.experimental.pallas.ops.tpu.splash_attention"
+    names = ("splash_attention_kernel", "splash_attention_mask")
+    try:
+        kernels, masks = (importlib.import_module(f"{folder}.{name}") for name in names)
+    except ImportError:
+        return None, None
+    return kernels, masks
+
+
 def what_jax_holds() -> Any:
     """JAX's clients with their arrays and executables, None where JAX has not been used."""
     bridge = sys.modules.get("jax._src.xla_bridge")

@@ -22,7 +22,6 @@ from torch_jax._private import pytorch
 from torch_jax.core.scopes import Scopes, decorate
 
 
-
 class Precisions(NamedTuple):
     """Of matrix products and of convolutions, by PyTorch's names."""
 

@@ -10,7 +10,7 @@ Taking PyTorch's place means doing what it does before it chooses: checking the 
 making numbers of a bool mask where PyTorch's math is called, which would add it as 0 and 1.
 
 The operator's gradient has no formula for a gradient of its own. It is given one here, by PyTorch's
-math (:class:`_Backward`).
+math (:func:`differentiate`).
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -21,7 +21,10 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import pytorch
+
 _math = torch.ops.aten._scaled_dot_product_attention_math
+_gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
 def install() -> Any:
@@ -29,6 +32,7 @@ def install() -> Any:
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", attend, key)
+    library.impl(_gradient._opname, differentiate, "AutogradPrivateUse1")
     return library
 
 
@@ -133,6 +137,8 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     tensors = (query, key, value)
     if not (torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.cudnn_sdp_enabled()):
         return False  # sdpa_kernel(SDPBackend.MATH) and the like
+    if pytorch.is_batched_or_forward():  # the operator knows neither
+        return False
     if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
         return False
     if attn_mask is not None and attn_mask.device != query.device:
@@ -153,3 +159,72 @@ def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | 
         return mask
     zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
     return zeros.masked_fill_(mask.logical_not(), -torch.inf)
+
+
+# --- gradients of gradients -----------------------------------------------------------------------
+
+
+def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> Any:
+    """The operator's gradient; of differentiable operators where it is to be differentiated too."""
+    if grad is None:  # undefined: nothing hangs on the result
+        return (None,) * 4
+    operands = (grad, query, key, value, bias)
+    again = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+    dropout, is_causal = rest[6:8]
+    if again and not dropout:
+        return _by_definition(*operands, wanted, is_causal, scale)
+    with pytorch.below_autograd():
+        grads = _gradient(*operands, wanted, *rest, scale=scale)
+    return _once(operands, grads) if again else grads
+
+
+class _Once(torch.autograd.Function):
+    """Gradients whose own gradient is an error: the mask of dropout is known to the kernel only."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *values: torch.Tensor) -> Any:
+        return tuple(grad.view_as(grad) for grad in values[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Any) -> Any:
+        raise RuntimeError(
+            "scaled_dot_product_attention with dropout has no second derivative on device jax: "
+            "set dropout_p=0, or use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _once(operands: tuple, grads: Any) -> tuple:
+    """``grads`` with a history that raises when it is gone through."""
+    given = [t for t in operands if t is not None]
+    found = iter(_Once.apply(len(given), *given, *(g for g in grads if g is not None)))
+    return tuple(None if grad is None else next(found) for grad in grads)
+
+
+def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> tuple:
+    """Gradients of attention as sums and products; half types are widened for it."""
+    wide = torch.float32 if query.dtype.itemsize < 4 else query.dtype
+    each = query.shape[1] // key.shape[1]
+    q, k, v, g = (t.to(wide) for t in (query, key, value, grad))
+    k, v = (t.repeat_interleave(each, dim=1) for t in (k, v))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = q @ k.mT * scale
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if bias is not None:
+        added: Any = _additive(bias, q)
+        scores = scores + added.to(wide)
+    weights = torch.ops.aten._safe_softmax(scores, -1)
+    of_weights = g @ v.mT
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    of_key, of_value = of_scores.mT @ q * scale, weights.mT @ g
+    grads = [
+        of_scores @ k * scale,
+        *(t.unflatten(1, (key.shape[1], each)).sum(2) for t in (of_key, of_value)),
+        None if bias is None else of_scores.sum_to_size(bias.shape),
+    ]
+    like = (query, key, value, query)
+    return tuple(
+        grad.to(t.dtype) if asked and grad is not None else None
+        for grad, t, asked in zip(grads, like, wanted, strict=True)
+    )

@@ -188,13 +188,13 @@ def _view(slot: int, tensor: torch.Tensor) -> tuple[_View, bool]:
     return view._replace(window=place.lens), place.starts is not None
 
 
-def build(
-    op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred, precisions=None
-) -> Entry:
+def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, inferred) -> Entry:
     """Build the function of memories that serves calls like this one, jitted where it can be.
 
-    ``precisions`` are those of its products, None for operators that have none.
+    ``key`` is that of the call: it begins with the default dtype and, for operators with products,
+    the precisions of these.
     """
+    precisions = key[0][1] if lowering.products else None
     placed = template(sig, args, kwargs, slots)
     key_slot = placed.pop("generator")
     outputs: list[Any] = []

@@ -49,7 +49,6 @@ _create = pytorch.create_empty_tensor
 _x64 = jax_core.x64_state()
 _get_x64, _set_x64 = _x64.get_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
-_Call = Callable[..., Any]
 
 # Called with the operator at every cache miss, before XLA compiles.
 compile_listeners: list[Callable[[Any], Any]] = []
@@ -215,10 +214,9 @@ class Kernel:
         """The path of operators that write: views of one storage must share one memory."""
         positional, by_name, cache = self.signature.positional, self.by_name, self.cache
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
-        head = self._head
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            key: list[Any] = [head()]
+            key: list[Any] = [self._head()]
             memories: list[Any] = []
             storages: list[Any] = []
             if sees_conj and any(map(_is_lazy, args)):
@@ -350,9 +348,7 @@ class Kernel:
             if any(map(is_channels_last, tensors)):
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
-        precisions = key[0][1] if self.lowering.products else None
-        rest = args, kwargs, slots, inferred, precisions
-        entry = build(self.op, self.lowering, self.signature, *rest)
+        entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         entry.run.promoted = functools.partial(_drop, self.hot, key)
         self.cache[key], entry.key = entry, key
         bound.added(self, config.get("cache_size"))
@@ -364,8 +360,7 @@ class Kernel:
 
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:
-            meta = self.lowering.meta
-            op = self.op
+            meta, op = self.lowering.meta, self.op
             if isinstance(meta, str) and self.functional is None:
                 op = variants.overload(meta)
             return infer(op, args, kwargs)
@@ -432,7 +427,7 @@ def _drop(hot: dict[tuple, Any], key: tuple) -> None:
     hot.pop(key, None)
 
 
-def _unary(launch: _Call, call: _Call, sees_conj: bool, head: _Call) -> _Call:
+def _unary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
     """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
         return call
@@ -452,7 +447,7 @@ def _unary(launch: _Call, call: _Call, sees_conj: bool, head: _Call) -> _Call:
     return unary
 
 
-def _binary(launch: _Call, call: _Call, sees_conj: bool, head: _Call) -> _Call:
+def _binary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
     """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
 
     def binary(*args: Any, **kwargs: Any) -> Any:

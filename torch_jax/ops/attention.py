@@ -235,11 +235,12 @@ def attention_backward(
         dropout = _dropout(_key_from_integer(philox_seed), dropout_p) if dropout_p else None
         call = _arranged(query, key, value, attn_bias, is_causal, scale, dropout)
         rows = call.query.shape[:-1]
-        results = [x.reshape(*rows, x.shape[-1]) for x in (grad_out, out)]
-        found = attention_blocks.backward(call, *results, logsumexp.reshape(rows), of_bias)
+        grad, result = (x.reshape(*rows, x.shape[-1]) for x in (grad_out, out))
+        sums = logsumexp.reshape(rows)
+        found = attention_blocks.backward(call, grad, result, sums, of_bias)
         given = (query, key, value)
         grads = [_gathered(g, x) for g, x in zip(found[:3], given, strict=True)]
-        if not of_bias:
+        if found.bias is None:
             return *grads, None
         return *grads, _bias_gradient(found.bias, attn_bias, query)
 

@@ -94,7 +94,7 @@ class Gradients(NamedTuple):
 
 
 def backward(
-    call: Attention, grad: jax.Array, out: jax.Array, log_sum_exp: jax.Array, of_bias: bool
+    call: Attention, grad: jax.Array, out: jax.Array, log_sum_exp: jax.Array, of_bias: bool = False
 ) -> Gradients:
     """Gradients, in float32 or better, given that of the result."""
     # A row of nothing but -inf: its weights are to be 0, not exp(-inf + inf).
@@ -105,7 +105,7 @@ def backward(
     if out.dtype not in HALVES:
         inner = (grad * out).sum(-1, keepdims=True)
 
-    def of_block(call: Attention, block: _Block) -> tuple[jax.Array, ...]:
+    def of_block(call: Attention, block: _Block) -> tuple[tuple, tuple]:
         of_weights = product("nhgqd,nhkd->nhgqk", block.rows(grad), block.keys(call.value))
         scores = _scores(call, block)
         if scores.dtype == sums.dtype:
@@ -123,8 +123,9 @@ def backward(
         query = product("nhgqk,nhkd->nhgqd", of_scores, block.keys(call.key)) * call.scale
         key = product("nhgqk,nhgqd->nhkd", of_scores, block.rows(call.query)) * call.scale
         value = product("nhgqk,nhgqd->nhkd", dropped, block.rows(grad))
-        bias = _summed(of_scores, call.bias) if of_bias else None
-        return (query, bias) if bias is not None else (query,), (key, value)
+        if not of_bias or call.bias is None:
+            return (query,), (key, value)
+        return (query, _summed(of_scores, call.bias)), (key, value)
 
     return _summed_up(call, of_block, of_bias)
 

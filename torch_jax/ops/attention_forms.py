@@ -61,8 +61,9 @@ _HALVES = ("bfloat16", "float16")
 def takes_cudnn(call: Call) -> bool:
     """Fused attention of cuDNN: half types, on GPUs from Ampere on.
 
-    It draws dropout by itself, from other random numbers than the generator's, and looks where a
-    causal mask begins from another corner where lengths differ: neither is given to it.
+    It draws dropout by itself, from other random numbers than the generator's; where lengths
+    differ, its causal mask may begin at another corner; and which rows see nothing is not known of
+    two masks at once. None of that is given to it.
     """
     widest = 256 if call.capability >= (9, 0) else 128
     even = call.query[-2] % 2 == 0 == call.key[-2] % 2
@@ -76,7 +77,7 @@ def takes_cudnn(call: Call) -> bool:
         and call.width % 8 == 0
         and call.width <= widest
         and (not call.is_causal or call.is_square)
-        and (call.bias is None or even)
+        and (call.bias is None or (even and not call.is_causal))
         and call.query[-2] > 1  # one row of a decoder is a product of a vector
     )
 

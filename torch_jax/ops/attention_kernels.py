@@ -1,7 +1,7 @@
 """Attention by a kernel of the platform: cuDNN's on GPUs, splash attention of Pallas' on TPUs.
 
 A kernel is a function of query, key, value and bias, in four dims, that gives the result and
-log-sum-exp, None where no ``sums`` are asked for. Its gradient is JAX's: the kernel's own backward.
+log-sum-exp, None where no ``sums`` are asked for. Its gradient is JAX's: the kernel's own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from torch_jax._private import jax_core
 
 _INTERPRETED = False  # Pallas' kernels in the interpreter, which tests switch on
 
@@ -27,22 +29,21 @@ def cudnn(query, key, value, bias, is_causal: bool, scale: float, sums=True, by:
     sees = None
     if bias is not None:
         bias, sees = _finite(bias, query, key)
+    attend: Any = jax.nn.dot_product_attention
     layout = [x.swapaxes(1, 2) for x in (query, key, value)]
-    out = jax.nn.dot_product_attention(
-        *layout,
-        bias=bias,
-        scale=scale,
-        is_causal=is_causal,
-        implementation=by,  # type: ignore[arg-type]
-        return_residual=sums,
-    )
-    out, of_rows = out if sums else (out, None)
-    out = out.swapaxes(1, 2)
-    of_rows = of_rows.swapaxes(1, 2).astype(jnp.float32) if sums else None
-    if sees is not None:
-        out = jnp.where(sees[..., None], out, 0)
-        of_rows = jnp.where(sees, of_rows, -jnp.inf) if sums else None
-    return out, of_rows
+    options = {"bias": bias, "scale": scale, "is_causal": is_causal, "implementation": by}
+    if not sums:
+        return _seen(sees, attend(*layout, **options).swapaxes(1, 2), 0), None
+    out, of_rows = attend(*layout, **options, return_residual=True)
+    out, of_rows = out.swapaxes(1, 2), of_rows.swapaxes(1, 2).astype(jnp.float32)
+    return _seen(sees, out, 0), _seen(sees, of_rows, -jnp.inf)
+
+
+def _seen(sees: jax.Array | None, x: jax.Array, otherwise: float) -> jax.Array:
+    """``x``, or ``otherwise`` in rows that see nothing."""
+    if sees is None:
+        return x
+    return jnp.where(sees.reshape(*sees.shape, *(1 for _ in range(x.ndim - 3))), x, otherwise)
 
 
 def _finite(bias: jax.Array, query: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -64,13 +65,7 @@ def splash(query, key, value, bias, is_causal: bool, scale: float, sums=True):
 
 
 def _splash_kernel(heads: int, shape: tuple[int, int], is_causal: bool, residuals: bool) -> Any:
-    from jax.experimental.pallas.ops.tpu.splash_attention import (
-        splash_attention_kernel as kernels,
-    )
-    from jax.experimental.pallas.ops.tpu.splash_attention import (
-        splash_attention_mask as masks,
-    )
-
+    kernels, masks = jax_core.splash_attention()
     mask = masks.CausalMask(shape) if is_causal else masks.FullMask(shape)
     block = max(size for size in (128, 256, 512) if not (shape[0] % size or shape[1] % size))
     sizes = kernels.BlockSizes(
@@ -119,5 +114,3 @@ def capability() -> tuple[int, int]:
     found = str(getattr(jax.local_devices()[0], "compute_capability", ""))
     major, _, minor = found.partition(".")
     return (int(major), int(minor or 0)) if major.isdigit() else (0, 0)
-
-

@@ -185,9 +185,7 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
         raise ValueError(f"expected bias to have {outputs} elements, but got {bias.shape}")
 
 
-@op(
-    "convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True
-)
+@op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Cross-correlation, or its transpose; half types add the bias before they are rounded."""
     n = input.ndim - 2

@@ -10,7 +10,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from jax.lax import Precision
 
 from torch_jax.ops.promotion import opmath
