@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
+    from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
     from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
@@ -87,6 +88,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",
+    "matmul_precision": "core.precision",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "last_checkpoint": "distributed.checkpoint_folders",

@@ -18,6 +18,9 @@ PUBLIC = """
     load_orbax lower mark_step mesh metrics nn_from_flax nnx_from_torch optim plan register_op
     report reset_metrics save_orbax scan_layers shard spawn sync to_jax_function trace_ops where_is
     with_sharding_constraint
+    export fused initialize is_jax_module jit last_checkpoint lazy load_orbax lower mark_step
+    matmul_precision mesh metrics plan register_op report reset_metrics save_orbax scan_layers shard spawn sync trace_ops
+    where_is with_sharding_constraint
 """
 USER = """
 import torch_jax

@@ -55,6 +55,10 @@ has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
+float32_matmul_precision = getattr(
+    torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
+)
+fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", lambda backend, op: "none")
 PRIVATE_USE1 = _lookup("_C._autograd.DeviceType.PrivateUse1")
 
 _acc = getattr(torch._C, "_acc", None)
@@ -225,6 +229,14 @@ def default_device() -> Any:
 
 _functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
 _saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def is_batched_or_forward() -> bool:
+    """Whether ``torch.vmap`` or a derivative in forward mode is under way, of any kind."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    stack = getattr(torch._C._functorch, "get_interpreter_stack", lambda: None)() or ()
+    return any(level.key().name not in ("Grad", "Functionalize") for level in stack)
 
 
 def is_transformed() -> bool:

@@ -25,7 +25,7 @@ from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.compiler import options as xla_options
 from torch_jax.compiler import program
-from torch_jax.core import errors, policies, progress, tracers
+from torch_jax.core import errors, policies, precision, progress, tracers
 from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
@@ -151,7 +151,7 @@ class Executable:
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
         """What a call is compiled for, and the memories behind its tensors."""
-        key: list[Any] = [config.version(), overrides.state()]
+        key: list[Any] = [config.version(), overrides.state(), precision.state()]
         memories: list[Any] = []
         scalars: dict[torch.dtype, list[torch.Tensor]] = {}
         dynamic = self._dynamic
