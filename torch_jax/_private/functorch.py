@@ -15,7 +15,8 @@ from torch_jax._private import pytorch
 from torch_jax._private.pytorch import _lookup
 
 BATCHED = "FuncTorchBatched"  # the dispatch key of operators under vmap
-RANDOM = "FuncTorchVmapMode"  # the dispatch key of random operators under vmap
+# the keys of rules that PyTorch has: random operators, and composites, have keys of their own
+_RULES = (BATCHED, "FuncTorchVmapMode", "FuncTorchBatchedDecomposition")
 
 # what functorch excludes and includes while one level serves an operator
 _LEVEL_KEYS = (
@@ -56,11 +57,11 @@ def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
     return None if get_kernel is None else get_kernel(op, BATCHED).call_boxed
 
 
-def has_rule(op: Any) -> bool:
-    """Whether an overload has a rule for vmap, or gets one when vmap is first called."""
-    if op.namespace == "aten" and op._schema.name.removeprefix("aten::") in _loaded_later():
+def has_rule(name: str) -> bool:
+    """Whether the overload ``aten::…`` has a rule for vmap, or gets one when vmap is first called."""
+    if name.partition(".")[0].removeprefix("aten::") in _loaded_later():
         return True
-    return any(pytorch.has_kernel(op.name(), key) for key in (BATCHED, RANDOM))
+    return any(pytorch.has_kernel(name, key) for key in _RULES)
 
 
 @functools.cache

@@ -39,7 +39,7 @@ def batched(op: Any) -> Callable[..., Any]:
     separator = "" if arguments.startswith(")") else ", "
     _library.define(f"{name}(int[] batch_dims{separator}{arguments}")
     own = getattr(torch.ops.torch_jax, name).default
-    of = Positions(op)
+    of = positions_of(op)
     lowering = ladder.KERNELS_BY_OP[op].lowering
     _library.impl(name, functools.partial(_meta, _told_by(op, lowering), of), "Meta")
     _library.impl(name, ladder.enter(own, _lowering(op, lowering, of)), "PrivateUse1")
@@ -59,11 +59,6 @@ class Positions:
         self.names = [a.name for a in op._schema.arguments if not a.kwarg_only]
         self._of_tensors = {n for n, kind in kinds.items() if kind in (TENSOR, TENSORS)}
 
-    @property
-    def any(self) -> bool:
-        """Whether there are any."""
-        return bool(self._of_tensors)
-
     def split(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Callable[..., Any]]:
         """The tensors among the arguments, and what puts others, as many, in their places."""
         given = dict(zip(self.names, args, strict=False)) | kwargs
@@ -77,6 +72,9 @@ class Positions:
             return positional, filled
 
         return tensors, fill
+
+
+positions_of = functools.cache(Positions)
 
 
 def _elements(value: Any) -> list[Any]:

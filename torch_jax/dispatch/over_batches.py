@@ -15,12 +15,12 @@ from torch import func
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import functorch
-from torch_jax.dispatch.batched_operator import Dims, Positions, batched
+from torch_jax.dispatch.batched_operator import Dims, batched, positions_of
 
 
 def over_batches(op: Any, dims: Dims, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What an overload gives for each example of batches in ``dims``; these come first in it."""
-    tensors, fill = Positions(op).split(args, kwargs)
+    tensors, fill = positions_of(op).split(args, kwargs)
     if not functorch.transforms_active() and not _differentiated(tensors):
         return batched(op)(dims, *args, **kwargs)
     call = _Call(op, fill, dims)
