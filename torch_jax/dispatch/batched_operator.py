@@ -8,6 +8,7 @@ argument says where each tensor has its batches. Its lowering is that of the ove
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,12 +29,23 @@ _NONE = -1  # where a tensor has no such batch, in the operator's argument
 _library = torch.library.Library("torch_jax", "FRAGMENT")
 
 
-@functools.cache
+_defined: dict[Any, Callable[..., Any]] = {}
+_defining = threading.Lock()
+
+
 def batched(op: Any) -> Callable[..., Any]:
     """The overload over batches, as a function of :data:`Dims` and the overload's arguments.
 
     All batches come first in the results, the outermost before the others.
     """
+    found = _defined.get(op)
+    if found is None:
+        with _defining:
+            found = _defined.get(op) or _defined.setdefault(op, _define(op))
+    return found
+
+
+def _define(op: Any) -> Callable[..., Any]:
     name = "batched_" + op.name().replace("aten::", "").replace("::", "_").replace(".", "_")
     _, _, arguments = str(op._schema).partition("(")
     separator = "" if arguments.startswith(")") else ", "

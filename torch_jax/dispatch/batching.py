@@ -5,7 +5,7 @@ PyTorch runs such an operator once for each example, and warns of that; some it 
 - an operator of the table gets its rule from ``jax.vmap``, since it is a pure JAX function
   (:mod:`torch_jax.dispatch.batched_operator`);
 - an in-place operator is the functional one, copied;
-- a composite is composed, as it is without ``vmap``.
+- what is composed of other operators is so under ``vmap``, too.
 
 Tensors of other devices go PyTorch's own way, as without this package.
 """
@@ -13,6 +13,7 @@ Tensors of other devices go PyTorch's own way, as without this package.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch_jax.core import errors
 from torch_jax.dispatch import attention_choice, ladder
 from torch_jax.dispatch.batched_operator import positions_of
 from torch_jax.dispatch.over_batches import over_batches
+from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 
 Rule = Callable[..., Any]  # of the arguments that an operator has at one level of vmap
@@ -32,12 +34,23 @@ _attention = torch.ops.aten.scaled_dot_product_attention.default
 _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
 
+_libraries: list[Any] = []  # a registration lives as long as these
+_registering = threading.Lock()
+
+
 class _LoopInstead(Exception):
     """A composite looks at values: PyTorch's way must do, or tell why it cannot."""
 
 
-def install() -> list[Any]:
-    """Register rules for the operators of the device that have none; returns what keeps them."""
+def installed() -> None:
+    """Register rules for the operators of the device that have none, unless that is done."""
+    if not _libraries:
+        with _registering:
+            if not _libraries:
+                _libraries.extend(_install())
+
+
+def _install() -> list[Any]:
     libraries = {name: torch.library.Library(name, "IMPL") for name in ("aten", "torch_jax")}
     for op in list(ladder.KERNELS_BY_OP):
         rule = _rule(op) if op.namespace in libraries and not functorch.has_rule(op.name()) else None
@@ -125,9 +138,11 @@ def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _composites() -> Iterator[Any]:
-    """Overloads that PyTorch composes of others on every device, but not under vmap."""
-    for name in pytorch.all_op_names():
-        if not name.startswith("aten::") or not _is_composite(name) or functorch.has_rule(name):
+    """Overloads that PyTorch or a kernel of ours composes of others, but PyTorch not under vmap."""
+    composed = filter(_is_composite, pytorch.all_op_names())
+    ours = (f"aten::{name}" for name in KERNELS if "::" not in name)
+    for name in (*composed, *ours):
+        if not name.startswith("aten::") or functorch.has_rule(name):
             continue
         op = variants.overload(name.removeprefix("aten::"))
         if op is not None and op not in ladder.KERNELS_BY_OP and _is_functional(op._schema):

@@ -14,7 +14,7 @@ import torch
 from torch_jax import config, ops
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import forks, log, waking
-from torch_jax.dispatch import attention_choice, autocast, batching, call_jax, ladder, sparse
+from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 from torch_jax.ops.registry import TABLE
@@ -30,7 +30,6 @@ def install() -> None:
         _register(library, op)
     _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
     _libraries.extend(sparse.install())
-    _libraries.extend(batching.install())
     config.listeners.extend((ladder.forget_compiled, log.install))
     log.install()
     forks.listeners.append(ladder.forget_compiled)
