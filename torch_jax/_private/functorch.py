@@ -113,3 +113,14 @@ def below(level: Any) -> Iterator[None]:
     included = (_included() - _keys(_LEVEL_KEYS)) | _keys(_LEVEL_KEYS[:2])
     with _force(included, excluded), level.lower():
         yield
+
+
+def tangents_known() -> Any:
+    """A context in which tensors can be printed, in kernels too, while they may have tangents.
+
+    PyTorch's Python prints the arguments of an overload that does not fit, for an error that nobody
+    sees where another one fits. To print is to ask for tangents, which only autograd can tell.
+    """
+    if not forward_mode():
+        return contextlib.nullcontext()
+    return _force(_included(), _excluded() - _keys(_AUTOGRAD_KEYS))

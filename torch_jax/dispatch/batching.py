@@ -34,6 +34,11 @@ _attention = torch.ops.aten.scaled_dot_product_attention.default
 _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
 
+# PyTorch chooses by whether gradients are wanted, which under vmap is not to be seen.
+_WITH_GRADIENTS = {
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
+}
+
 _libraries: list[Any] = []  # a registration lives as long as these
 _registering = threading.Lock()
 
@@ -101,6 +106,7 @@ def _rule(op: Any) -> Rule | None:
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
     """A functional operator."""
+    op = _WITH_GRADIENTS.get(op, op)
     level = functorch.current_level()
     tensors, fill = positions_of(op).split(args, kwargs)
     values, dims = functorch.unwrapped(tensors, level.level())

@@ -7,6 +7,7 @@ batches are one call again. Whatever transforms are around, this is asked for on
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -144,12 +145,22 @@ class _OverBatches(torch.autograd.Function):
 
 def _gathered(function: Any, in_dims: tuple, own: list[int | None]) -> Callable[..., Any]:
     """A function of one example over all: a gradient has its batch where its tensor has one."""
-    over_all = func.vmap(function, in_dims=in_dims)
 
     def call(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = over_all(*values)
+        try:
+            found = func.vmap(function, in_dims=in_dims)(*values)
+        except RuntimeError:  # some gradients look at values
+            found = _one_by_one(function, in_dims, values)
         return tuple(
             g.sum(0) if dim is None else g.movedim(0, dim) for g, dim in zip(found, own, strict=True)
         )
 
     return call
+
+
+def _one_by_one(function: Any, in_dims: tuple, values: tuple) -> tuple[torch.Tensor, ...]:
+    """A function of one example called for each, as PyTorch does."""
+    examples = zip(
+        *(itertools.repeat(v) if d is None else v.unbind(d) for v, d in zip(values, in_dims))
+    )
+    return tuple(torch.stack(found) for found in zip(*itertools.starmap(function, examples)))
