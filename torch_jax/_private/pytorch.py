@@ -231,14 +231,6 @@ _functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
 _saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
 
 
-def is_batched_or_forward() -> bool:
-    """Whether ``torch.vmap`` or a derivative in forward mode is under way, of any kind."""
-    if torch.autograd.forward_ad._current_level >= 0:
-        return True
-    stack = getattr(torch._C._functorch, "get_interpreter_stack", lambda: None)() or ()
-    return any(level.key().name not in ("Grad", "Functionalize") for level in stack)
-
-
 def is_transformed() -> bool:
     """Whether something on this thread sees or changes each operator: a mode, vmap, hooks.
 

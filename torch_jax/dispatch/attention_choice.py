@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import functorch
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -56,7 +56,7 @@ def attend(
         return _of_nothing(query, key, value)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
     causal_mask = attn_mask is not None and is_causal  # which PyTorch's math refuses
-    fusable = _fusable(query, key, value, attn_mask, enable_gqa)
+    fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
     if not fusable or (causal_mask and not flash):
         return _math(
             query,
@@ -137,8 +137,6 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     tensors = (query, key, value)
     if not (torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.cudnn_sdp_enabled()):
         return False  # sdpa_kernel(SDPBackend.MATH) and the like
-    if pytorch.is_batched_or_forward():  # the operator knows neither
-        return False
     if any(t.dim() != 4 or t.dtype != query.dtype or t.numel() == 0 for t in tensors):
         return False
     if attn_mask is not None and attn_mask.device != query.device:
@@ -151,6 +149,14 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     )
     lengths = key.shape[2] == value.shape[2] and query.shape[3] == key.shape[3]
     return batch and heads and lengths and query.dtype.is_floating_point
+
+
+def _transformed(dropout_p: float) -> bool:
+    """Whether a transform is around that the fused operator has no rule for.
+
+    It has no tangents, and ``vmap`` asks how its examples draw random numbers.
+    """
+    return functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
 
 
 def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:

@@ -7,6 +7,7 @@ through the views, and gives the new memories and the new arrays.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -349,7 +350,9 @@ def _apply(function, sig: Signature, call: dict[str, Any]) -> Any:
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``."""
+    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``, ``**`` all."""
+    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
+        return call
     wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
     schema_names = {name: name.removesuffix("_") for name in wanted}
     return {name: call[given] for name, given in schema_names.items() if given in call}
