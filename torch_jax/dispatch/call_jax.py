@@ -166,6 +166,7 @@ def trace(
         found[:] = [form]
         return list(map(leaf, leaves))
 
+    of_arrays.__wrapped__ = function  # type: ignore[attr-defined], which JAX's errors name
     program = jax_programs.trace(of_arrays, list(map(_form, tensors)), wide, name)
     program.is_checked = True
     return Traced(program, found[0])

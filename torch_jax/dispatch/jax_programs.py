@@ -56,6 +56,9 @@ def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: 
     seen = tuple(_as_seen(form, wide) for form in forms)
     with x64_as(wide):
         closed = jax.make_jaxpr(function)(*seen)
+    for value in closed.consts:
+        if isinstance(value, jax.core.Tracer):
+            raise jax.errors.UnexpectedTracerError(f"{name} reads {value} of another function")
     return Program(closed, tuple(forms), wide, name)
 
 
@@ -90,7 +93,12 @@ class Program:
         """Its results, of arguments as PyTorch has them."""
         seen = [jax.lax.convert_element_type(a, v.dtype) for a, v in self._with_avals(arrays)]
         with x64_as(self.wide):
-            return self._run(*seen)
+            results = self._run(*seen)
+        forms = self.results  # a result that is a number of the function's is no array yet
+        return [
+            r if isinstance(r, jax.Array) else np.asarray(r, form.dtype)
+            for r, form in zip(results, forms, strict=True)
+        ]
 
     def _with_avals(self, arrays: Sequence[Any]) -> Any:
         return zip(map(jnp.asarray, arrays), self.closed.in_avals, strict=True)
