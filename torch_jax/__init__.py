@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.environment.overrides import register_op as register_op
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.interop.from_jax import call_jax as call_jax
+    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -95,6 +97,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "register_op": "environment.overrides",
     "export": "exporting.export",
     "JaxInterpreter": "graphs.interpreter",
+    "call_jax": "interop.from_jax",
+    "from_jax_function": "interop.from_jax",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

@@ -1,35 +1,21 @@
 """``torch_jax.call_jax`` and ``torch_jax.from_jax_function``: JAX functions as PyTorch's.
 
-A function is traced for each form of its arguments, and again when something that it reads is
-another value (:mod:`torch_jax.interop.function_state`). Where that cannot be told it is traced at
-each call, and compiled again where the trace is another one (:mod:`torch_jax.interop.same_program`).
+Dynamo sees through this file: in its graphs a call is one node, the operator of the program.
 """
 
 from __future__ import annotations
 
 import functools
-import types
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
-from torch_jax.core import errors, numbers, trees, waking
-from torch_jax.dispatch import call_jax as operator
-from torch_jax.dispatch.call_jax import Given, Recent, Traced
-from torch_jax.interop import function_errors, proven
-from torch_jax.interop.function_state import state_of
-from torch_jax.interop.same_program import same_program
-from torch_jax.memory import dtypes, storage
-from torch_jax.memory.storage import is_jax
+from torch_jax.interop import jax_calls, jax_calls_in_graphs
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_GIVEN = Given()
 
 
 def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +50,9 @@ def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     >>> x.grad.cpu()
     tensor([ 3., 12.])
     """
-    return _call(function, None, args, kwargs)
+    if torch.compiler.is_dynamo_compiling():
+        return _call_in_graph(function, None, args, kwargs)
+    return jax_calls.call(function, None, args, kwargs)
 
 
 @overload
@@ -94,140 +82,55 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
 
 def _from_jax_function(function: Callable[..., Any], wide: bool | None) -> Callable[..., Any]:
     if not callable(function):
-        raise TypeError(f"from_jax_function takes a function, not {errors.describe(function)}")
+        raise TypeError(f"from_jax_function takes a function, not {type(function).__name__}")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call(function, wide, args, kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            return _call_in_graph(function, wide, args, kwargs)
+        return jax_calls.call(function, wide, args, kwargs)
 
     functools.update_wrapper(call, function)
     return call
 
 
-def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    waking.wake()
-    leaves, structure = trees.flatten((args, kwargs))
-    given = _sorted(function, leaves)
-    traced = traced_for(function, wide, structure, given)
-    return traced(given.tensors)
+# --- in graphs of Dynamo's ------------------------------------------------------------------------
 
 
-# --- arguments ------------------------------------------------------------------------------------
+def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Dynamo traces: the operator, with the number of a program that is constant here."""
+    leaves, _ = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    shown = pytree.tree_map(_describe, (args, kwargs))
+    number, order, result = _program_for(function, wide, shown)
+    given = [tensors[at] for at in order]
+    return _filled(result, torch.ops.torch_jax.call_jax(given, number))
 
 
-class _Arguments(NamedTuple):
-    """The leaves of a call: those that are static, with what stands for the others, in order."""
-
-    static: tuple[Any, ...]
-    tensors: list[torch.Tensor]
-
-
-def _sorted(function: Any, leaves: Sequence[Any]) -> _Arguments:
-    static: list[Any] = []
-    tensors: list[torch.Tensor] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            if not (is_jax(leaf) or (leaf.dim() == 0 and leaf.device.type == "cpu")):
-                raise function_errors.another_device(function, leaf)
-            static.append(_GIVEN)
-            tensors.append(leaf)
-        elif isinstance(leaf, jax.Array | np.ndarray):
-            marker, tensor = _of_array(leaf)
-            static.append(marker)
-            tensors.append(tensor)
-        elif isinstance(leaf, torch.SymFloat):
-            static.append(numbers.fixed(leaf))
-        else:
-            static.append(dtypes.to_jax(leaf) if isinstance(leaf, torch.dtype) else leaf)
-    return _Arguments(tuple(static), tensors)
+def _describe(leaf: Any) -> Any:
+    """A leaf as a constant: a tensor by its form, a number that Dynamo lets vary by its value."""
+    if isinstance(leaf, torch.Tensor):
+        sizes = tuple([operator.index(size) for size in leaf.shape])
+        return jax_calls_in_graphs.TENSOR, sizes, leaf.dtype, leaf.device.type
+    if type(leaf) is float:
+        return leaf.__float__()  # which Dynamo takes for the value, unlike float(leaf)
+    return operator.index(leaf) if type(leaf) is int else leaf
 
 
-def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
-    """What stands for an array, and a tensor over it; of NumPy's a copy, which nobody writes."""
-    if isinstance(array, np.ndarray):
-        return _GIVEN, storage.wrap(jnp.asarray(array))
-    if not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return _GIVEN, storage.wrap(array)
-    implementation = str(jax.random.key_impl(array))
-    return Given(implementation), storage.wrap(jax.random.key_data(array))
+def _program_for(function: Any, wide: bool | None, shown: Any) -> Any:
+    return jax_calls_in_graphs.program_for(function, wide, shown)
 
 
-# --- traces ---------------------------------------------------------------------------------------
-
-# The traces of a function hang on its code, so that they are found for a function made anew, and
-# are let go with it.
-_by_code: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
+_program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def traced_for(function: Any, wide: bool | None, structure: Any, given: _Arguments) -> Traced:
-    """The trace of a function for a call; made, if there is none that is still right."""
-    is_wide = _is_wide(given.tensors) if wide is None else wide
-    form = (
-        is_wide,
-        structure,
-        given.static,
-        tuple(map(type, given.static)),
-        operator.forms_key(given.tensors),
-    )
-    calls = _calls_of(function)
-    state = state_of(function)
-    proven.note(function, state)
-    key = state, form
-    try:
-        traced = None if state is None else calls.find(key)
-        hash(form)
-    except TypeError as error:
-        raise function_errors.not_hashable(function, given.static) from error
-    if traced is not None:
-        return traced
-    with proven.unwatched():
-        traced = _trace(function, is_wide, structure, given)
-    if state is not None:
-        after = state_of(function)
-        if after != state:
-            raise function_errors.not_pure(function)
-        calls.keep(key, traced)
-        return traced
-    return _known(calls, form, traced)
-
-
-def _known(calls: Recent, form: Any, traced: Traced) -> Traced:
-    """An earlier trace that computes the same as a new one, or the new one."""
-    key = "computes", form, traced.structure, same_program(traced.program.closed)
-    found = calls.find(key)
-    if found is None:
-        calls.keep(key, traced)
-        return traced
-    return found
-
-
-def _calls_of(function: Any) -> Recent:
-    """The traces of a function: by its code, or by itself where it has none."""
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    owner = getattr(inner, "__code__", None) or inner
-    if isinstance(owner, types.MethodType):
-        owner = owner.__func__.__code__
-    try:
-        calls = _by_code.get(owner)
-        if calls is None:
-            calls = _by_code.setdefault(owner, Recent())
-    except TypeError:  # no weak references, or no hash
-        return _others
-    return calls
-
-
-_others = Recent()
-
-
-def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether JAX's 64-bit types are on in a function with these arguments."""
-    doubles = (torch.float64, torch.complex128)
-    return bool(jax.config.jax_enable_x64) or any(t.dtype in doubles for t in tensors)
-
-
-def _trace(function: Any, wide: bool, structure: Any, given: _Arguments) -> Traced:
-    name = function_errors.name_of(function)
-    leaf = functools.partial(function_errors.as_array, function)
-    with function_errors.told(function, given.tensors):
-        return operator.trace(function, structure, given.static, given.tensors, wide, name, leaf)
+def _filled(result: Any, tensors: Any) -> Any:
+    """The tree that a description means, with the tensors of the numbers in it."""
+    if result is None:
+        return None
+    if isinstance(result, int):
+        return tensors[result]
+    kind, keys, values = result
+    filled = [_filled(value, tensors) for value in values]
+    if kind == "dict":
+        return dict(zip(keys, filled, strict=True))
+    return filled if kind == "list" else tuple(filled)
