@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
     from torch_jax.interop.from_jax import call_jax as call_jax
     from torch_jax.interop.from_jax import from_jax_function as from_jax_function
+    from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -99,6 +100,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "JaxInterpreter": "graphs.interpreter",
     "call_jax": "interop.from_jax",
     "from_jax_function": "interop.from_jax",
+    "pallas_op": "interop.pallas",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

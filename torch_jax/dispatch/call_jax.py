@@ -166,7 +166,7 @@ def trace(
         found[:] = [form]
         return list(map(leaf, leaves))
 
-    of_arrays.__wrapped__ = function  # type: ignore[attr-defined], which JAX's errors name
+    vars(of_arrays)["__wrapped__"] = function  # which JAX's errors name
     program = jax_programs.trace(of_arrays, list(map(_form, tensors)), wide, name)
     program.is_checked = True
     return Traced(program, found[0])
@@ -181,7 +181,7 @@ def _form(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
 
 def run(program: Program, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The results of a program, which autograd and functions of ``torch.func`` see."""
-    wanted = ()
+    wanted: tuple[int, ...] = ()
     if torch.is_grad_enabled():
         wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
     if not wanted and not pytorch.in_functional_transform():
@@ -219,7 +219,8 @@ class _Call(torch.autograd.Function):
             return (None,) * (2 + ctx.count)
         saved = ctx.saved_tensors
         backward, given = _backward_of(ctx.program, ctx.plan, ctx.count, saved, present, needed)
-        found = iter(run(backward, [*given, *(gradients[i] for i in present)]))
+        given += [gradient for gradient in gradients if gradient is not None]
+        found = iter(run(backward, given))
         return None, None, *(next(found) if i in needed else None for i in range(ctx.count))
 
     @staticmethod
@@ -227,7 +228,8 @@ class _Call(torch.autograd.Function):
         program = _forward_of(ctx.program, ctx.plan)
         moved = tuple(i for i, tangent in enumerate(tangents[2:]) if tangent is not None)
         pushforward = program.pushforward(moved)
-        found = iter(run(pushforward, [*ctx.saved_tensors, *(tangents[2 + i] for i in moved)]))
+        given = [tangent for tangent in tangents[2:] if tangent is not None]
+        found = iter(run(pushforward, [*ctx.saved_tensors, *given]))
         differentiable = frozenset(program.differentiable)
         return tuple(
             next(found) if i in differentiable else None for i in range(len(program.results))

@@ -37,8 +37,8 @@ def numbered(number: int) -> Program:
     program = _programs.get(number)
     if program is None:
         raise RuntimeError(
-            f"torch_jax::call_jax: there is no program {number} in this process: a graph that calls "
-            "JAX functions runs in the process that has made it, and while somebody holds it"
+            f"torch_jax::call_jax: there is no program {number} in this process: a graph that "
+            "calls JAX functions runs in the process that has made it, while somebody holds it"
         )
     return program
 
@@ -172,7 +172,9 @@ class Program:
         ]
 
     def _derive(self, key: Any, function: Callable[..., Any], forms: tuple[Any, ...]) -> Program:
-        return self._once(key, lambda: trace(function, forms, self.wide, f"{key[0]} of {self.name}"))
+        return self._once(
+            key, lambda: trace(function, forms, self.wide, f"{key[0]} of {self.name}")
+        )
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._derived:
@@ -253,7 +255,7 @@ _KINDS = ("argument", "output", "constant")
 def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
     """Where each residual is found, and which outputs the program must have for that."""
     jaxpr = closed.jaxpr
-    arguments = {v: _Source("argument", i) for i, v in enumerate(jaxpr.invars)}
+    arguments: dict[Any, _Source] = {v: _Source("argument", i) for i, v in enumerate(jaxpr.invars)}
     constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     places: dict[Any, _Source] = {}
     kept = list(range(results))
@@ -262,7 +264,8 @@ def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
             if not isinstance(var, core.Literal):
                 places.setdefault(var, _Source("output", at))
         elif isinstance(var, core.Literal):
-            places[id(var)] = _Source("constant", np.asarray(var.val, var.aval.dtype))
+            aval: Any = var.aval
+            places[id(var)] = _Source("constant", np.asarray(var.val, aval.dtype))
         elif var in arguments:
             places[var] = arguments[var]
         elif var in constants:

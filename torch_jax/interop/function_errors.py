@@ -75,7 +75,7 @@ def as_array(function: Any, leaf: Any) -> Any:
         is_number = isinstance(leaf, bool | int | float | complex)
         if not (is_number or isinstance(leaf, jax.Array | np.ndarray | np.generic)):
             raise TypeError(f"{leaf!r}, a {type(leaf).__name__}")
-        if jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key):
+        if not is_number and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise TypeError(
                 "a random key: return jax.random.key_data(key), a tensor that "
                 "jax.random.wrap_key_data takes"

@@ -151,8 +151,8 @@ class _Walk:
     def _add_numpy(self, value: Any) -> None:
         if value.dtype.hasobject:
             raise NotUnderstood
-        data = np.ascontiguousarray(value)
-        digest = hashlib.blake2b(data.reshape(-1).view(np.uint8), digest_size=16).digest()
+        data: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
         self.found += type(value), value.dtype.str, value.shape, digest
 
     def _add_function(self, function: types.FunctionType) -> None:

@@ -2,7 +2,8 @@
 
 A function is traced for each form of its arguments, and again when something that it reads is
 another value (:mod:`torch_jax.interop.function_state`). Where that cannot be told it is traced at
-each call, and compiled again where the trace is another one (:mod:`torch_jax.interop.same_program`).
+each call, and compiled again where the trace is another one
+(:mod:`torch_jax.interop.same_program`).
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ _others = Recent()
 def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether JAX's 64-bit types are on in a function with these arguments."""
     doubles = (torch.float64, torch.complex128)
-    return bool(jax.config.jax_enable_x64) or any(t.dtype in doubles for t in tensors)
+    return bool(jax.config.read("jax_enable_x64")) or any(t.dtype in doubles for t in tensors)
 
 
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:

@@ -1,4 +1,4 @@
-"""Whether two traces compute the same: a key of a jaxpr that leaves the names of variables aside."""
+"""Whether two traces compute the same: a key of a jaxpr, which leaves names of variables aside."""
 
 from __future__ import annotations
 
