@@ -50,6 +50,9 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.functional import load_functional as load_functional
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
+    from torch_jax.interop.from_jax import call_jax as call_jax
+    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
+    from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -109,6 +112,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "load_functional": "interop.functional",
     "nnx_from_torch": "interop.nnx_module",
     "to_jax_function": "interop.to_jax_function",
+    "call_jax": "interop.from_jax",
+    "from_jax_function": "interop.from_jax",
+    "pallas_op": "interop.pallas",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

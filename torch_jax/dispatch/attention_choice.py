@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import functorch
+from torch_jax._private import functorch, pytorch
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default

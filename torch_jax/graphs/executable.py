@@ -29,6 +29,7 @@ from torch_jax.core import errors, policies, precision, progress, tracers
 from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch import call_jax
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.graphs.graph_run import GraphRun, running
@@ -122,6 +123,7 @@ class Executable:
         # their places among the memories: numbers have none
         self._donated = [sum(tensors[:at]) for at in self._taken]
         self._dynamic = not all(map(_is_static, placeholders))
+        self._programs = call_jax.programs_of(graph)
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
         self._names = list(held)

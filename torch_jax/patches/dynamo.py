@@ -26,6 +26,7 @@ _SEEN_THROUGH = frozenset(
         "torch_jax.environment.callables",
         "torch_jax.environment.environment",
         "torch_jax.environment.redirects",
+        "torch_jax.interop.from_jax",
         "torch_jax.patches.higher_order",
         "torch_jax.patches.imports",
         "torch_jax.patches.safetensors",
