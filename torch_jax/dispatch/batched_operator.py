@@ -54,7 +54,8 @@ def _define(op: Any) -> Callable[..., Any]:
     of = positions_of(op)
     lowering = ladder.KERNELS_BY_OP[op].lowering
     _library.impl(name, functools.partial(_meta, _told_by(op, lowering), of), "Meta")
-    _library.impl(name, ladder.enter(own, _lowering(op, lowering, of)), "PrivateUse1")
+    kernel = ladder.make_kernel(own, _lowering(op, lowering, of))
+    _library.impl(name, ladder.enter(own, kernel.call), "PrivateUse1")
 
     def call(dims: Dims, *args: Any, **kwargs: Any) -> Any:
         flat = [_NONE if dim is None else dim for level in dims for dim in level]
