@@ -170,7 +170,7 @@ class Functional:
         @contextmanager
         def called(params: Any, buffers: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
             # as in PyTorch, no gradient goes to what does not require one
-            kept = {name: self.kept[name].widened(t.detach()) for name, t in buffers.items()}
+            kept = {name: self.kept[name].of_integers(t.detach()) for name, t in buffers.items()}
             held = params | kept
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
             with self._holding(held, training):
@@ -231,10 +231,10 @@ class _Form:
     def of(cls, tensor: torch.Tensor) -> _Form:
         return cls(tuple(tensor.shape), tensor.dtype)
 
-    def widened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of integers as int64 again, which a program of JAX may have had no type for."""
-        is_narrowed = self.dtype == torch.int64 and tensor.dtype == torch.int32
-        return tensor.to(self.dtype) if is_narrowed else tensor
+    def of_integers(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of integers in the module's own dtype, for which JAX may have had no type."""
+        is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor.to(self.dtype) if is_integer else tensor
 
     def refusal(self, name: str, array: Any) -> str | None:
         """What is wrong with an array, None where it may stand for the tensor."""

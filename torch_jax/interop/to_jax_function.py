@@ -97,12 +97,12 @@ def run(
     leaves = [_given(leaf, function) for leaf in leaves]
     static = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    narrow = border.is_narrow()
     form: list[Any] = []  # of the last result: its structure, and leaves that are no tensors
 
     @contextmanager
     def program(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        # copies, which cost nothing: the function may write to its arguments
-        given = iter([tensor.clone() for tensor in tensors])
+        given = map(functools.partial(border.argument, narrow=narrow), tensors)
         filled = [next(given) if leaf is _ARRAY else leaf for leaf in static]
         args, kwargs = trees.unflatten(structure, filled)
         with called(*args, **kwargs) as result:
@@ -123,6 +123,11 @@ def _given(leaf: Any, function: Any) -> Any:
         raise TypeError(
             f"{names.of_function(function)} is a function of JAX here: it takes arrays, not "
             "tensors. Call the PyTorch function for these"
+        )
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            f"{names.of_function(function)} gets a jax.random.key as an argument, which is no "
+            "tensor: give it as rng=, and PyTorch's random functions draw from it"
         )
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 
