@@ -7,6 +7,7 @@ them. The error names the line of the user's code and what has a static shape in
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,8 +76,9 @@ _SAME = {
     "unique_dim_consecutive": "unique",
 }
 
-_LIBRARIES = tuple(
-    str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])
+_LIBRARIES = (
+    *(str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])),
+    contextlib.__file__,
 )
 
 

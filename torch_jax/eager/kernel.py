@@ -204,8 +204,6 @@ class Kernel:
         """JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)
-        if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
-            return tracers.outlived(f"a tensor of {errors.describe_call(self.op, args, kwargs)}")
         if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function stays as it is

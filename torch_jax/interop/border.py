@@ -18,6 +18,7 @@ import torch
 from jax import lax
 
 from torch_jax._private import jax_core
+from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 
@@ -36,6 +37,12 @@ def tensor(array: Any) -> torch.Tensor:
 def argument(leaf: torch.Tensor, narrow: bool) -> torch.Tensor:
     """What the function gets of a tensor: a copy that it may write to, which costs nothing."""
     return leaf.long() if narrow and leaf.dtype == torch.int32 else leaf.clone()
+
+
+def constant(leaf: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same memory to which no gradient goes, of PyTorch's or of JAX's."""
+    array = storage.held_by(leaf)
+    return storage.wrap(lax.stop_gradient(array) if tracers.is_traced(array) else array)
 
 
 def out(result: torch.Tensor, narrow: bool) -> Any:

@@ -57,8 +57,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     >>> [g.tolist() for g in gradients(jnp.array([1.0, 2.0]), jnp.array([0.0, 0.0]))]
     [[1.0, 2.0], [0.0, 0.0]]
     """
-    if derivatives not in ("torch", "jax"):
-        raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
+    by_jax = is_by_jax(derivatives)
     waking.wake()
     interpreter.keep_x64()
 
@@ -68,9 +67,16 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
 
     @functools.wraps(function)
     def call(*args: Any, rng: Any = None, **kwargs: Any) -> Any:
-        return run(called, function, args, kwargs, rng, by_jax=derivatives == "jax")
+        return run(called, function, args, kwargs, rng, by_jax=by_jax)
 
     return call
+
+
+def is_by_jax(derivatives: str) -> bool:
+    """Whether JAX is to differentiate the operators."""
+    if derivatives not in ("torch", "jax"):
+        raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
+    return derivatives == "jax"
 
 
 def run(
