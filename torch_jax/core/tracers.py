@@ -7,6 +7,7 @@ them. The error names the line of the user's code and what has a static shape in
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,8 +76,9 @@ _SAME = {
     "unique_dim_consecutive": "unique",
 }
 
-_LIBRARIES = tuple(
-    str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])
+_LIBRARIES = (
+    *(str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])),
+    contextlib.__file__,
 )
 
 
@@ -137,8 +139,19 @@ def _remembered(message: str) -> DataDependentError:
     return error
 
 
-def needs_value_on_host(array: Any) -> DataDependentError:
+def outlived(what: str) -> NotTraceableError:
+    """The error for a tensor of a trace that is used when the trace is over."""
+    return NotTraceableError(
+        f"{what} is what a traced function has left behind: it had a value within that trace only "
+        f"({user_line()}). Have the function return it, in place of keeping it in an attribute, a "
+        "list or a global"
+    )
+
+
+def needs_value_on_host(array: Any) -> RuntimeError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
+    if ACTIVE.tracer is None and jax_core.is_outside_traces():
+        return outlived(f"a {array.dtype}[{','.join(map(str, array.shape))}] tensor")
     shape = ",".join(map(str, array.shape))
     return _remembered(
         f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
