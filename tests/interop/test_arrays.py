@@ -322,7 +322,7 @@ def test_an_array_of_a_trace_that_has_ended():
 
 def test_a_tensor_of_another_trace():
     tensor, _ = leaked()
-    with pytest.raises(RuntimeError, match=ENDED):
+    with pytest.raises(jax.errors.UnexpectedTracerError):  # JAX finds it when its trace is over
         jax.jit(lambda a: to_jax(from_jax(a) + tensor))(jnp.ones(2))
 
 
@@ -337,7 +337,7 @@ def test_jax_numpy_takes_tensors_where_it_converts():
     assert copy.unsafe_buffer_pointer() != to_jax(x).unsafe_buffer_pointer()
     with pytest.raises(RuntimeError, match="detach"):
         jnp.asarray(on_jax(1.0).requires_grad_())
-    with pytest.raises((TypeError, ValueError), match="jax.numpy.asarray|abstract array"):
+    with pytest.raises((TypeError, ValueError), match="jax.numpy|abstract array"):
         jax.jit(jnp.sin)(x)
     assert not hasattr(torch.ones(1), "__jax_array__")
 

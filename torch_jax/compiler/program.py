@@ -134,9 +134,7 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
     alone = _ALONE if takes else 0
     some_crossed = crossed.is_any()
     for at in donated:
-        if sys.getrefcount(arrays[at]) > alone or (
-            some_crossed and crossed.is_marked(arrays[at])
-        ):
+        if sys.getrefcount(arrays[at]) > alone or (some_crossed and crossed.is_marked(arrays[at])):
             with x64():
                 arrays[at] = jnp.array(arrays[at], copy=True)
 

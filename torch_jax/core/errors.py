@@ -83,6 +83,11 @@ ENDED = (
     "has no elements. Return it from the function instead"
 )
 
+APART = (
+    "Expected all tensors to be on the same device, but arrays of JAX's lie on several: move them, "
+    "jax.device_put(array, jax.devices()[0]), before torch_jax.from_jax"
+)
+
 
 def is_deleted(error: Exception) -> bool:
     """Whether JAX's error says that an array is gone."""
@@ -98,6 +103,8 @@ def translate(error: Exception, where: str) -> Exception:
         text = f"the memory of a tensor {DELETED}. {text}"
     if isinstance(error, jax.errors.UnexpectedTracerError):
         text = ENDED
+    if "incompatible devices" in text:
+        text = f"{APART}. {text}"
     # what is computed from an array that found no room fails as INTERNAL, with the text of both
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}")
