@@ -13,10 +13,10 @@ import torch_jax
 
 PUBLIC = """
     DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
-    OperatorNotFound VerificationError checkpoint_name checkpoint_policy config default_env explain
-    export from_jax fused initialize is_jax_module jit last_checkpoint lazy load_orbax lower mark_step
-    mesh metrics plan register_op report reset_metrics save_orbax scan_layers shard spawn sync to_jax
-    trace_ops where_is with_sharding_constraint
+    OperatorNotFound VerificationError checkpoint_name checkpoint_policy config default_env
+    explain export from_jax fused initialize is_jax_module jit last_checkpoint lazy load_orbax
+    lower mark_step mesh metrics plan register_op report reset_metrics save_orbax scan_layers
+    shard spawn sync to_jax trace_ops where_is with_sharding_constraint
 """
 USER = """
 import torch_jax
