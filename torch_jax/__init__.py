@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.from_jax import call_jax as call_jax
     from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.interop.pallas import pallas_op as pallas_op
+    from torch_jax.interop.arrays import from_jax as from_jax
+    from torch_jax.interop.arrays import to_jax as to_jax
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -115,6 +117,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "call_jax": "interop.from_jax",
     "from_jax_function": "interop.from_jax",
     "pallas_op": "interop.pallas",
+    "from_jax": "interop.arrays",
+    "to_jax": "interop.arrays",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

@@ -121,6 +121,12 @@ def user_line() -> str:
     return "no line of user code"
 
 
+def outlived(tracer: Any) -> RuntimeError:
+    """The error for a tensor whose memory is a tracer of a trace that has ended."""
+    shape = ",".join(map(str, tracer.shape))
+    return RuntimeError(f"{tracer.dtype}[{shape}]: {errors.ENDED} ({user_line()})")
+
+
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
     """The error for an operator that was called under a trace and needs values."""
     name = op.name().removeprefix("aten::")
