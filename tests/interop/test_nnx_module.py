@@ -20,7 +20,9 @@ from torch_jax.memory import storage
 
 def network(dropout=0.0):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.Linear(8, 3)
+    )
 
 
 def test_training():
