@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
+    from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
     from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
@@ -49,6 +50,9 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.functional import load_functional as load_functional
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
+    from torch_jax.interop.from_jax import call_jax as call_jax
+    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
+    from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -87,6 +91,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",
+    "matmul_precision": "core.precision",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "last_checkpoint": "distributed.checkpoint_folders",
@@ -107,6 +112,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "load_functional": "interop.functional",
     "nnx_from_torch": "interop.nnx_module",
     "to_jax_function": "interop.to_jax_function",
+    "call_jax": "interop.from_jax",
+    "from_jax_function": "interop.from_jax",
+    "pallas_op": "interop.pallas",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

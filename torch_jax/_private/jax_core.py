@@ -108,6 +108,26 @@ def set_compilation_cache(cache: Any) -> bool:
     return True
 
 
+def cudnn_version() -> int:
+    """The version of the cuDNN that JAX would call, as 91000; 0 where it finds none."""
+    try:
+        module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        return int(module.check_cudnn_version())
+    except Exception:  # it raises where there is none
+        return 0
+
+
+def splash_attention() -> tuple[Any, Any]:
+    """The kernels and the masks of splash attention, which are experimental; None, None without."""
+    folder = "jax.experimental.pallas.ops.tpu.splash_attention"
+    names = ("splash_attention_kernel", "splash_attention_mask")
+    try:
+        kernels, masks = (importlib.import_module(f"{folder}.{name}") for name in names)
+    except ImportError:
+        return None, None
+    return kernels, masks
+
+
 def what_jax_holds() -> Any:
     """JAX's clients with their arrays and executables, None where JAX has not been used."""
     bridge = sys.modules.get("jax._src.xla_bridge")
