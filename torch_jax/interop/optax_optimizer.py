@@ -153,7 +153,8 @@ class Optax(Optimizer):
             {name: self._number(part, name) for name in sorted(self._known[part.at])}
             for part in moved
         ]
-        news, states = program(active, gradients, kept, numbers, extra)
+        with unwatched():  # the Python of optax runs once for each form of the program
+            news, states = program(active, gradients, kept, numbers, extra)
         _write(list(chain(*active, *kept)), list(chain(*news, *states)))
 
     def _number(self, part: _Part, name: str) -> torch.Tensor:
@@ -196,7 +197,8 @@ class Optax(Optimizer):
         places = part.places()
         if all(leaf.key in self.state.get(p, ()) for p, leaf in places):
             return
-        made = jax_function(part.tree.start)(*part.active)
+        with unwatched():
+            made = jax_function(part.tree.start)(*part.active)
         for (parameter, leaf), new in zip(places, made, strict=True):
             if leaf.key not in self.state[parameter]:
                 if sharding.Use.begun and leaf.owner is not None:
