@@ -259,7 +259,7 @@ def test_python_attributes_that_change_are_refused():
             self.calls += 1
             return x
 
-    with pytest.raises(RuntimeError, match="Count.__call__ changes attributes that are no nnx.Var"):
+    with pytest.raises(ValueError, match="Count.__call__ changes attributes that are no nnx.Var"):
         nn_from_flax(Count())(x_of())
 
 

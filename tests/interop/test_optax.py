@@ -339,7 +339,7 @@ def test_a_line_search():
         loss.backward()
         return loss
 
-    with pytest.raises(RuntimeError, match=r"optimizer.step\(closure, value_fn=function\)"):
+    with pytest.raises(TypeError, match=r"optimizer.step\(closure, value_fn=function\)"):
         optimizer.step(closure)
     losses = [optimizer.step(closure, value_fn=loss_of).item() for _ in range(10)]
     assert losses[-1] < 1e-9 < losses[0]

@@ -15,11 +15,10 @@ import jax
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.capture import unwatched
-from torch_jax.core import waking
+from torch_jax.core import trees, waking
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, flags
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, types_of_jax
@@ -123,7 +122,7 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
         )
     from flax import linen
 
-    args, kwargs = pytree.tree_map(_on_device, (args, kwargs))
+    args, kwargs = trees.map(_on_device, (args, kwargs))
     function = getattr(module, method)
     kwargs = {**flags(function, False, args, kwargs), **kwargs}
     wide = _is_wide((args, kwargs))
@@ -139,8 +138,8 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
 
 
 def _is_wide(tree: Any) -> bool:
-    tensors = [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
-    return asks_for_wide(dtypes.to_jax(tensor.dtype) for tensor in tensors)
+    tensors = {t.dtype for t in trees.flatten(tree)[0] if isinstance(t, torch.Tensor)}
+    return asks_for_wide(map(dtypes.to_jax, tensors))
 
 
 def _words() -> torch.Tensor:
@@ -217,7 +216,8 @@ class FlaxModule(nn.Module):
         words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
         # autograd keeps what a buffer was before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
-        result, changed = program(given, words, args, kwargs)
+        with unwatched():  # the module's Python runs once for each form of arguments
+            result, changed = program(given, words, args, kwargs)
         with torch.no_grad():
             for at, new in changed.items():
                 tensors[int(at)].copy_(new)
@@ -232,7 +232,7 @@ class FlaxModule(nn.Module):
                     f"{tensor.dtype}{list(tensor.shape)}, is on {str(tensor.device)!r}: "
                     'model.to("jax")'
                 )
-        for tensor in pytree.tree_leaves((args, kwargs)):
+        for tensor in trees.flatten((args, kwargs))[0]:
             if isinstance(tensor, torch.Tensor) and tensor.device.type != pytorch.DEVICE_TYPE:
                 raise RuntimeError(
                     f"a module of flax runs on device 'jax', and an argument, "
@@ -244,7 +244,7 @@ class FlaxModule(nn.Module):
         self, method: str, wide: bool, tensors: list, args: tuple, kwargs: dict
     ) -> bool:
         """Whether a call needs random numbers: found once for all calls with such values."""
-        leaves, form = pytree.tree_flatten((args, kwargs))
+        leaves, form = trees.flatten((args, kwargs))
         static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         key = method, self.training, form, static
         try:
@@ -256,13 +256,13 @@ class FlaxModule(nn.Module):
             def trace(run: Callable[..., Any]) -> None:
                 def shapes(arrays: Any, given: Any) -> None:
                     called = [g if s is None else s for g, s in zip(given, static, strict=True)]
-                    args, kwargs = pytree.tree_unflatten(called, form)
+                    args, kwargs = trees.unflatten(form, called)
                     run(arrays, None, args, kwargs)
 
                 with types_of_jax(wide):
-                    jax.eval_shape(shapes, *pytree.tree_map(_shape, (tensors, leaves)))
+                    jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
 
-            with unwatched():  # it is run once more where the operator is traced
+            with unwatched():
                 found = self._definition.draws(method, self.training, trace)
             self._draws[key] = found
         return found

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import chain, compress
+from typing import Any, NamedTuple
 
 import jax
 import torch
+from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.capture.capture import unwatched
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
-from torch_jax.interop.jax_defaults import asks_for_wide
 from torch_jax.interop.optax_state import Leaf, Tree, in_groups
-from torch_jax.memory import dtypes, sharding
+from torch_jax.memory import dtypes, sharding, storage
 from torch_jax.memory.storage import is_jax
 
 
@@ -77,32 +78,34 @@ class Optax(Optimizer):
         super().add_param_group(group)
         try:
             made = transformation(tx, given)
-            numbers = self._tree_of(made, group, group["params"]).numbers()
+            self._transformations.append(made)
+            numbers = self._tree_of(len(self._known), group, group["params"]).numbers()
         except BaseException:
             self.param_groups.pop()
+            del self._transformations[len(self.param_groups) :]
             raise
         exact = {key: float(given[key]) for key in numbers if _is_number(given.get(key))}
         group.update({**numbers, **exact})  # and not as float32 rounds them
-        self._transformations.append(made)
         self._known.append(frozenset(numbers))
         self._fixed.append((_arguments(tx) | {"lr"}) - numbers.keys())
 
-    def _names(self, group: dict[str, Any]) -> list[str]:
-        return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
-
-    def _tree_of(self, tx: Any, group: dict[str, Any], parameters: Iterable[Any]) -> Tree:
+    def _tree_of(self, at: int, group: dict[str, Any], parameters: Sequence[Any]) -> Tree:
         """The form of the state for some parameters of a group."""
-        names = dict(zip(group["params"], self._names(group), strict=True))
-        parameters = list(parameters)
-        shapes = [jax.ShapeDtypeStruct(tuple(p.shape), dtypes.to_jax(p.dtype)) for p in parameters]
-        wide = asks_for_wide(shape.dtype for shape in shapes)
-        chosen = tuple(names[p] for p in parameters)
-        key = (id(tx), wide, chosen, tuple((s.shape, s.dtype) for s in shapes))
+        tx, wanted = self._transformations[at], set(map(id, parameters))
+        named = zip(group["params"], _names(group), strict=True)
+        names = tuple(name for parameter, name in named if id(parameter) in wanted)
+        forms = tuple((parameter.shape, parameter.dtype) for parameter in parameters)
+        key = id(tx), names, forms, jax_core.x64_setting()
         found = self._trees.get(key)
         if found is None:
+            shapes = [jax.ShapeDtypeStruct(tuple(s), dtypes.to_jax(d)) for s, d in forms]
             with unwatched():
-                found = self._trees[key] = Tree(tx, chosen, shapes)  # it keeps ``tx``, and its id
+                found = self._trees[key] = Tree(tx, names, shapes)  # it keeps ``tx``, and its id
         return found
+
+    def _part(self, at: int, group: dict[str, Any]) -> _Part:
+        active = [parameter for parameter in group["params"] if parameter.grad is not None]
+        return _Part(at, group, active, self._tree_of(at, group, active))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -123,22 +126,19 @@ class Optax(Optimizer):
             with torch.enable_grad():
                 loss = closure()
             extra.setdefault("value", loss)
-        moved = [(at, group) for at, group in enumerate(self.param_groups) if _active(group)]
-        if not moved:
-            return loss
-        for at, group in moved:
-            self._check(at, group)
-            self._init_group(group)
-        self._move(moved, {key: _detached(value) for key, value in extra.items()})
+        moved = []
+        for at, group in enumerate(self.param_groups):
+            if any(parameter.grad is not None for parameter in group["params"]):
+                self._check(at, group)
+                self._init_group(group)
+                moved.append(self._part(at, group))
+        if moved:
+            self._move(moved, {key: _detached(value) for key, value in extra.items()})
         return loss
 
-    def _move(self, moved: list[tuple[int, dict]], extra: dict[str, Any]) -> None:
+    def _move(self, moved: list[_Part], extra: dict[str, Any]) -> None:
         """One program for all groups."""
-        active = [_active(group) for _, group in moved]
-        trees = [
-            self._tree_of(self._transformations[at], group, parameters)
-            for (at, group), parameters in zip(moved, active, strict=True)
-        ]
+        trees = [part.tree for part in moved]
         key = tuple(map(id, trees))
         program = self._programs.get(key)
         if program is None:
@@ -146,38 +146,35 @@ class Optax(Optimizer):
             program = self._programs[key] = made
         if not any(_takes_more(tree.tx) for tree in trees):
             extra = {}
-        kept = [
-            list(self._kept(group, tree)) for (_, group), tree in zip(moved, trees, strict=True)
-        ]
+        active = [part.active for part in moved]
+        gradients = [[parameter.grad for parameter in part.active] for part in moved]
+        kept = [[self.state[p][leaf.key] for p, leaf in part.places()] for part in moved]
         numbers = [
-            {name: self._number(at, tree, name) for name in sorted(self._known[at])}
-            for (at, _), tree in zip(moved, trees, strict=True)
+            {name: self._number(part, name) for name in sorted(self._known[part.at])}
+            for part in moved
         ]
-        gradients = [[p.grad for p in parameters] for parameters in active]
-        new = program(active, gradients, kept, numbers, extra)
-        for old, result in zip((active, kept), new, strict=True):
-            for targets, values in zip(old, result, strict=True):
-                for target, value in zip(targets, values, strict=True):
-                    target.copy_(value)
+        with unwatched():  # the Python of optax runs once for each form of the program
+            news, states = program(active, gradients, kept, numbers, extra)
+        _write(list(chain(*active, *kept)), list(chain(*news, *states)))
 
-    def _number(self, at: int, tree: Tree, name: str) -> torch.Tensor:
+    def _number(self, part: _Part, name: str) -> torch.Tensor:
         """A hyperparameter of a group as a tensor: the one of the last step, if it is the same."""
-        value = self.param_groups[at][name]
-        spec = next(leaf.spec for leaf in tree.leaves if leaf.number == name)
+        value = part.group[name]
+        spec = next(leaf.spec for leaf in part.tree.leaves if leaf.number == name)
         dtype = dtypes.to_torch(spec.dtype)
         if isinstance(value, torch.Tensor):
             return value.detach().to(pytorch.DEVICE_TYPE, dtype).reshape(spec.shape)
         if ACTIVE.tracer is not None:
             return torch.full(spec.shape, value, dtype=dtype, device=pytorch.DEVICE_TYPE)
-        known = self._numbers.get((at, name, dtype))
+        known = self._numbers.get((part.at, name, dtype))
         if known is None or known[0] != value:
             made = torch.tensor(value, dtype=dtype).expand(spec.shape).to(pytorch.DEVICE_TYPE)
-            known = self._numbers[at, name, dtype] = (value, made)
+            known = self._numbers[part.at, name, dtype] = (value, made)
         return known[1]
 
     def _check(self, at: int, group: dict[str, Any]) -> None:
         """Raise for what cannot be stepped, and for numbers that would have no effect."""
-        for name, parameter in zip(self._names(group), group["params"], strict=True):
+        for name, parameter in zip(_names(group), group["params"], strict=True):
             if parameter.grad is None:
                 continue
             if not is_jax(parameter):
@@ -195,31 +192,18 @@ class Optax(Optimizer):
 
     def _init_group(self, group: dict[str, Any], *_lists: Any) -> None:
         """Make the state that is missing; a trace has this done outside of the program."""
-        active = _active(group)
         at = next(i for i, one in enumerate(self.param_groups) if one is group)
-        tree = self._tree_of(self._transformations[at], group, active)
-        places = list(self._places(group, tree))
+        part = self._part(at, group)
+        places = part.places()
         if all(leaf.key in self.state.get(p, ()) for p, leaf in places):
             return
-        made = jax_function(tree.start)(*active)
+        with unwatched():
+            made = jax_function(part.tree.start)(*part.active)
         for (parameter, leaf), new in zip(places, made, strict=True):
             if leaf.key not in self.state[parameter]:
                 if sharding.Use.begun and leaf.owner is not None:
                     sharding.follow(new, parameter)
                 self.state[parameter][leaf.key] = new
-
-    def _places(self, group: dict[str, Any], tree: Tree) -> Iterator[tuple[Any, Leaf]]:
-        """For each leaf, the parameter with which it stands: the first one for shared ones.
-
-        So does ``torch.optim.LBFGS`` it, for those who save or shard the state of optimizers.
-        """
-        names = self._names(group)
-        for leaf in tree.kept:
-            yield group["params"][0 if leaf.owner is None else names.index(leaf.owner)], leaf
-
-    def _kept(self, group: dict[str, Any], tree: Tree) -> Iterator[torch.Tensor]:
-        for parameter, leaf in self._places(group, tree):
-            yield self.state[parameter][leaf.key]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, on any device; dtypes stay as they were saved.
@@ -256,11 +240,12 @@ class Optax(Optimizer):
                     f"the state has no {', '.join(sorted(missing))} in parameter group {at}: "
                     "it is of another transformation"
                 )
-            tree = self._tree_of(self._transformations[at], group, group["params"])
+            parameters = group["params"]
+            part = _Part(at, group, parameters, self._tree_of(at, group, parameters))
             wanted: dict[Any, dict[str, Leaf]] = {}
-            for parameter, leaf in self._places(group, tree):
+            for parameter, leaf in part.places():
                 wanted.setdefault(parameter, {})[leaf.key] = leaf
-            for name, parameter in zip(self._names(group), group["params"], strict=True):
+            for name, parameter in zip(_names(group), group["params"], strict=True):
                 _compare(name, wanted.get(parameter, {}), state.get(parameter, {}))
 
 
@@ -269,6 +254,27 @@ _FIXED = (
     "Have it in the group: Optax(params, optax.adamw, lr=1e-3), or "
     "Optax(params, optax.inject_hyperparams(optax.adamw)(learning_rate=1e-3))"
 )
+
+
+class _Part(NamedTuple):
+    """The part of a group that a step moves: the parameters with gradients, and their tree."""
+
+    at: int
+    group: dict[str, Any]
+    active: list[Any]
+    tree: Tree
+
+    def places(self) -> list[tuple[Any, Leaf]]:
+        """Each leaf of the state with the parameter at which it stands.
+
+        What a group shares stands at its first parameter, as ``torch.optim.LBFGS`` has it, for
+        those who save or shard the state of optimizers parameter by parameter.
+        """
+        first = self.group["params"][0]
+        by_name = dict(zip(self.tree.names, self.active, strict=True))
+        return [
+            (first if leaf.owner is None else by_name[leaf.owner], leaf) for leaf in self.tree.kept
+        ]
 
 
 class _Group(dict):
@@ -377,9 +383,34 @@ def _takes_more(tx: Any) -> bool:
     return inspect.Parameter.VAR_KEYWORD in kinds or inspect.Parameter.KEYWORD_ONLY in kinds
 
 
-def _active(group: dict[str, Any]) -> list[Any]:
-    """The parameters that have gradients: the others are skipped."""
-    return [parameter for parameter in group["params"] if parameter.grad is not None]
+def _names(group: dict[str, Any]) -> list[str]:
+    """The names of a group's parameters."""
+    return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
+
+
+def _write(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Write values into tensors; whole memories are put there at once, as single writes do it."""
+    if ACTIVE.tracer is None and ACTIVE.recorder is None:
+        whole = [_are_whole(t, v) for t, v in zip(targets, values, strict=True)]
+        owners: list[Any] = [t.untyped_storage() for t in compress(targets, whole)]
+        before = [storage.memory_in(owner) for owner in owners]
+        after = [storage.memory_of(value) for value in compress(values, whole)]
+        if storage.put_back(owners, before, after):
+            increment_version(list(compress(targets, whole)))
+            others = [not one for one in whole]
+            targets, values = list(compress(targets, others)), list(compress(values, others))
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
+
+
+def _are_whole(target: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether the memory of a value may become that of the tensor that takes it."""
+    return (
+        target.dtype == value.dtype
+        and target.shape == value.shape
+        and storage.is_whole(target, storage.memory_of(target))
+        and storage.is_whole(value, storage.memory_of(value))
+    )
 
 
 def _detached(value: Any) -> Any:
