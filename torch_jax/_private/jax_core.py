@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,6 +40,18 @@ def x64_state() -> Any:
     """JAX's thread-local 64-bit flag: an object with ``get_local()`` and ``set_local(value)``."""
     config = importlib.import_module("jax._src.config")
     return config.enable_x64
+
+
+@contextlib.contextmanager
+def without_x64() -> Iterator[None]:
+    """A block in which JAX has no 64-bit types: kernels of JAX's own are written for that."""
+    flag = x64_state()
+    before = flag.get_local()
+    flag.set_local(False)
+    try:
+        yield
+    finally:
+        flag.set_local(before)
 
 
 @functools.cache
