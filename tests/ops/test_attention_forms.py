@@ -225,7 +225,7 @@ def test_dropout_of_blocks_is_the_same_in_the_gradient(small_blocks):
 
 @pytest.mark.parametrize("mask", [None, "bool", "numbers"])
 def test_what_cudnn_is_asked(mask):
-    """The same call by XLA's attention, which runs here: heads, masks, and rows that see nothing."""
+    """The same call by XLA, which runs here: heads, masks, and rows that see nothing."""
     random = np.random.RandomState(2)
     shapes = (2, 4, 6, 8), (2, 2, 8, 8), (2, 2, 8, 8)
     operands = [jnp.asarray(random.randn(*shape), jnp.float32) for shape in shapes]
