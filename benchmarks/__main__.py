@@ -22,6 +22,7 @@ NAMES = (
     "distributed",
     "recorded",
     "compile",
+    "transforms",
 )
 
 
