@@ -13,10 +13,11 @@ import torch_jax
 
 PUBLIC = """
     DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
-    OperatorNotFound VerificationError call_jax checkpoint_name checkpoint_policy config default_env explain
-    export from_jax_function fused initialize is_jax_module jit last_checkpoint lazy load_orbax lower mark_step mesh
-    metrics pallas_op plan register_op report reset_metrics save_orbax scan_layers shard spawn sync trace_ops
-    where_is with_sharding_constraint
+    OperatorNotFound VerificationError call_jax checkpoint_name checkpoint_policy config
+    default_env explain export from_jax_function fused initialize is_jax_module jit
+    last_checkpoint lazy load_orbax lower mark_step mesh metrics pallas_op plan register_op
+    report reset_metrics save_orbax scan_layers shard spawn sync trace_ops where_is
+    with_sharding_constraint
 """
 USER = """
 import torch_jax
