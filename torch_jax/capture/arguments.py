@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture import part_arguments
 from torch_jax.capture.keys import CallKey, call_key, changed_numbers
 from torch_jax.capture.state import changing_numbers
+from torch_jax.core import registered
 
 
 class SortedCall(NamedTuple):
@@ -147,6 +148,8 @@ def flatten(args: tuple, kwargs: dict[str, Any], takes_any: bool = True) -> tupl
     except (TypeError, ValueError):  # a dict whose keys cannot be sorted
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return leaves, _Form(spec)
+    if registered.OURS:
+        leaves, form = registered.leaves_of_calls((args, kwargs), leaves, form)
     if kwargs or any(type(arg) not in _NO_DICTS for arg in args):
         orders = tuple(map(tuple, _dicts(_with_orders(args, kwargs, takes_any))))
         if any(order != tuple(sorted(order)) for order in orders):

@@ -1,68 +1,126 @@
-"""Trees of values as JAX flattens them, with the containers of PyTorch and of other libraries.
+"""Trees of values at the border of JAX and PyTorch: one way to flatten what either side has.
 
-JAX knows tuples, lists, dicts and what is registered with it. What PyTorch's own registry knows
-besides (``torch.return_types``, outputs of models of transformers) and dataclasses are registered
-with JAX when one is first met here, so that ``jax.tree.map``, ``jax.jit`` and ``jax.grad`` take
-them from then on.
+A tree is what JAX takes for one, with these differences: dicts keep their order and need no keys
+that can be sorted, and what only PyTorch and other libraries know as a container is one too
+(:mod:`torch_jax.core.containers`). Such a class is registered with JAX when one is first met here,
+so that a function that returns it can stand under the user's own ``jax.jit``.
+
+All that is no container is a leaf: tensors, jagged and sparse ones too, arrays, numbers, modules.
+``None`` is a tree without leaves, as for JAX.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 import torch
-from torch.utils import _pytree as pytree
+
+from torch_jax._private import jax_core
+from torch_jax.core import registered
+from torch_jax.core.containers import container_of
+
+# As JAX's own, but for dicts: these it sorts by their keys.
+_REGISTRY = type(jax.tree_util.default_registry)(enable_dict=False)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree and its structure, a ``jax.tree_util.PyTreeDef``.
+    """The leaves of a tree and its structure, which is hashable and comparable.
 
-    >>> leaves, structure = flatten({"a": 1, "b": (2, None)})
+    >>> leaves, structure = flatten({"b": 1, "a": (2, None)})
     >>> leaves, unflatten(structure, ["x", "y"])
-    ([1, 2], {'a': 'x', 'b': ('y', None)})
+    ([1, 2], {'b': 'x', 'a': ('y', None)})
     """
     while True:
-        leaves, structure = jax.tree_util.tree_flatten(tree)
-        unknown = {type(leaf) for leaf in leaves if _is_container(type(leaf))}
-        if not unknown:
+        leaves, structure = _REGISTRY.flatten(tree)
+        if not any(_meet(leaf) for leaf in leaves if type(leaf) not in _PLAIN):
             return leaves, structure
-        for kind in unknown:
-            _register(kind)
 
 
-def unflatten(structure: Any, leaves: Any) -> Any:
-    """The tree of a structure with other leaves."""
-    return jax.tree_util.tree_unflatten(structure, leaves)
+def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """As :func:`flatten`, each leaf with the place where it stands.
+
+    >>> flatten_with_paths({"a": [1, 2]})[0]
+    [("['a'][0]", 1), ("['a'][1]", 2)]
+    """
+    flatten(tree)  # which meets what is new
+    leaves, structure = _REGISTRY.flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
 
 
-def map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """A tree with a function applied to each leaf.
+def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
+    """The tree of a structure with other leaves, which may be anything."""
+    return structure.unflatten(leaves)
+
+
+def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """A tree with a function applied to each leaf, and to what stands there in trees like it.
 
     >>> map(str, [1, {"a": 2}])
     ['1', {'a': '2'}]
+    >>> map(max, (1, 5), (4, 2))
+    (4, 5)
     """
     leaves, structure = flatten(tree)
-    return unflatten(structure, [function(leaf) for leaf in leaves])
+    others = [structure.flatten_up_to(other) for other in rest]
+    return unflatten(structure, itertools.starmap(function, zip(leaves, *others, strict=True)))
 
 
-def _is_container(kind: type) -> bool:
-    if issubclass(kind, torch.Tensor):
+_PLAIN = frozenset(
+    (
+        *(torch.Tensor, torch.nn.Parameter, jax_core.array_type(), np.ndarray),
+        *(int, float, complex, bool, str, bytes, type, torch.dtype, torch.device),
+    )
+)
+
+
+def _meet(leaf: Any) -> bool:
+    """Make a container of what was taken for a leaf; whether it is one."""
+    kind = type(leaf)
+    if jax.tree_util.default_registry.is_node(kind):
+        with registered.LOCK:
+            if not _REGISTRY.is_node(kind):  # by another thread
+                _REGISTRY.register_node(kind, _as_jax_does, _again)
+        return True
+    container = container_of(leaf)
+    if container is None:
         return False
-    return kind in pytree.SUPPORTED_NODES or dataclasses.is_dataclass(kind)
+    registered.register(kind, container, [_REGISTRY])
+    return True
 
 
-def _register(kind: type) -> None:
-    """Register a container with JAX as PyTorch flattens it, or by the fields of a dataclass."""
-    node = pytree.SUPPORTED_NODES.get(kind)
-    if node is None:
-        names = [field.name for field in dataclasses.fields(kind)]
-        jax.tree_util.register_dataclass(kind, names, [])
-        return
+# --- classes that others have registered with JAX -------------------------------------------------
 
-    def back(context: Any, children: Any) -> Any:
-        return node.unflatten_fn(list(children), context)
 
-    jax.tree_util.register_pytree_node(kind, node.flatten_fn, back)
+def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
+    """The children of a node, and its structure down to these."""
+    return jax.tree_util.tree_flatten(node, is_leaf=lambda child: child is not node)
+
+
+def _again(structure: Any, children: Iterable[Any]) -> Any:
+    return jax.tree_util.tree_unflatten(structure, children)
+
+
+# --- dicts ----------------------------------------------------------------------------------------
+
+
+def _keys_and(elements: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return [(jax.tree_util.DictKey(key), element) for key, element in elements.items()]
+
+
+_REGISTRY.register_node(
+    dict,
+    lambda of: (tuple(of.values()), tuple(of)),
+    lambda keys, elements: dict(zip(keys, elements, strict=True)),
+    lambda of: (_keys_and(of), tuple(of)),
+)
+_REGISTRY.register_node(
+    defaultdict,
+    lambda of: (tuple(of.values()), (of.default_factory, tuple(of))),
+    lambda rest, elements: defaultdict(rest[0], zip(rest[1], elements, strict=True)),
+    lambda of: (_keys_and(of), (of.default_factory, tuple(of))),
+)

@@ -1,0 +1,234 @@
+"""Containers of PyTorch and other libraries: how each is taken apart and put together again.
+
+JAX knows tuples, lists, dicts and what is registered with it. Here is what it does not know:
+outputs and caches of transformers, what PyTorch's own registry holds (``torch.return_types``,
+``collections.deque``), ``torch.Size``, and dataclasses that hold tensors or arrays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+
+class Parts(NamedTuple):
+    """A container taken apart.
+
+    Attributes:
+      names: of the children: attributes, keys or positions.
+      children: what it holds.
+      rest: all else that it takes to make one like it.
+    """
+
+    names: tuple[Any, ...]
+    children: tuple[Any, ...]
+    rest: Static
+
+
+class Container(NamedTuple):
+    """How the containers of one class are taken apart and put together.
+
+    Attributes:
+      apart: of a container, its parts.
+      together: a container of a class, of parts with other children.
+    """
+
+    apart: Callable[[Any], Parts]
+    together: Callable[[type, Parts], Any]
+
+
+class Static:
+    """What does not change of a container: hashable and comparable, whatever it is.
+
+    >>> Static(["a", {"b": [1]}]) == Static(["a", {"b": [1]}])
+    True
+    >>> len({Static([1]), Static([1]), Static([2])})
+    2
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and _are_equal(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(_frozen(self.value))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # arrays, say, have no one truth value: each is only like itself
+        return False
+
+
+def _frozen(value: Any) -> Hashable:
+    """Something hashable that is equal where values are."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return frozenset((key, _frozen(element)) for key, element in value.items())
+    try:
+        return hash(value)
+    except TypeError:
+        return 0
+
+
+def container_of(value: Any) -> Container | None:
+    """How a value is taken apart that JAX takes for a leaf; None where it is a leaf.
+
+    >>> container_of(torch.Size([2])) is None, container_of(torch.ones(2)) is None
+    (False, True)
+    """
+    kind = type(value)
+    names = _names_of(kind)
+    if issubclass(kind, _LEAVES) or names & _WHOLE:
+        return None
+    if kind is torch.Size:
+        return Container(_size_apart, _size_together)
+    if _MODEL_OUTPUT in names:
+        return Container(_output_apart, _output_together)
+    if _is_of_caches(kind):
+        return Container(_object_apart, _object_together)
+    if kind in pytree.SUPPORTED_NODES:
+        return Container(_node_apart, _node_together)
+    if issubclass(kind, _BUILTIN) or not dataclasses.is_dataclass(kind):
+        return None
+    if holds_values(vars_of(value)):
+        return Container(_object_apart, _object_together)
+    return None
+
+
+_VALUES = (torch.Tensor, jax.Array, np.ndarray)
+_LEAVES = (*_VALUES, torch.nn.Module, torch.UntypedStorage, torch.Generator, type)
+# what only a class of its own could make again: subclasses are leaves, as they are for JAX
+_BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex)
+_MODEL_OUTPUT = "transformers.utils.generic.ModelOutput"
+_CACHES = "transformers.cache_utils"
+_WHOLE = {"flax.linen.module.Module"}  # dataclasses that libraries do not want to be taken apart
+
+
+def holds_values(value: Any, met: tuple[int, ...] = ()) -> bool:
+    """Whether there is a tensor or an array in a value, however deep.
+
+    >>> holds_values([1, {"a": torch.ones(1)}]), holds_values([1, "a", None])
+    (True, False)
+    """
+    if isinstance(value, _VALUES):
+        return True
+    if id(value) in met or isinstance(value, _LEAVES):
+        return False
+    met = (*met, id(value))
+    if isinstance(value, dict):
+        return any(holds_values(element, met) for element in value.values())
+    if isinstance(value, list | tuple | deque):
+        return any(holds_values(element, met) for element in value)
+    if dataclasses.is_dataclass(value) or _is_of_caches(type(value)):
+        return holds_values(vars_of(value), met)
+    return any(isinstance(leaf, _VALUES) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def _names_of(kind: type) -> set[str]:
+    return {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+
+
+def _is_of_caches(kind: type) -> bool:
+    """Whether a class is a cache of transformers, or a layer of one: told without an import."""
+    return any(base.__module__ == _CACHES for base in kind.__mro__)
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots included."""
+    slots = [name for base in type(value).__mro__ for name in _slots(base)]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return found | getattr(value, "__dict__", {})
+
+
+def _slots(base: type) -> Iterator[str]:
+    slots = vars(base).get("__slots__", ())
+    yield from (s for s in ((slots,) if isinstance(slots, str) else slots) if s[:2] != "__")
+
+
+# --- objects, by their attributes -----------------------------------------------------------------
+
+
+def _object_apart(value: Any) -> Parts:
+    """Fields are children unless marked ``static``, as JAX has it; so is what holds values."""
+    attributes = vars_of(value)
+    marked = {
+        field.name: not field.metadata.get("static", False)
+        for field in (dataclasses.fields(value) if dataclasses.is_dataclass(value) else ())
+    }
+    names = tuple(
+        name for name, element in attributes.items() if marked.get(name, holds_values(element))
+    )
+    rest = {name: element for name, element in attributes.items() if name not in names}
+    return Parts(names, tuple(attributes[name] for name in names), Static(rest))
+
+
+def _object_together(kind: type, parts: Parts) -> Any:
+    """No ``__init__``, which may look at its arguments: a leaf may be anything here."""
+    return _filled(object.__new__(kind), parts, parts.rest.value)
+
+
+def _filled(made: Any, parts: Parts, rest: dict[str, Any]) -> Any:
+    for name, element in (*zip(parts.names, parts.children, strict=True), *rest.items()):
+        object.__setattr__(made, name, element)
+    return made
+
+
+def _output_apart(value: Any) -> Parts:
+    """An output of a model: an OrderedDict, and the same values as attributes."""
+    names, children, rest = _object_apart(value)
+    return Parts(names, children, Static((rest.value, tuple(value.keys()))))
+
+
+def _output_together(kind: type, parts: Parts) -> Any:
+    rest, keys = parts.rest.value
+    made = _filled(OrderedDict.__new__(kind), parts, rest)
+    for key in keys:
+        OrderedDict.__setitem__(made, key, made.__dict__[key])
+    return made
+
+
+# --- what PyTorch knows ---------------------------------------------------------------------------
+
+
+def _node_apart(value: Any) -> Parts:
+    children, context = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)
+    return _numbered(children, context)
+
+
+def _node_together(kind: type, parts: Parts) -> Any:
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn(list(parts.children), parts.rest.value)
+
+
+def _size_apart(value: Any) -> Parts:
+    return _numbered(value, None)
+
+
+def _size_together(kind: type, parts: Parts) -> Any:
+    """A size holds numbers only: of anything else there is a tuple."""
+    try:
+        return kind(parts.children)
+    except TypeError:
+        return parts.children
+
+
+def _numbered(children: Sequence[Any], rest: Any) -> Parts:
+    return Parts(tuple(range(len(children))), tuple(children), Static(rest))
