@@ -119,16 +119,14 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
     state = state_of(function, given.static)
     proven.note(function, given.static, state)
     if state is None:
-        with proven.unwatched():
-            return _known(states, form, _trace(function, is_wide, structure, given))
+        return _known(states, form, _trace(function, is_wide, structure, given))
     traces = states.of(state)
     try:
         traced = traces.find(form)
     except TypeError as error:
         raise function_errors.not_hashable(function) from error
     if traced is None:
-        with proven.unwatched():
-            traced = _trace(function, is_wide, structure, given)
+        traced = _trace(function, is_wide, structure, given)
         if state_of(function, given.static) != state:
             raise function_errors.not_pure(function)
         traces.keep(form, traced)

@@ -7,10 +7,8 @@ runs when it is traced, and its trace hangs on nothing but the arguments and the
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from torch_jax.capture import capture
 from torch_jax.capture.state.places import Place
 from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.interop.function_errors import name_of
@@ -60,8 +58,3 @@ def note(function: Callable[..., Any], static: tuple, state: tuple | None) -> No
     label = f"what the JAX function {name_of(function)} reads"
     place = StateOfFunction(owner, _Asked(function, static, state), label, True)
     watch.notes.places.setdefault(place.address, place)
-
-
-def unwatched() -> AbstractContextManager[None]:
-    """Run Python that is no part of a function that is being watched."""
-    return capture.unwatched()
