@@ -74,6 +74,7 @@ def test_the_page_of_operators_is_up_to_date():
         "extend",
         "how-an-op-is-found",
         "jax-arrays",
+        "jax-in-pytorch",
         "optax-and-flax",
         "precision",
         "pytorch-in-jax",
