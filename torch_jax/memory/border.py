@@ -134,14 +134,14 @@ def _refuse_elsewhere(array: jax.Array) -> None:
     device: Any = next(iter(array.sharding.device_set))
     if device.platform != home.platform:
         raise RuntimeError(
-            f"the array {tracers.shown(array)} lies on {device}, and device 'jax' is {home.platform}: use "
-            "jax.device_put(array, jax.devices()[0])"
+            f"the array {tracers.shown(array)} lies on {device}, and device 'jax' is "
+            f"{home.platform}: use jax.device_put(array, jax.devices()[0])"
         )
     kind = array.sharding.memory_kind
     if kind not in (None, device.default_memory().kind):
         raise RuntimeError(
-            f"the array {tracers.shown(array)} lies in memory of kind {kind!r}, where device 'jax' does "
-            "not compute: use jax.device_put(array, array.sharding.with_memory_kind("
+            f"the array {tracers.shown(array)} lies in memory of kind {kind!r}, where device 'jax' "
+            "does not compute: use jax.device_put(array, array.sharding.with_memory_kind("
             f"{device.default_memory().kind!r}))"
         )
 
