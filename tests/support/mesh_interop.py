@@ -79,3 +79,21 @@ def functional_modules_of_sharded_arrays():
     fn, params, buffers = torch_jax.functional(net)
     assert params["weight"].sharding.spec[0] == "data"
     fn(params, buffers, jax.numpy.ones((2, 16)))
+
+
+@quick
+def programs_of_others_make_tensors_like_what_they_trace():
+    """Where shardings are in use, a graph and a function of JAX have no inputs to ask for one."""
+    import jax
+    import jax.numpy as jnp
+
+    import torch_jax
+
+    def function(x):
+        return torch.zeros_like(x * 2) + torch.empty_like(x).fill_(3)
+
+    torch_jax.shard(torch.ones(8, device="jax"), torch_jax.mesh(data=8), ("data",))
+    found = jax.jit(torch_jax.to_jax_function(function))(jnp.ones(3))
+    assert found.tolist() == [3] * 3
+    compiled = torch.compile(function, backend="jax")(torch.ones(3, device="jax"))
+    assert compiled.tolist() == [3] * 3

@@ -391,7 +391,8 @@ def _sharding_behind(storage: Any) -> Any:
     """The sharding of what a storage holds, or held when the trace that is under way met it."""
     if not isinstance(storage.array, jax.core.Tracer):
         return sharding_of(storage.array)
-    met = getattr(ACTIVE.tracer, "input_of", lambda _: None)(storage)
+    input_of = getattr(type(ACTIVE.tracer), "input_of", None)  # only a function captured whole
+    met = input_of and input_of(ACTIVE.tracer, storage)
     return wanted_of(storage) if met is None else sharding_of(met.array)
 
 
