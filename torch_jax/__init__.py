@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.environment.overrides import register_op as register_op
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.interop.arrays import from_jax as from_jax
+    from torch_jax.interop.arrays import to_jax as to_jax
     from torch_jax.interop.functional import functional as functional
     from torch_jax.interop.functional import load_functional as load_functional
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
@@ -99,6 +101,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "register_op": "environment.overrides",
     "export": "exporting.export",
     "JaxInterpreter": "graphs.interpreter",
+    "from_jax": "interop.arrays",
+    "to_jax": "interop.arrays",
     "functional": "interop.functional",
     "load_functional": "interop.functional",
     "nnx_from_torch": "interop.nnx_module",

@@ -14,9 +14,9 @@ import torch_jax
 PUBLIC = """
     DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
     OperatorNotFound VerificationError checkpoint_name checkpoint_policy config default_env explain
-    export functional fused initialize is_jax_module jit last_checkpoint lazy load_functional
-    load_orbax lower mark_step mesh metrics nnx_from_torch plan register_op report reset_metrics
-    save_orbax scan_layers shard spawn sync to_jax_function trace_ops where_is
+    export from_jax functional fused initialize is_jax_module jit last_checkpoint lazy
+    load_functional load_orbax lower mark_step mesh metrics nnx_from_torch plan register_op report
+    reset_metrics save_orbax scan_layers shard spawn sync to_jax to_jax_function trace_ops where_is
     with_sharding_constraint
 """
 USER = """

@@ -12,6 +12,7 @@ import time
 import traceback
 
 from tests.support import (
+    mesh_arrays,
     mesh_checkpoints,
     mesh_checks,
     mesh_interop,
@@ -22,7 +23,7 @@ from tests.support.on_mesh import CHECKS
 
 FLAG = "--xla_force_host_platform_device_count=8"
 # they enter their checks
-FILES = mesh_checkpoints, mesh_checks, mesh_interop, mesh_programs, mesh_training
+FILES = mesh_arrays, mesh_checkpoints, mesh_checks, mesh_interop, mesh_programs, mesh_training
 
 
 def main(kind: str) -> None:

@@ -182,3 +182,16 @@ def array_type() -> type:
     if hasattr(module, "ArrayImpl"):
         return module.ArrayImpl
     return type(importlib.import_module("jax.numpy").zeros(()))
+
+
+def strong(array: Any) -> Any:
+    """An array of the same memory whose dtype JAX takes at its word, where it was weak."""
+    core = importlib.import_module("jax").core
+    aval = core.ShapedArray(array.shape, array.dtype)
+    return array_type()(aval, array.sharding, array._arrays, committed=array.committed)
+
+
+def is_valid(tracer: Any) -> bool:
+    """Whether the trace of a tracer goes on, as far as JAX tells: of ``jax.jit`` it does not."""
+    trace = getattr(tracer, "_trace", None)
+    return getattr(trace, "is_valid", lambda: True)()

@@ -18,7 +18,7 @@ from jax.extend import core
 from torch_jax import config
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
-from torch_jax.core import progress
+from torch_jax.core import crossed, progress
 from torch_jax.core.x64 import x64
 
 
@@ -122,9 +122,9 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
     An executable uses the memory of an array that is donated to it for its results, and the array
     is gone then. That is right where only the storage that will be given the result has held the
     array, and does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another
-    storage shares the array, as a clone does until one of the two is written, or where the user has
-    taken the array out of its storage. Reference counts tell. The caller must hold the arrays in
-    ``arrays`` alone: one more variable would cost a copy at each call.
+    storage shares the array, as a clone does until one of the two is written: reference counts
+    tell. The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy
+    at each call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
 
     Args:
       arrays: the inputs, taken out of their storages.
@@ -132,8 +132,9 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
       takes: False copies all of these, for a call that must leave its inputs as they are.
     """
     alone = _ALONE if takes else 0
+    some_crossed = crossed.is_any()
     for at in donated:
-        if sys.getrefcount(arrays[at]) > alone:
+        if sys.getrefcount(arrays[at]) > alone or (some_crossed and crossed.is_marked(arrays[at])):
             with x64():
                 arrays[at] = jnp.array(arrays[at], copy=True)
 

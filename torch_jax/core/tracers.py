@@ -121,6 +121,12 @@ def user_line() -> str:
     return "no line of user code"
 
 
+def outlived(tracer: Any) -> RuntimeError:
+    """The error for a tensor whose memory is a tracer of a trace that has ended."""
+    shape = ",".join(map(str, tracer.shape))
+    return RuntimeError(f"{tracer.dtype}[{shape}]: {errors.ENDED} ({user_line()})")
+
+
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
     """The error for an operator that was called under a trace and needs values."""
     name = op.name().removeprefix("aten::")
@@ -139,19 +145,8 @@ def _remembered(message: str) -> DataDependentError:
     return error
 
 
-def outlived(what: str) -> NotTraceableError:
-    """The error for a tensor of a trace that is used when the trace is over."""
-    return NotTraceableError(
-        f"{what} is what a traced function has left behind: it had a value within that trace only "
-        f"({user_line()}). Have the function return it, in place of keeping it in an attribute, a "
-        "list or a global"
-    )
-
-
-def needs_value_on_host(array: Any) -> RuntimeError:
+def needs_value_on_host(array: Any) -> DataDependentError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
-    if ACTIVE.tracer is None and jax_core.is_outside_traces():
-        return outlived(f"a {array.dtype}[{','.join(map(str, array.shape))}] tensor")
     shape = ",".join(map(str, array.shape))
     return _remembered(
         f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
