@@ -18,6 +18,7 @@ NAMES = (
     "jit_overhead",
     "jit_memory",
     "jit_layers",
+    "optimizers",
     "sharded",
     "distributed",
     "recorded",

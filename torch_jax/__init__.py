@@ -19,6 +19,7 @@ from torch_jax._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax import config as config
+    from torch_jax import optim as optim
     from torch_jax.capture.history import explain as explain
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
+    from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
     from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
@@ -45,9 +47,13 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
     from torch_jax.interop.arrays import from_jax as from_jax
     from torch_jax.interop.arrays import to_jax as to_jax
+    from torch_jax.interop.flax_module import nn_from_flax as nn_from_flax
+    from torch_jax.interop.from_jax import call_jax as call_jax
+    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.interop.functional import functional as functional
     from torch_jax.interop.functional import load_functional as load_functional
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
+    from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
@@ -77,6 +83,7 @@ def _autoload() -> None:
 _failure: Exception | None = None
 _LAZY = {  # the same for Python, which loads a module when one of its names is asked for
     "config": "config",
+    "optim": "optim",
     "explain": "capture.history",
     "jit": "capture.jit",
     "lower": "capture.jit",
@@ -86,6 +93,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "checkpoint_policy": "capture.training.checkpoint_policy",
     "VerificationError": "capture.verify",
     "OperatorNotFound": "core.errors",
+    "matmul_precision": "core.precision",
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "last_checkpoint": "distributed.checkpoint_folders",
@@ -101,12 +109,16 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "register_op": "environment.overrides",
     "export": "exporting.export",
     "JaxInterpreter": "graphs.interpreter",
-    "from_jax": "interop.arrays",
-    "to_jax": "interop.arrays",
+    "nn_from_flax": "interop.flax_module",
     "functional": "interop.functional",
     "load_functional": "interop.functional",
     "nnx_from_torch": "interop.nnx_module",
     "to_jax_function": "interop.to_jax_function",
+    "call_jax": "interop.from_jax",
+    "from_jax_function": "interop.from_jax",
+    "pallas_op": "interop.pallas",
+    "from_jax": "interop.arrays",
+    "to_jax": "interop.arrays",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

@@ -5,7 +5,7 @@ environment variable ``TORCH_JAX_<NAME>``.
 
 >>> from torch_jax import config
 >>> config.get("matmul_precision")
-'highest'
+'torch'
 """
 
 from __future__ import annotations
@@ -64,10 +64,16 @@ SETTINGS: dict[str, Setting] = {
         "for it.",
     ),
     "matmul_precision": Setting(
-        "highest",
-        ("default", "high", "highest"),
-        "Precision of float32 matrix products and convolutions: 'highest' is true float32, as "
-        "PyTorch's default; 'default' lets accelerators use bfloat16 or TF32.",
+        "torch",
+        ("torch", "highest", "high", "medium"),
+        "Precision of float32 matrix products: 'highest' is true float32, 'high' TF32 or as exact, "
+        "'medium' the platform's fastest; 'torch' follows PyTorch's switches. torch.backends.jax "
+        "sets it too, and a block of torch_jax.matmul_precision comes before it.",
+    ),
+    "conv_precision": Setting(
+        "torch",
+        ("torch", "highest", "high", "medium"),
+        "Precision of float32 convolutions, in the same words.",
     ),
     "float64": Setting(
         "exact",

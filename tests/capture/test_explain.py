@@ -126,7 +126,7 @@ def test_settings_count():
     function = torch_jax.jit(lambda x: x @ x)
     function(ones(2, 2))
     precision = config.get("matmul_precision")
-    config.set("matmul_precision", "default")
+    config.set("matmul_precision", "medium")
     try:
         function(ones(2, 2))
         assert function.explain().traces == 2

@@ -60,7 +60,7 @@ def test_every_folder_has_a_floor():
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     files = {path.stem for path in PACKAGE.glob("*.py")}
     assert {name for row in floors() for name in row} == folders | {"config"}
-    assert len(files) <= 4, files
+    assert files <= {"__init__", "__main__", "_version", "config", "optim"}
 
 
 def test_the_page_shows_the_floors_of_the_contract():

@@ -120,12 +120,12 @@ def test_a_memory_is_copied_once_and_written_in_place_from_then_on(step):
 
 
 def test_marks_go_with_their_arrays():
-    before = len(crossed._marked)
+    before = len(crossed.MARKED)
     arrays = [to_jax(torch.ones(2, device="jax")) for _ in range(3)]
-    assert len(crossed._marked) == before + 3
+    assert len(crossed.MARKED) == before + 3
     del arrays
     gc.collect()
-    assert len(crossed._marked) == before
+    assert len(crossed.MARKED) == before
 
 
 def test_a_clone_shares_what_was_given_out_and_takes_none_of_it(step):

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 import torch_jax
 from torch_jax.core import registered, trees
 
-Point = namedtuple("Point", "x y")  # noqa: PYI024, as users write them
+Point = namedtuple("Point", "x y")
 
 
 @dataclasses.dataclass

@@ -39,6 +39,20 @@ try:
 except ZeroDivisionError:
     pass
 """,
+    "torch._functorch.predispatch._vmap_increment_nesting_impl": """
+import torch, warnings
+x = torch.ones(2, 3, device="jax")
+
+warnings.filterwarnings("error", message=".*performance drop")
+torch.vmap(torch.special.log_ndtr)(x)
+""",
+    "torch._C._functorch._vmap_increment_nesting": """
+import torch, warnings
+x = torch.ones(2, 3, device="jax")
+
+warnings.filterwarnings("error", message=".*performance drop")
+torch.compile(torch.vmap(torch.special.log_ndtr), backend="jax", fullgraph=True)(x)
+""",
     "safetensors.torch.safe_open": """
 import torch, safetensors.torch, tempfile
 import torch_jax

@@ -28,6 +28,18 @@ def momentum(parameters: Any) -> Any:
     return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
 
 
+def optax_adamw(parameters: Any) -> Any:
+    """AdamW of optax; on the CPU the one of PyTorch."""
+    import optax
+
+    import torch_jax
+
+    first, *rest = parameters
+    if first.device.type == "cpu":
+        return torch.optim.AdamW([first, *rest], lr=1e-2, weight_decay=1e-4)
+    return torch_jax.optim.Optax([first, *rest], optax.adamw, lr=1e-2)
+
+
 def masters(parameters: Any) -> Any:
     """An optimizer over parameters in bfloat16."""
     import torch_jax
@@ -99,7 +111,8 @@ def check_zero(make: Make, runs: Callable, first: bool, dtype: torch.dtype = tor
 
     def check_states() -> None:
         for name, wanted in states(one, optimizer).items():
-            assert wanted == SPLIT[name.rpartition(".")[0]], (name, wanted)
+            of = next(parameter for parameter in SPLIT if name.startswith(f"{parameter}."))
+            assert wanted == SPLIT[of], (name, wanted)
         assert all(spec(parameter) == () for parameter in one.parameters())
 
     check_states()
@@ -122,10 +135,16 @@ def zero_splits_the_state_of_optimizers() -> None:
         check_zero(adamw, lambda step: torch_jax.jit(step, fallback="error"), first=False)
 
 
+@quick
+def zero_splits_the_state_of_optax() -> None:
+    check_zero(optax_adamw, lambda step: step, first=False)
+
+
 @slow
 def zero_however_it_runs() -> None:
     import torch_jax
 
+    check_zero(optax_adamw, lazily, first=False)
     check_zero(adamw, lazily, first=True)
     check_zero(momentum, lambda step: step, first=True)
     check_zero(masters, lazily, first=False, dtype=torch.bfloat16)
@@ -133,6 +152,7 @@ def zero_however_it_runs() -> None:
     with traced_at_once():
         for first in (False, True):
             check_zero(momentum, torch_jax.jit, first)
+            check_zero(optax_adamw, torch_jax.jit, False)
             check_zero(masters, torch_jax.jit, first, torch.bfloat16)
 
 

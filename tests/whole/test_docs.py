@@ -66,7 +66,16 @@ def test_the_page_of_operators_is_up_to_date():
 
 
 @pytest.mark.parametrize(
-    "name", ["how-an-op-is-found", "environment", "extend", "errors", "pytorch-in-jax"]
+    "name",
+    [
+        "environment",
+        "errors",
+        "extend",
+        "how-an-op-is-found",
+        "jax-arrays",
+        "optax-and-flax",
+        "pytorch-in-jax",
+    ],
 )
 @pytest.mark.slow
 def test_a_page_shows_what_is_printed(name):

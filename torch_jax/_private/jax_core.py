@@ -41,6 +41,11 @@ def x64_state() -> Any:
     return config.enable_x64
 
 
+def x64_setting() -> bool:
+    """Whether the user has switched JAX's 64-bit types on for the whole process."""
+    return bool(x64_state().get_global())
+
+
 @functools.cache
 def keep_x64_in_programs() -> None:
     """Lower and differentiate an equation with 64-bit types where it was traced with them.
@@ -101,6 +106,26 @@ def set_compilation_cache(cache: Any) -> bool:
     if cache is not None:
         module._cache_initialized, module._cache = True, cache
     return True
+
+
+def cudnn_version() -> int:
+    """The version of the cuDNN that JAX would call, as 91000; 0 where it finds none."""
+    try:
+        module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+        return int(module.check_cudnn_version())
+    except Exception:  # it raises where there is none
+        return 0
+
+
+def splash_attention() -> tuple[Any, Any]:
+    """The kernels and the masks of splash attention, which are experimental; None, None without."""
+    folder = "jax.experimental.pallas.ops.tpu.splash_attention"
+    names = ("splash_attention_kernel", "splash_attention_mask")
+    try:
+        kernels, masks = (importlib.import_module(f"{folder}.{name}") for name in names)
+    except ImportError:
+        return None, None
+    return kernels, masks
 
 
 def what_jax_holds() -> Any:

@@ -55,6 +55,10 @@ has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
+float32_matmul_precision = getattr(
+    torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
+)
+fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", lambda backend, op: "none")
 PRIVATE_USE1 = _lookup("_C._autograd.DeviceType.PrivateUse1")
 
 _acc = getattr(torch._C, "_acc", None)
@@ -115,6 +119,7 @@ def forget_dispatch(op: Any) -> None:
 
 fills_new_memory = _lookup("_C._get_deterministic_fill_uninitialized_memory")
 below_autograd = _lookup("_C._AutoDispatchBelowAutograd")
+AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
 
 
 def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
@@ -226,6 +231,12 @@ def default_device() -> Any:
 is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
 _functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
 _saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
+
+
+def in_functional_transform() -> bool:
+    """Whether a function of ``torch.func`` or a level of forward-mode AD is open on this thread."""
+    forward = sys.modules.get("torch.autograd.forward_ad")
+    return _functorch_level() is not None or getattr(forward, "_current_level", -1) >= 0
 
 
 def is_transformed() -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.capture.state import changing_numbers
+from torch_jax.core import precision
 from torch_jax.environment import environment, overrides
 from torch_jax.memory.storage import is_jax
 
@@ -214,7 +215,7 @@ def world() -> tuple:
         bool(torch.is_autocast_enabled("jax")) and torch.get_autocast_dtype("jax"),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
+        precision.with_switch(),
         pytorch.default_device(),
         config.version(),
         environment.is_enabled(),
@@ -231,7 +232,7 @@ WORLD = (
     "autocast on jax",
     "autocast on cpu",
     "deterministic algorithms",
-    "the float32 matmul precision",
+    "the precision of float32 products",
     "the default device",
     "a setting of torch_jax",
     "the environment",

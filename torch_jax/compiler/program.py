@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -116,7 +116,7 @@ def _out_shardings(closed: Any, outputs: Sequence[Any]) -> dict[str, Any]:
 _ALONE = 2
 
 
-def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -> None:
+def copy_shared(arrays: list[Any], donated: Collection[int], takes: bool = True) -> None:
     """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
 
     An executable uses the memory of an array that is donated to it for its results, and the array
@@ -132,11 +132,15 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
       takes: False copies all of these, for a call that must leave its inputs as they are.
     """
     alone = _ALONE if takes else 0
-    some_crossed = crossed.is_any()
     for at in donated:
-        if sys.getrefcount(arrays[at]) > alone or (some_crossed and crossed.is_marked(arrays[at])):
+        if sys.getrefcount(arrays[at]) > alone:
             with x64():
                 arrays[at] = jnp.array(arrays[at], copy=True)
+    if crossed.MARKED:  # a loop of its own: nearly always there are none
+        for at in donated:
+            if crossed.is_marked(arrays[at]):
+                with x64():
+                    arrays[at] = jnp.array(arrays[at], copy=True)
 
 
 _executables: OrderedDict[bytes, Any] = OrderedDict()

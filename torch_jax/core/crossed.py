@@ -14,23 +14,19 @@ import functools
 import weakref
 from typing import Any
 
-_marked: dict[int, weakref.ref[Any]] = {}
+# Those that are alive, by their id; hot paths ask this dict themselves.
+MARKED: dict[int, weakref.ref[Any]] = {}
 
 
 def mark(array: Any) -> None:
     """Never donate this array."""
     key = id(array)
-    if key not in _marked:
-        _marked[key] = weakref.ref(array, functools.partial(_forget, key))
+    if key not in MARKED:
+        MARKED[key] = weakref.ref(array, functools.partial(_forget, key))
 
 
 def _forget(key: int, _gone: Any) -> None:
-    _marked.pop(key, None)
-
-
-def is_any() -> bool:
-    """Whether there are such arrays at all; programs that donate ask this first."""
-    return bool(_marked)
+    MARKED.pop(key, None)
 
 
 def is_marked(array: Any) -> bool:
@@ -42,4 +38,4 @@ def is_marked(array: Any) -> bool:
     >>> is_marked(given), is_marked(own)
     (True, False)
     """
-    return id(array) in _marked
+    return id(array) in MARKED

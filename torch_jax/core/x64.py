@@ -33,6 +33,26 @@ class x64:
         _state.set_local(self._old)
 
 
+class x64_as:
+    """Context in which JAX keeps 64-bit types, or has 32-bit ones in their place, on this thread.
+
+    >>> import jax.numpy as jnp
+    >>> with x64_as(False):
+    ...     print(jnp.arange(2).dtype)
+    int32
+    """
+
+    def __init__(self, on: bool):
+        self._on = on
+
+    def __enter__(self) -> None:
+        self._old: Any = _state.get_local()
+        _state.set_local(self._on)
+
+    def __exit__(self, *_exception: object) -> None:
+        _state.set_local(self._old)
+
+
 def before_each(check: Callable[[], None]) -> None:
     """Call ``check``, which may raise or wait, before all further work in this process.
 

@@ -7,8 +7,10 @@ above autograd. What the operator does not take (other than four dims, a mask th
 math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
 
 Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and
-making numbers of a bool mask. Both happen once, at the top of :func:`attend`, so that neither way
-below ever sees a bool mask: PyTorch's math would add it as 0 and 1.
+making numbers of a bool mask where PyTorch's math is called, which would add it as 0 and 1.
+
+The operator's gradient has no formula for a gradient of its own. It is given one here, by PyTorch's
+math (:func:`differentiate`).
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -19,7 +21,10 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import functorch, pytorch
+
 _math = torch.ops.aten._scaled_dot_product_attention_math
+_gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
 
 def install() -> Any:
@@ -27,6 +32,7 @@ def install() -> Any:
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", attend, key)
+    library.impl(_gradient._opname, differentiate, "AutogradPrivateUse1")
     return library
 
 
@@ -48,32 +54,36 @@ def attend(
     _check(query, key, value, attn_mask, enable_gqa)
     if value.numel() == 0 or query.shape[-2] == 0:
         return _of_nothing(query, key, value)
-    attn_mask = _additive(attn_mask, query)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
     causal_mask = attn_mask is not None and is_causal  # which PyTorch's math refuses
-    fusable = _fusable(query, key, value, attn_mask, enable_gqa)
+    fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
     if not fusable or (causal_mask and not flash):
         return _math(
             query,
             key,
             value,
-            attn_mask,
+            _additive(attn_mask, query),
             dropout_p,
             is_causal,
             scale=scale,
             enable_gqa=enable_gqa,
         )[0]
-    if enable_gqa and key.shape[1] != query.shape[1]:
-        key, value = (
-            t.repeat_interleave(query.shape[1] // t.shape[1], dim=1) for t in (key, value)
-        )
+    if _is_spread(key) and key.shape[1] != query.shape[1]:
+        each = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(each, dim=1) for t in (key, value))
     if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+        attn_mask.expand(*query.shape[:-1], key.shape[-2])  # raises where it does not fit
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
     if not flash:  # the result is in the order of the query's dims
         query = query.contiguous()
     return torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in parts, whose heads must be as many as the query's to be split."""
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "device_mesh")
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:
@@ -141,9 +151,86 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
     return batch and heads and lengths and query.dtype.is_floating_point
 
 
+def _transformed(dropout_p: float) -> bool:
+    """Whether a transform is around that the fused operator has no rule for.
+
+    It has no tangents, and ``vmap`` asks how its examples draw random numbers.
+    """
+    return functorch.forward_mode() or (dropout_p > 0 and functorch.transforms_active())
+
+
 def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
     """A bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
     return zeros.masked_fill_(mask.logical_not(), -torch.inf)
+
+
+# --- gradients of gradients -----------------------------------------------------------------------
+
+
+def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> Any:
+    """The operator's gradient; of differentiable operators where it is to be differentiated too."""
+    if grad is None:  # undefined: nothing hangs on the result
+        return (None,) * 4
+    operands = (grad, query, key, value, bias)
+    again = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+    dropout, is_causal = rest[6:8]
+    if again and not dropout:
+        return _by_definition(*operands, wanted, is_causal, scale)
+    with pytorch.below_autograd():
+        grads = _gradient(*operands, wanted, *rest, scale=scale)
+    return _once(operands, grads) if again else grads
+
+
+class _Once(torch.autograd.Function):
+    """Gradients whose own gradient is an error: the mask of dropout is known to the kernel only."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *values: torch.Tensor) -> Any:
+        return tuple(grad.view_as(grad) for grad in values[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Any) -> Any:
+        raise RuntimeError(
+            "scaled_dot_product_attention with dropout has no second derivative on device jax: "
+            "set dropout_p=0, or use torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _once(operands: tuple, grads: Any) -> tuple:
+    """``grads`` with a history that raises when it is gone through."""
+    given = [t for t in operands if t is not None]
+    found = iter(_Once.apply(len(given), *given, *(g for g in grads if g is not None)))
+    return tuple(None if grad is None else next(found) for grad in grads)
+
+
+def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> tuple:
+    """Gradients of attention as sums and products; half types are widened for it."""
+    wide = torch.float32 if query.dtype.itemsize < 4 else query.dtype
+    each = query.shape[1] // key.shape[1]
+    q, k, v, g = (t.to(wide) for t in (query, key, value, grad))
+    k, v = (t.repeat_interleave(each, dim=1) for t in (k, v))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = q @ k.mT * scale
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if bias is not None:
+        added: Any = _additive(bias, q)
+        scores = scores + added.to(wide)
+    weights = torch.ops.aten._safe_softmax(scores, -1)
+    of_weights = g @ v.mT
+    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
+    of_key, of_value = of_scores.mT @ q * scale, weights.mT @ g
+    grads = [
+        of_scores @ k * scale,
+        *(t.unflatten(1, (key.shape[1], each)).sum(2) for t in (of_key, of_value)),
+        None if bias is None else of_scores.sum_to_size(bias.shape),
+    ]
+    like = (query, key, value, query)
+    return tuple(
+        grad.to(t.dtype) if asked and grad is not None else None
+        for grad, t, asked in zip(grads, like, wanted, strict=True)
+    )

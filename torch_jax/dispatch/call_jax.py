@@ -1,36 +1,39 @@
 """JAX functions called with PyTorch's tensors, with gradients from ``jax.vjp``.
 
 The call is an operator of its own, ``torch_jax::call_jax``, so that every executor sees it: eager
-caches its compiled form by shapes, and a trace takes its tensors as inputs.
+caches its compiled form, a trace takes its tensors as inputs, and a graph of ``torch.compile`` has
+it as a node, with the number of a :class:`torch_jax.dispatch.jax_programs.Program`.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors
-from torch_jax.core.x64 import x64
+from torch_jax.core import errors, trees
+from torch_jax.dispatch import jax_programs, ladder
+from torch_jax.dispatch.jax_programs import Forward, Program
+from torch_jax.eager.kernel import Kernel
+from torch_jax.eager.signature import signature
 from torch_jax.memory import dtypes
 from torch_jax.ops.registry import Lowering
 
-_numbers = itertools.count()
-_programs: weakref.WeakValueDictionary[int, _Program] = weakref.WeakValueDictionary()
+_REMEMBERED = 256  # traced calls of a function
 
 
 def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of ``jax.Array``s as one of tensors on device ``jax``.
+    """A function of ``jax.Array``s as one of tensors on device ``jax``, for the package itself.
 
-    Tensors anywhere in the arguments arrive as arrays, and dtypes as NumPy's; all else is static:
-    the function is compiled for each value. It must be pure. Gradients are those of ``jax.vjp``.
+    Tensors anywhere in the arguments arrive as arrays, with 64-bit types as they are, and dtypes as
+    NumPy's; all else is static. What the function reads besides must not change: see
+    :func:`torch_jax.call_jax` for functions of which that is not known.
 
     >>> import jax.numpy as jnp
     >>> cube = jax_function(lambda x: x**3)
@@ -39,142 +42,304 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> x.grad.cpu()
     tensor([ 3., 12.])
     """
-    programs: dict[Any, _Program] = {}
+    calls: Recent = Recent()
+    name = getattr(function, "__name__", repr(function))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves, form = pytree.tree_flatten((args, kwargs))
+        leaves, structure = trees.flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        static = tuple(_static(leaf) for leaf in leaves)
-        key = form, static, tuple(type(leaf) for leaf in static)
+        static = tuple(map(_static, leaves))
+        key = structure, static, tuple(map(type, static)), forms_key(tensors)
         try:
-            program = programs.get(key)
+            traced = calls.find(key)
         except TypeError as error:
-            shown = errors.describe_call(getattr(function, "__name__", function), args, kwargs)
+            shown = errors.describe_call(name, args, kwargs)
             raise TypeError(
                 f"{shown}: an argument of a JAX function is neither a tensor nor hashable"
             ) from error
-        if program is None:
-            program = programs[key] = _Program(_of_tensors(function, form, static))
-        results = _Call.apply(program, *tensors)
-        return jax.tree_util.tree_unflatten(program.result, results)
+        if traced is None:
+            traced = trace(function, structure, static, tensors, wide=True, name=name)
+            calls.keep(key, traced)
+        return traced(tensors)
 
     return call
 
 
-_TENSOR = object()
+class Recent(OrderedDict):
+    """A dict of the entries that were used last, so many as ``most``."""
+
+    def __init__(self, most: int = _REMEMBERED):
+        super().__init__()
+        self._most = most
+
+    def find(self, key: Any) -> Any:
+        """The entry of a key, None where there is none."""
+        found = self.get(key)
+        if found is not None:
+            try:
+                self.move_to_end(key)
+            except KeyError:  # another thread has let it go
+                pass
+        return found
+
+    def keep(self, key: Any, value: Any) -> None:
+        """Enter a value."""
+        self[key] = value
+        while len(self) > self._most:
+            try:
+                self.popitem(last=False)
+            except KeyError:
+                break
+
+
+class Given(NamedTuple):
+    """Stands among the static leaves of a call for an array that the program is given.
+
+    Attributes:
+      key: the implementation of random keys whose data the array is; None for any other array.
+    """
+
+    key: str | None = None
+
+    def take(self, arrays: Iterator[Any]) -> Any:
+        """The value at its place."""
+        array = next(arrays)
+        return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
+
+
+_GIVEN = Given()
 
 
 def _static(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor):
-        return _TENSOR
+        return _GIVEN
     return dtypes.to_jax(leaf) if isinstance(leaf, torch.dtype) else leaf
 
 
-def _of_tensors(function: Callable, form: Any, static: tuple) -> Callable[..., Any]:
-    """``function`` with everything but its arrays filled in."""
+def forms_key(tensors: Sequence[torch.Tensor]) -> tuple:
+    """What a trace fixes of tensors."""
+    return tuple((tuple(map(int, t.shape)), t.dtype) for t in tensors)
 
-    def call(*arrays: jax.Array) -> Any:
+
+class Traced(NamedTuple):
+    """A JAX function traced for arguments of one form; called with the tensors among them.
+
+    Attributes:
+      structure: of the tree that it returns.
+    """
+
+    program: Program
+    structure: Any
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Its results, tensors in a tree."""
+        return trees.unflatten(self.structure, run(self.program, tensors))
+
+
+def trace(
+    function: Callable[..., Any],
+    structure: Any,
+    static: Sequence[Any],
+    tensors: Sequence[torch.Tensor],
+    wide: bool,
+    name: str,
+    leaf: Callable[[Any], Any] = jnp.asarray,
+) -> Traced:
+    """Trace a function of a tree of arguments, with everything but its arrays filled in.
+
+    Args:
+      function: takes ``jax.Array``s in place of tensors.
+      structure: of ``(args, kwargs)``.
+      static: their leaves, of which a :class:`Given` stands for each tensor.
+      tensors: in order.
+      wide: whether JAX's 64-bit types are on inside.
+      name: for messages.
+      leaf: makes an array of each leaf of the result.
+    """
+    found: list[Any] = []
+
+    def of_arrays(*arrays: Any) -> list[Any]:
         given = iter(arrays)
-        leaves = [next(given) if leaf is _TENSOR else leaf for leaf in static]
-        args, kwargs = pytree.tree_unflatten(leaves, form)
-        return function(*args, **kwargs)
+        leaves = [one.take(given) if isinstance(one, Given) else one for one in static]
+        args, kwargs = trees.unflatten(structure, leaves)
+        leaves, form = trees.flatten(function(*args, **kwargs))
+        found[:] = [form]
+        return list(map(leaf, leaves))
 
-    return call
-
-
-class _Program:
-    """A function of arrays, the tree of its results (once traced), and its derivatives."""
-
-    def __init__(self, function: Callable[..., Any]):
-        self.function, self.result = function, None
-        self.number = next(_numbers)
-        self._derived: dict[Any, _Program] = {}
-        _programs[self.number] = self
-
-    def __call__(self, arrays: list[jax.Array]) -> list[jax.Array]:
-        leaves, self.result = jax.tree_util.tree_flatten(self.function(*arrays))
-        return [jnp.asarray(leaf) for leaf in leaves]
-
-    def _flat(self, *arrays: jax.Array) -> list[jax.Array]:
-        return self(list(arrays))
-
-    def pullback(self, wanted: tuple[int, ...], count: int) -> _Program:
-        """From ``count`` arguments and the gradients of the results to those of ``wanted`` ones."""
-
-        def pullback(*arrays: jax.Array) -> list[jax.Array]:
-            given, gradients = list(arrays[:count]), arrays[count:]
-
-            def of_wanted(*some: jax.Array) -> list[jax.Array]:
-                for at, array in zip(wanted, some, strict=True):
-                    given[at] = array
-                return [r for r in self._flat(*given) if _has_gradient(r.dtype)]
-
-            _, back = jax.vjp(of_wanted, *(given[at] for at in wanted))
-            # PyTorch's gradient of a complex value is the conjugate of JAX's cotangent
-            return [jnp.conj(g) for g in back([jnp.conj(g) for g in gradients])]
-
-        return self._derive(("pullback", wanted), pullback)
-
-    def batched(self, dims: tuple[int | None, ...]) -> _Program:
-        """Over a batch in these dimensions of the arguments, which comes first in the results."""
-        return self._derive(("batched", dims), jax.vmap(self._flat, in_axes=dims))
-
-    def _derive(self, key: Any, function: Callable[..., Any]) -> _Program:
-        if key not in self._derived:
-            self._derived[key] = _Program(function)
-        return self._derived[key]
+    vars(of_arrays)["__wrapped__"] = function  # which JAX's errors name
+    program = jax_programs.trace(of_arrays, list(map(_form, tensors)), wide, name)
+    program.is_checked = True
+    return Traced(program, found[0])
 
 
-def _has_gradient(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.inexact)
+def _form(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), dtypes.to_jax(tensor.dtype))
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def run(program: Program, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The results of a program, which autograd and functions of ``torch.func`` see."""
+    wanted: tuple[int, ...] = ()
+    if torch.is_grad_enabled():
+        wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
+    if not wanted and not pytorch.in_functional_transform():
+        return tuple(torch.ops.torch_jax.call_jax(list(tensors), program.number))
+    plan = program.forward(wanted) if wanted and program.differentiable else None
+    return tuple(_Call.apply(program, plan, *tensors)[: len(program.results)])
 
 
 class _Call(torch.autograd.Function):
-    """Runs a program; its backward pass runs another."""
+    """Runs a program, or the forward pass of a plan; its backward pass runs another program."""
 
     @staticmethod
-    def forward(program: _Program, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.ops.torch_jax.call_jax(list(tensors), program.number))
+    def forward(
+        program: Program, plan: Forward | None, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        number = _forward_of(program, plan).number
+        return tuple(torch.ops.torch_jax.call_jax(list(tensors), number))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
-        ctx.program, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.program, ctx.plan, *tensors = inputs
+        ctx.count = len(tensors)
+        ctx.set_materialize_grads(False)
+        outputs = [output[at] for at in ctx.plan.outputs] if _has_residuals(ctx.plan) else []
+        ctx.save_for_backward(*tensors, *outputs)
+        ctx.save_for_forward(*tensors)
         exact = [t for t in output if not (t.is_floating_point() or t.is_complex())]
         ctx.mark_non_differentiable(*exact)
-        ctx.differentiable = [i for i, t in enumerate(output) if all(t is not e for e in exact)]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        tensors = ctx.saved_tensors
-        wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
-        pullback = ctx.program.pullback(wanted, len(tensors))
-        given = [gradients[i] for i in ctx.differentiable]
-        found = iter(_Call.apply(pullback, *tensors, *given))
-        return None, *(next(found) if i in wanted else None for i in range(len(tensors)))
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        needed = tuple(i for i, needs in enumerate(ctx.needs_input_grad[2:]) if needs)
+        present = tuple(i for i, gradient in enumerate(gradients) if gradient is not None)
+        if not needed or not present:
+            return (None,) * (2 + ctx.count)
+        saved = ctx.saved_tensors
+        backward, given = _backward_of(ctx.program, ctx.plan, ctx.count, saved, present, needed)
+        given += [gradient for gradient in gradients if gradient is not None]
+        found = iter(run(backward, given))
+        return None, None, *(next(found) if i in needed else None for i in range(ctx.count))
 
     @staticmethod
-    def vmap(info: Any, dims: tuple, program: _Program, *tensors: torch.Tensor) -> tuple:
-        results = _Call.apply(program.batched(dims[1:]), *tensors)
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        program = _forward_of(ctx.program, ctx.plan)
+        moved = tuple(i for i, tangent in enumerate(tangents[2:]) if tangent is not None)
+        pushforward = program.pushforward(moved)
+        given = [tangent for tangent in tangents[2:] if tangent is not None]
+        found = iter(run(pushforward, [*ctx.saved_tensors, *given]))
+        differentiable = frozenset(program.differentiable)
+        return tuple(
+            next(found) if i in differentiable else None for i in range(len(program.results))
+        )
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple, program: Program, plan: Forward | None, *tensors: torch.Tensor
+    ) -> tuple:
+        batched = _forward_of(program, plan).batched(dims[2:], info.batch_size)
+        results = run(batched, tensors)
         return results, (0,) * len(results)
 
 
-def _call_jax(tensors: list[jax.Array], program: int) -> list[jax.Array]:
-    return _programs[program](tensors)
+def _has_residuals(plan: Forward | None) -> bool:
+    return plan is not None and plan.program is not None
+
+
+def _forward_of(program: Program, plan: Forward | None) -> Program:
+    return plan.program if plan is not None and plan.program is not None else program
+
+
+def _backward_of(
+    program: Program, plan: Forward | None, count: int, saved: Any, present: tuple, needed: tuple
+) -> tuple[Program, list[torch.Tensor]]:
+    """The program of a backward pass, and what it is given besides the gradients.
+
+    Residuals have gradients in a backward pass through a backward pass only. It begins at the
+    arguments again.
+    """
+    tensors, outputs = saved[:count], saved[count:]
+    within = _has_residuals(plan) and present[-1] < len(program.results)
+    if plan is not None and within and set(needed) <= set(plan.wanted):
+        given = [*(tensors[at] for at in plan.arguments), *outputs]
+        return plan.backward(present, needed), given
+    return _forward_of(program, plan).pullback(needed, present), list(tensors)
+
+
+# --- the operator ---------------------------------------------------------------------------------
+
+SCHEMA = "call_jax(Tensor[] tensors, int program) -> Tensor[]"
+_NAME = "torch_jax::call_jax"
+
+
+def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
+    """The operator on the device: each program has a kernel of its own, which dies with it."""
+    found = jax_programs.numbered(program)
+    if found.kernel is None:
+        found.kernel = _kernel(found)
+    return found.kernel.call(tensors, program)
+
+
+def _kernel(program: Program) -> Kernel:
+    op = torch.ops.torch_jax.call_jax.default
+    static = frozenset({"program"})
+    run = functools.partial(_computed, program)
+    check = _check_of(program) if program.is_checked else None
+    lowering = Lowering(_NAME, run, static, meta=False, check=check)
+    kernel = Kernel(op, lowering, signature(op, static))
+    ladder.override_kernels.add(kernel)
+    return kernel
+
+
+def _computed(program: Program, tensors: list[jax.Array], _number: int) -> list[jax.Array]:
+    return program(tensors)
+
+
+def _check_of(program: Program) -> Callable[..., Any] | None:
+    """A check that integers are not cut where JAX's 64-bit types are off in a function."""
+    narrowed = program.narrowed()
+
+    def check(tensors: list[jax.Array]) -> tuple[Any, str, type[Exception]]:
+        ok = jnp.bool_(True)
+        for at in narrowed:
+            limits = jnp.iinfo(program.closed.in_avals[at].dtype)
+            values = tensors[at]
+            ok &= ((values >= int(limits.min)) & (values <= int(limits.max))).all()
+        return ok, message, OverflowError
+
+    message = (
+        f"the JAX function {program.name} was given a 64-bit integer beyond 32 bits, and JAX's "
+        "64-bit types are off: call it with torch_jax.from_jax_function(function, x64=True)"
+    )
+    return check if narrowed else None
 
 
 def fake_call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
     """Tensors like the results, while ``torch.compile`` traces with tensors that hold nothing."""
-    arrays = [
-        jax.ShapeDtypeStruct(tuple(map(int, t.shape)), dtypes.to_jax(t.dtype)) for t in tensors
-    ]
-    with x64():
-        results = jax.eval_shape(_programs[program]._flat, *arrays)
     return [
-        torch.empty(r.shape, dtype=dtypes.to_torch(r.dtype), device=pytorch.DEVICE_TYPE)
-        for r in results
+        torch.empty(form.shape, dtype=dtypes.to_torch(form.dtype), device=pytorch.DEVICE_TYPE)
+        for form in jax_programs.numbered(program).results
     ]
 
 
-SCHEMA = "call_jax(Tensor[] tensors, int program) -> Tensor[]"
-LOWERING = Lowering("torch_jax::call_jax", _call_jax, frozenset({"program"}), meta=False)
+def above_autograd(keys: Any, tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
+    """The operator where a graph calls it by name: with the gradients that a call of Python has."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return list(run(jax_programs.numbered(program), tensors))
+    op = torch.ops.torch_jax.call_jax.default
+    return op.redispatch(keys & pytorch.AFTER_AUTOGRAD, tensors, program)
+
+
+def programs_of(graphs: torch.nn.Module) -> list[Program]:
+    """The programs that graphs call, which are to live as long as these."""
+    ops = torch.ops.torch_jax
+    nodes = (
+        node
+        for graph in graphs.modules()
+        if isinstance(graph, torch.fx.GraphModule)
+        for node in graph.graph.nodes
+    )
+    called = (node for node in nodes if node.target is getattr(ops.call_jax, "default", None))
+    return [jax_programs.numbered(node.args[1]) for node in called]

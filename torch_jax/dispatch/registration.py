@@ -73,11 +73,17 @@ def _own_operators() -> Any:
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
     _define_checkpoint_name(library)
+    _define_call_jax(library)
+    return library
+
+
+def _define_call_jax(library: Any) -> None:
     library.define(call_jax.SCHEMA)
     torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)
-    call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.LOWERING)
+    call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.call)
     library.impl("call_jax", call, "PrivateUse1")
-    return library
+    library.impl("call_jax", call, "BackendSelect")  # of a function that takes no tensors
+    library.impl("call_jax", call_jax.above_autograd, "AutogradPrivateUse1", with_keyset=True)
 
 
 def _define_checkpoint_name(library: Any) -> None:

@@ -7,6 +7,7 @@ through the views, and gives the new memories and the new arrays.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,7 @@ from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.on_host import on_host
+from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import InOrder, Leading, Lowering
 
 
@@ -187,8 +189,13 @@ def _view(slot: int, tensor: torch.Tensor) -> tuple[_View, bool]:
     return view._replace(window=place.lens), place.starts is not None
 
 
-def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred) -> Entry:
-    """Build the function of memories that serves calls like this one, jitted where it can be."""
+def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, inferred) -> Entry:
+    """Build the function of memories that serves calls like this one, jitted where it can be.
+
+    ``key`` is that of the call: it begins with the default dtype and, for operators with products,
+    the precisions of these.
+    """
+    precisions = key[0][1] if lowering.products else None
     placed = template(sig, args, kwargs, slots)
     key_slot = placed.pop("generator")
     outputs: list[Any] = []
@@ -221,7 +228,7 @@ def build(op, lowering: Lowering, sig: Signature, args, kwargs, slots, inferred)
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = generators.key(memories[key_slot.slot])
-        with promotion.default_float_is(default):
+        with promotion.default_float_is(default), precisions_are(precisions):
             results = _results(_apply(lowering.function, sig, call), sig, op)
             ok = check(**by_parameter(check, call)) if check else None
         arrays: list[Any] = []
@@ -343,7 +350,9 @@ def _apply(function, sig: Signature, call: dict[str, Any]) -> Any:
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``."""
+    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``, ``**`` all."""
+    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
+        return call
     wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
     schema_names = {name: name.removesuffix("_") for name in wanted}
     return {name: call[given] for name, given in schema_names.items() if given in call}

@@ -24,7 +24,7 @@ from torch.autograd.graph import increment_version
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import tiers
-from torch_jax.core import errors, log, numbers, policies, progress, tracers
+from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers, NotRecordable
 from torch_jax.core.x64 import x64
@@ -62,6 +62,7 @@ class Kernel:
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
         self.by_name = sig.by_name
+        self._head = precision.with_dtype if lowering.products else _default_dtype
         # PyTorch counts writes to single tensors; those of _foreach_ its CPU kernels count
         counts = op._schema.name.startswith("aten::_foreach_")
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
@@ -78,12 +79,12 @@ class Kernel:
         """The path of operators that write nothing, its most frequent calls unrolled."""
         positional, by_name = self.signature.positional, self.by_name
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
-        launch = self._launch()
+        launch, head = self._launch(), self._head
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if sees_conj:
                 args = tuple(map(_resolve, args))
-            key: list[Any] = [_default_dtype()]
+            key: list[Any] = [head()]
             memories: list[Any] = []
             for value, kind in zip(args, positional):  # noqa: B905, strict= costs time here
                 collect(kind, value, key, memories, [])
@@ -98,7 +99,7 @@ class Kernel:
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
-        return unroll(launch, call, sees_conj)
+        return unroll(launch, call, sees_conj, head)
 
     def _launch(self) -> Callable[..., Any]:
         """What runs a call whose key and memories are known.
@@ -218,7 +219,7 @@ class Kernel:
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            key: list[Any] = [_default_dtype()]
+            key: list[Any] = [self._head()]
             memories: list[Any] = []
             storages: list[Any] = []
             if sees_conj and any(map(_is_lazy, args)):
@@ -350,7 +351,7 @@ class Kernel:
             if any(map(is_channels_last, tensors)):
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
-        entry = build(self.op, self.lowering, self.signature, args, kwargs, slots, inferred)
+        entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         entry.run.promoted = functools.partial(_drop, self.hot, key)
         self.cache[key], entry.key = entry, key
         bound.added(self, config.get("cache_size"))
@@ -362,8 +363,7 @@ class Kernel:
 
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:
-            meta = self.lowering.meta
-            op = self.op
+            meta, op = self.lowering.meta, self.op
             if isinstance(meta, str) and self.functional is None:
                 op = variants.overload(meta)
             return infer(op, args, kwargs)
@@ -430,7 +430,7 @@ def _drop(hot: dict[tuple, Any], key: tuple) -> None:
     hot.pop(key, None)
 
 
-def _unary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool) -> Callable:
+def _unary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
     """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
         return call
@@ -444,13 +444,13 @@ def _unary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool
                 return call(a)
             shape = a.shape
             if shape == memory.shape and a.is_contiguous() and not a.storage_offset():
-                return launch((_default_dtype(), shape, a.dtype), (memory,), args, kwargs)
+                return launch((head(), shape, a.dtype), (memory,), args, kwargs)
         return call(*args, **kwargs)
 
     return unary
 
 
-def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: bool) -> Callable:
+def _binary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
     """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
 
     def binary(*args: Any, **kwargs: Any) -> Any:
@@ -471,15 +471,15 @@ def _binary(launch: Callable[..., Any], call: Callable[..., Any], sees_conj: boo
             return call(a, b)
         key: tuple
         if other is None:
-            key = (_default_dtype(), shape, a.dtype, number)
+            key = (head(), shape, a.dtype, number)
             return launch(key, (memory, _number(b)), args, kwargs)
         if sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
             return call(a, b)
         other_shape = b.shape
         if other_shape == other.shape and b.is_contiguous() and not b.storage_offset():
-            key = (_default_dtype(), shape, a.dtype, other_shape, b.dtype)
+            key = (head(), shape, a.dtype, other_shape, b.dtype)
             return launch(key, (memory, other), args, kwargs)
-        parts = [_default_dtype(), shape, a.dtype, other_shape, b.dtype]
+        parts = [head(), shape, a.dtype, other_shape, b.dtype]
         starts = _place(b, other, parts)
         memories = (memory, other) if starts is None else (memory, other, starts)
         return launch(tuple(parts), memories, args, kwargs)

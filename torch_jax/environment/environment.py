@@ -13,9 +13,9 @@ from typing import Any
 
 from torch_jax import config
 from torch_jax.core import dynamo_constants, forks
+from torch_jax.core.scopes import Scopes, decorate
 from torch_jax.environment import overrides, redirects
 from torch_jax.environment.overrides import Override
-from torch_jax.environment.scopes import Scopes, decorate
 
 _regions = Scopes("torch_jax environment")
 _lock = threading.RLock()

@@ -21,12 +21,12 @@ import torch
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants, log, waking
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.scopes import Scopes
 from torch_jax.dispatch import call_jax, ladder
 from torch_jax.eager import variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.environment import callables
-from torch_jax.environment.scopes import Scopes
 from torch_jax.ops import registry
 
 _scopes = Scopes("torch_jax overrides")

@@ -25,10 +25,11 @@ from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.compiler import options as xla_options
 from torch_jax.compiler import program
-from torch_jax.core import errors, policies, progress, tracers
+from torch_jax.core import errors, policies, precision, progress, tracers
 from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch import call_jax
 from torch_jax.environment import overrides
 from torch_jax.graphs import runner
 from torch_jax.graphs.graph_run import GraphRun, running
@@ -122,6 +123,7 @@ class Executable:
         # their places among the memories: numbers have none
         self._donated = [sum(tensors[:at]) for at in self._taken]
         self._dynamic = not all(map(_is_static, placeholders))
+        self._programs = call_jax.programs_of(graph)
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
         self._names = list(held)
@@ -151,7 +153,7 @@ class Executable:
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
         """What a call is compiled for, and the memories behind its tensors."""
-        key: list[Any] = [config.version(), overrides.state()]
+        key: list[Any] = [config.version(), overrides.state(), precision.state()]
         memories: list[Any] = []
         scalars: dict[torch.dtype, list[torch.Tensor]] = {}
         dynamic = self._dynamic

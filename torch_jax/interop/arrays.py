@@ -1,4 +1,4 @@
-"""``torch_jax.to_jax`` and ``torch_jax.from_jax``: tensors as arrays and arrays as tensors, uncopied.
+"""``torch_jax.to_jax`` and ``from_jax``: tensors as arrays, and arrays as tensors, uncopied.
 
 What crosses is memory, not history: nothing is differentiated through here. A tensor and the array
 share memory until the tensor is written, which gives it another memory: arrays never change.
@@ -17,8 +17,8 @@ def to_jax(tree: Any) -> Any:
     """A tensor on device ``jax`` as a ``jax.Array``, or a tree with each of its tensors as one.
 
     A contiguous tensor that is all of its memory gives that memory, uncopied; a view gives what it
-    shows, computed on the device. Dtypes stay, 64-bit ones too, and so do shardings. In trees (of
-    dicts, dataclasses, outputs of models, see :mod:`torch_jax.core.trees`), what is no tensor stays.
+    shows, computed on the device. Dtypes stay, 64-bit ones too, and so do shardings. Trees are of
+    dicts, dataclasses, outputs of models (:mod:`torch_jax.core.trees`); what is no tensor stays.
 
     >>> x = torch.arange(3, device="jax")
     >>> array = to_jax(x)

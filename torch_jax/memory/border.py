@@ -135,7 +135,7 @@ def _refuse_ended(array: Any) -> None:
 def _refuse_elsewhere(array: jax.Array) -> None:
     """Raise for an array that lies where no operator of the device computes."""
     (home, *_) = jax.local_devices()
-    device = next(iter(array.sharding.device_set))
+    device: Any = next(iter(array.sharding.device_set))
     if device.platform != home.platform:
         raise RuntimeError(
             f"the array {_shown(array)} lies on {device}, and device 'jax' is {home.platform}: use "

@@ -53,7 +53,7 @@ def meet(array: jax.Array) -> None:
     if found is None or found.num_devices == 1:
         return
     Use.begun = True
-    if isinstance(found, NamedSharding):
+    if isinstance(found, NamedSharding) and isinstance(found.mesh, Mesh):
         Use.begin(found.mesh)
 
 

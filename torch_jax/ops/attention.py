@@ -1,65 +1,26 @@
-"""Scaled dot product attention and its gradient, each one XLA computation.
+"""Scaled dot product attention and its gradient: one operator each, in the form that fits the call.
 
-Products take their operands in the input's dtype and sum in float32; the softmax is in float32.
-Shapes are (..., heads, length, features); keys and values may have fewer heads, each then serving
-several of the query's.
+``attention_forms`` says which form; this file brings a call into its shape. Shapes are (..., heads,
+length, features); keys and values may have fewer heads, each then serving several of the query's.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from torch_jax.ops.matmul import precision
-from torch_jax.ops.promotion import opmath
+from torch_jax._private import jax_core
+from torch_jax.ops import attention_blocks, attention_kernels
+from torch_jax.ops.attention_blocks import Attention
+from torch_jax.ops.attention_forms import Call, choose, groups
+from torch_jax.ops.precision import current
 from torch_jax.ops.registry import op
-
-
-def _product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    dtype = opmath(b.dtype)
-    return jnp.einsum(
-        equation, a.astype(b.dtype), b, precision=precision(), preferred_element_type=dtype
-    )
-
-
-def _share_heads(x: jax.Array, heads: int) -> jax.Array:
-    """Keys or values repeated so that there is a head for each of the query's."""
-    return x if x.shape[-3] == heads else jnp.repeat(x, heads // x.shape[-3], axis=-3)
-
-
-def _gather_heads(x: jax.Array, heads: int) -> jax.Array:
-    """The transpose of ``_share_heads``."""
-    if x.shape[-3] == heads:
-        return x
-    return x.reshape(*x.shape[:-3], heads, -1, *x.shape[-2:]).sum(-3)
-
-
-def _scores(query, key, attn_bias, is_causal: bool, scale: float) -> jax.Array:
-    scores = _product("...qd,...kd->...qk", query, key) * scale
-    if attn_bias is not None:
-        if attn_bias.dtype == jnp.bool_:
-            scores = jnp.where(attn_bias, scores, -jnp.inf)
-        else:
-            scores = scores + attn_bias.astype(scores.dtype)
-    if is_causal:
-        q, k = scores.shape[-2:]
-        scores = jnp.where(jnp.arange(q)[:, None] >= jnp.arange(k), scores, -jnp.inf)
-    return scores
-
-
-def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Probabilities and log-sum-exp (kept); rows of nothing but -inf give 0 and -inf.
-
-    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
-    """
-    largest = scores.max(-1, keepdims=True, initial=-jnp.inf)
-    finite = jnp.where(largest == -jnp.inf, 0, largest)
-    weights = jnp.exp(scores - finite)
-    total = weights.sum(-1, keepdims=True)
-    return weights / jnp.where(total == 0, 1, total), finite + jnp.log(total)
 
 
 def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
@@ -72,22 +33,128 @@ def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
 
 def _key_to_integer(key: jax.Array) -> jax.Array:
     """The two words of a PRNG key as the int64 that PyTorch's schema has room for."""
-    return jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int64)
+    return lax.bitcast_convert_type(jax.random.key_data(key), jnp.int64)
 
 
 def _key_from_integer(seed: jax.Array) -> jax.Array:
-    words = jax.lax.bitcast_convert_type(seed, jnp.uint32)
+    words = lax.bitcast_convert_type(seed, jnp.uint32)
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def _scale(scale: float | None, query: jax.Array) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
+    """The mask of each block, from a key of its own; the gradient makes the same again."""
+    if not dropout_p:
+        return None
+
+    def kept(start: Any, shape: tuple[int, ...]) -> jax.Array:
+        like = jax.ShapeDtypeStruct(shape, jnp.float32)
+        return _kept(jax.random.fold_in(key, start), dropout_p, like)  # type: ignore[arg-type]
+
+    return kept
+
+
+# --- into blocks' shape ---------------------------------------------------------------------------
+
+
+def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
+    """The call in five dims: the query's heads stand with the head of keys that serves them."""
+    lead, heads = query.shape[:-3], query.shape[-3]
+    if value.shape[-3] != key.shape[-3]:
+        key, value = (jnp.repeat(x, heads // x.shape[-3], axis=-3) for x in (key, value))
+    served, batch = key.shape[-3], math.prod(lead)
+    key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in (key, value))
+    blocks = groups(query.shape, key.shape[-2], is_causal)
+    return Attention(
+        query.reshape(batch, served, heads // served, *query.shape[-2:]),
+        key.reshape(batch, *key.shape[-3:]),
+        value.reshape(batch, *value.shape[-3:]),
+        None if bias is None else _in_five(_in_four(bias, query), served),
+        is_causal,
+        scale,
+        dropout,
+        blocks,
+    )
+
+
+def _in_four(bias: jax.Array, query: jax.Array) -> jax.Array:
+    """A mask with a batch, of which there is one, and heads."""
+    lead = query.shape[:-3]
+    bias = bias.reshape(*(1 for _ in range(query.ndim - bias.ndim)), *bias.shape)
+    if len(lead) > 1:
+        bias = jnp.broadcast_to(bias, (*lead, *bias.shape[-3:]))
+        return bias.reshape(math.prod(lead), *bias.shape[-3:])
+    return bias if lead else bias[None]
+
+
+def _in_five(bias: jax.Array, served: int) -> jax.Array:
+    batch, heads, *rest = bias.shape
+    if heads == 1:
+        return bias[:, :, None]
+    return bias.reshape(batch, served, heads // served, *rest)
+
+
+def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Array:
+    """The transpose of a mask's way into five dims."""
+    batch, served, each, *rest = grad.shape
+    lead = query.shape[:-3]
+    grad = grad.reshape(*(lead if len(lead) > 1 else (batch,)), served * each, *rest)
+    grad = grad.reshape(grad.shape[1:]) if not lead else grad
+    grad = grad.sum(range(grad.ndim - bias.ndim))
+    axes = [i for i, n in enumerate(bias.shape) if n == 1 and grad.shape[i] != 1]
+    return grad.sum(axes, keepdims=True)
+
+
+# --- the form -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _machine() -> dict[str, Any]:
+    """What the choice of a form asks of the machine."""
+    platform = jax.default_backend()
+    found: dict[str, Any] = {"platform": platform, "devices": jax.device_count()}
+    if platform == "gpu":
+        found |= {
+            "capability": attention_kernels.capability(),
+            "cudnn": jax_core.cudnn_version(),
+        }
+    return found
+
+
+def _kernel(query, key, value, bias, is_causal, dropout_p) -> tuple[str, Any] | None:
+    """The platform's name and its kernel, where one takes the call."""
+    shapes = [x.shape for x in (query, key, value)]
+    four = all(x.ndim == 4 for x in (query, key, value))
+    if not four or not all(isinstance(n, int) for shape in shapes for n in shape):
+        return None
+    mask = None if bias is None else _in_four(bias, query).shape
+    form = choose(
+        Call(
+            dtype=query.dtype.name,
+            query=shapes[0],
+            key=shapes[1],
+            value=shapes[2],
+            bias=mask,
+            is_causal=is_causal,
+            dropout=dropout_p,
+            precision=current().matmul,
+            **_machine(),
+        )
+    )
+    if form == "splash" and not attention_kernels.splash_is_there():
+        return None
+    return attention_kernels.KERNELS.get(form)
+
+
+def _on(platform: str, fast: Callable[..., Any], default: Callable[..., Any], *operands: Any):
+    """``fast`` where the program is lowered for ``platform``: it may be exported to another."""
+    return lax.platform_dependent(*operands, **{platform: fast}, default=default)
 
 
 @op(
     "_scaled_dot_product_fused_attention_overrideable",
     static=("dropout_p", "scale"),
     random="prng",
+    products=True,
 )
 def attention(
     query,
@@ -106,20 +173,41 @@ def attention(
     Also returns log-sum-exp of the scores, the query's and keys' lengths, and the PRNG key as an
     integer, from which the gradient makes the same dropout mask.
     """
-    heads = query.shape[-3]
-    keys, values = _share_heads(key, heads), _share_heads(value, heads)
-    scores = _scores(query, keys, attn_bias, is_causal, _scale(scale, query))
-    weights, log_sum_exp = _softmax(scores)
-    if dropout_p:
-        weights = weights * _kept(prng, dropout_p, weights)
-    out = _product("...qk,...kd->...qd", weights, values)
-    log_sum_exp = log_sum_exp.reshape(math.prod(query.shape[:-3]), *query.shape[-3:-1])
+    scale = _scale(scale, query)
+
+    def by_blocks(query, key, value):
+        dropout = _dropout(prng, dropout_p)
+        call = _arranged(query, key, value, attn_bias, is_causal, scale, dropout)
+        out, sums = attention_blocks.forward(call)
+        out = out.reshape(*query.shape[:-1], value.shape[-1]).astype(query.dtype)
+        return out, sums.reshape(math.prod(query.shape[:-3]), *query.shape[-3:-1])
+
+    found = _kernel(query, key, value, attn_bias, is_causal, dropout_p)
+    if found is None:
+        out, log_sum_exp = by_blocks(query, key, value)
+    else:
+        platform, kernel = found
+        bias = None if attn_bias is None else _in_four(attn_bias, query)
+
+        def fast(query, key, value):
+            out, sums = kernel(query, key, value, bias, is_causal, scale)
+            return out.astype(query.dtype), sums
+
+        out, log_sum_exp = _on(platform, fast, by_blocks, query, key, value)
     lengths = query.shape[-2], key.shape[-2]
     state = _key_to_integer(prng), jnp.zeros((), jnp.int64)
     return out, log_sum_exp, None, None, *lengths, *state, None
 
 
-@op("_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p", "scale"))
+def _scale(scale: float | None, query: jax.Array) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+@op(
+    "_scaled_dot_product_fused_attention_overrideable_backward",
+    static=("dropout_p", "scale"),
+    products=True,
+)
 def attention_backward(
     grad_out,
     query,
@@ -140,33 +228,49 @@ def attention_backward(
     *,
     scale=None,
 ):
-    """Gradients of query, key, value and the bias; the softmax is computed again."""
-    heads, scale = query.shape[-3], _scale(scale, query)
-    keys, values = _share_heads(key, heads), _share_heads(value, heads)
-    scores = _scores(query, keys, attn_bias, is_causal, scale)
-    weights = dropped = _softmax(scores)[0]
-    grad_weights = _product("...qd,...kd->...qk", grad_out, values)
-    if dropout_p:
-        kept = _kept(_key_from_integer(philox_seed), dropout_p, weights)
-        dropped, grad_weights = weights * kept, grad_weights * kept
-    inner = (grad_weights * weights).sum(-1, keepdims=True)
-    grad_scores = weights * (grad_weights - inner)
-    grads: list[Any] = [None] * 4
-    if grad_input_mask[0]:
-        grads[0] = _product("...qk,...kd->...qd", grad_scores, keys) * scale
-    if grad_input_mask[1]:
-        grad_key = _product("...qk,...qd->...kd", grad_scores, query) * scale
-        grads[1] = _gather_heads(grad_key, key.shape[-3])
-    if grad_input_mask[2]:
-        grad_value = _product("...qk,...qd->...kd", dropped, grad_out)
-        grads[2] = _gather_heads(grad_value, value.shape[-3])
-    if grad_input_mask[3] and attn_bias is not None:
-        grads[3] = _sum_to(grad_scores, attn_bias.shape)
-    return grads
+    """Gradients of query, key, value and the bias; the scores are computed again."""
+    scale, of_bias = _scale(scale, query), grad_input_mask[3] and attn_bias is not None
+
+    def by_blocks(query, key, value, grad_out):
+        dropout = _dropout(_key_from_integer(philox_seed), dropout_p) if dropout_p else None
+        call = _arranged(query, key, value, attn_bias, is_causal, scale, dropout)
+        rows = call.query.shape[:-1]
+        grad, result = (x.reshape(*rows, x.shape[-1]) for x in (grad_out, out))
+        sums = logsumexp.reshape(rows)
+        found = attention_blocks.backward(call, grad, result, sums, of_bias)
+        given = (query, key, value)
+        grads = [_gathered(g, x) for g, x in zip(found[:3], given, strict=True)]
+        if found.bias is None:
+            return *grads, None
+        return *grads, _bias_gradient(found.bias, attn_bias, query)
+
+    found = None if of_bias else _kernel(query, key, value, attn_bias, is_causal, dropout_p)
+    if found is None:
+        grads = by_blocks(query, key, value, grad_out)
+    else:
+        platform, kernel = found
+        bias = None if attn_bias is None else _in_four(attn_bias, query)
+
+        def fast(query, key, value, grad_out):
+            operands = (query, key, value)
+            return attention_kernels.gradients(kernel, operands, bias, is_causal, scale, grad_out)
+
+        def plain(*operands):
+            grads = by_blocks(*operands)[:3]
+            return tuple(g.astype(x.dtype) for g, x in zip(grads, operands[:3], strict=True))
+
+        grads = *_on(platform, fast, plain, query, key, value, grad_out), None
+    asked = zip(grads, grad_input_mask, strict=True)
+    return [grad if wanted else None for grad, wanted in asked]
 
 
-def _sum_to(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The transpose of broadcasting from ``shape``."""
-    x = x.sum(range(x.ndim - len(shape)))
-    axes = [i for i, n in enumerate(shape) if n == 1 and x.shape[i] != 1]
-    return x.sum(axes, keepdims=True)
+def _gathered(grad: jax.Array, like: jax.Array) -> jax.Array:
+    """A gradient in five dims, or four for keys, in the shape of the operand.
+
+    Where heads or batches of the operand were repeated, their gradients are summed.
+    """
+    if grad.size == like.size:
+        return grad.reshape(like.shape)
+    heads = grad.reshape(grad.shape[0], like.shape[-3], -1, *like.shape[-2:]).sum(2)
+    batches = math.prod(like.shape[:-3])
+    return heads.reshape(-1, batches, *heads.shape[1:]).sum(0).reshape(like.shape)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax.ops.matmul import precision
+from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 
@@ -39,7 +39,7 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
             lhs_dilation=spread,
             rhs_dilation=dilation,
             feature_group_count=groups,
-            precision=precision(),
+            precision=precision(input.dtype, "conv"),
             preferred_element_type=dtype,
         )
 
@@ -143,9 +143,9 @@ def _by_element(output, input, shape, geometry) -> jax.Array:
     """
     stride, edges, dilation, _ = geometry
     x, grad = (jnp.moveaxis(v, 1, -1) for v in (_padded(input, edges), output))
-    inner = tuple(range(grad.ndim - 1))
+    inner, exact = tuple(range(grad.ndim - 1)), precision(x.dtype, "conv")
     products = [
-        lax.dot_general(grad, part, ((inner, inner), ((), ())), precision=precision())
+        lax.dot_general(grad, part, ((inner, inner), ((), ())), precision=exact)
         for _, part in _parts(x, 1, shape[2:], stride, dilation)
     ]
     return jnp.stack(products, -1).reshape(shape)
@@ -185,7 +185,7 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
         raise ValueError(f"expected bias to have {outputs} elements, but got {bias.shape}")
 
 
-@op("convolution", "convolution_overrideable", channels_last=("input", "weight"))
+@op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     """Cross-correlation, or its transpose; half types add the bias before they are rounded."""
     n = input.ndim - 2
@@ -219,7 +219,7 @@ def _gradients(grad_output, input, weight, geometry, transposed, output_mask):
     return grad_input, grad_weight, grad_bias
 
 
-@op("convolution_backward")
+@op("convolution_backward", products=True)
 def convolution_backward(
     grad_output,
     input,
@@ -239,7 +239,7 @@ def convolution_backward(
     return _gradients(grad_output, input, weight, geometry, transposed, output_mask)
 
 
-@op("convolution_backward_overrideable")
+@op("convolution_backward_overrideable", products=True)
 def convolution_backward_overrideable(
     grad_output,
     input,
@@ -258,7 +258,7 @@ def convolution_backward_overrideable(
     return tuple(g if g is None else g.astype(grad_output.dtype) for g in gradients)
 
 
-@op("conv_tbc")
+@op("conv_tbc", products=True)
 def conv_tbc(self, weight, bias, pad=0):
     """One-dimensional convolution of (time, batch, channel) with a (window, in, out) kernel."""
     out = lax.conv_general_dilated(
@@ -267,7 +267,7 @@ def conv_tbc(self, weight, bias, pad=0):
         (1,),
         [(pad, pad)],
         dimension_numbers=("WNC", "WIO", "WNC"),
-        precision=precision(),
+        precision=precision(self.dtype, "conv"),
         preferred_element_type=opmath(self.dtype),
     )
     return out + bias.astype(out.dtype)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from torch_jax.ops.matmul import precision
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
@@ -25,7 +25,7 @@ def dist(self, other, p=2):
 @op("_euclidean_dist")
 def euclidean_dist(x1, x2):
     """By one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near."""
-    product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=precision())
+    product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
     a = jnp.sum(x1 * x1, -1)[..., :, None]
     b = jnp.sum(x2 * x2, -1)[..., None, :]
     return jnp.sqrt(jnp.maximum(a + b - 2 * product, 0))

@@ -10,13 +10,13 @@ from torch_jax.ops.registry import op
 from torch_jax.ops.scaled import grouped_mm
 
 
-@op("transformers::grouped_mm_fallback")
+@op("transformers::grouped_mm_fallback", products=True)
 def grouped_mm_fallback(input, weight, offs):
     """Rows of ``input``, up to each of ``offs``, times a matrix of ``weight``."""
     return grouped_mm(input, weight, offs)
 
 
-@op("transformers::grouped_mm_fallback_backward")
+@op("transformers::grouped_mm_fallback_backward", products=True)
 def grouped_mm_fallback_backward(input, weight, offs, grad_output):
     """Gradients for ``input`` and ``weight``."""
     grad_input = grouped_mm(grad_output, weight.swapaxes(1, 2), offs)

@@ -10,25 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax import config
+from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath, promote, result_type
 from torch_jax.ops.registry import op
 
 _SCALARS = ("beta", "alpha")
 
 
-def precision() -> lax.Precision:
-    """The precision of products and convolutions that the setting ``matmul_precision`` asks for."""
-    return lax.Precision[config.get("matmul_precision").upper()]
-
-
 def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
     """``lax.dot_general`` with the precision that is set; half types give float32."""
     if a.dtype != b.dtype:
         raise RuntimeError(f"expected scalar type {a.dtype} but found {b.dtype}")
-    return lax.dot_general(
-        a, b, (contract, batch), precision=precision(), preferred_element_type=opmath(a.dtype)
-    )
+    exact, wide = precision(a.dtype), opmath(a.dtype)
+    return lax.dot_general(a, b, (contract, batch), precision=exact, preferred_element_type=wide)
 
 
 def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -51,25 +45,25 @@ def _blend(self, product, beta, alpha):
     return product + (self if beta == 1 else self * beta)
 
 
-@op("mm", "bmm")
+@op("mm", "bmm", products=True)
 def mm(self, mat2):
     """Matrix product, one or a batch."""
     return matrix_product(self, mat2)
 
 
-@op("mm.dtype", "bmm.dtype")
+@op("mm.dtype", "bmm.dtype", products=True)
 def mm_dtype(self, mat2, out_dtype):
     """Matrix product of half types whose float32 sum is not rounded back."""
     return matrix_product(self, mat2).astype(out_dtype)
 
 
-@op("addmm", "baddbmm", static=_SCALARS)
+@op("addmm", "baddbmm", static=_SCALARS, products=True)
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """``beta * self + alpha * (mat1 @ mat2)``."""
     return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)
 
 
-@op("addmm.dtype", "baddbmm.dtype", static=_SCALARS)
+@op("addmm.dtype", "baddbmm.dtype", static=_SCALARS, products=True)
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     """``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
@@ -79,39 +73,39 @@ def _broadcast(x, mat1, mat2):
     return jnp.broadcast_to(x, (*mat1.shape[:-1], mat2.shape[-1]))
 
 
-@op("_addmm_activation", static=_SCALARS)
+@op("_addmm_activation", static=_SCALARS, products=True)
 def _addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
     """``addmm`` and then relu or gelu."""
     x = addmm(self, mat1, mat2, beta=beta, alpha=alpha)
     return jax.nn.gelu(x, approximate=False) if use_gelu else jnp.maximum(x, 0)
 
 
-@op("addbmm", static=_SCALARS)
+@op("addbmm", static=_SCALARS, products=True)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
     """``beta * self`` and the sum over the batch of the products: one contraction of two axes."""
     product = dot(batch1, batch2, ((0, 2), (0, 1)))
     return jnp.broadcast_to(_blend(self, product, beta, alpha), product.shape)
 
 
-@op("mv")
+@op("mv", products=True)
 def mv(self, vec):
     """Matrix times vector."""
     return dot(self, vec, ((1,), (0,)))
 
 
-@op("addmv", static=_SCALARS)
+@op("addmv", static=_SCALARS, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
     """``beta * self + alpha * (mat @ vec)``."""
     return jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
 
 
-@op("dot")
+@op("dot", products=True)
 def vector_dot(self, tensor):
     """Inner product of two vectors, without conjugation."""
     return dot(self, tensor, ((0,), (0,)))
 
 
-@op("vdot")
+@op("vdot", products=True)
 def vdot(self, other):
     """Inner product of two vectors, the first conjugated."""
     return dot(self.conj(), other, ((0,), (0,)))
@@ -136,7 +130,7 @@ def _int_mm(self, mat2):
     return lax.dot(self, mat2, preferred_element_type=jnp.int32)
 
 
-@op("_trilinear")
+@op("_trilinear", products=True)
 def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     """Product of three tensors, each lacking the dimensions ``expand``, summed over ``sumdim``."""
     operands = []
@@ -144,6 +138,5 @@ def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     for x, expand in ((i1, expand1), (i2, expand2), (i3, expand3)):
         operands += [x, [d for d in range(rank) if d not in expand]]
     kept = [d for d in range(rank) if d not in sumdim]
-    return jnp.einsum(
-        *operands, kept, precision=precision(), preferred_element_type=opmath(i1.dtype)
-    )
+    exact, wide = precision(i1.dtype), opmath(i1.dtype)
+    return jnp.einsum(*operands, kept, precision=exact, preferred_element_type=wide)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import Precision
 
-from torch_jax.ops.matmul import precision
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
 
@@ -35,7 +35,7 @@ _REACH = {np.dtype(np.float32): 3.010066362817634, np.dtype(np.float64): 1.09086
 
 def _polynomial(a: jax.Array) -> jax.Array:
     def product(x, y):
-        return jnp.matmul(x, y, precision=precision())
+        return jnp.matmul(x, y, precision=Precision.HIGHEST)
 
     square = product(a, a)
     cube = product(square, a)
@@ -60,7 +60,7 @@ def linalg_matrix_exp(self):
     count = jnp.clip(jnp.nan_to_num(needed), 0, np.finfo(real).maxexp)[..., None, None]
 
     def square(i, x):
-        return jnp.where(i < count, jnp.matmul(x, x, precision=precision()), x)
+        return jnp.where(i < count, jnp.matmul(x, x, precision=Precision.HIGHEST), x)
 
     most = jnp.max(count).astype(jnp.int32)
     return jax.lax.fori_loop(0, most, square, _polynomial(a * jnp.exp2(-count).astype(a.dtype)))

@@ -68,6 +68,8 @@ class Lowering(NamedTuple):
       numpy: where the function runs outside ``jit`` and JAX computes on the CPU, it is given
         NumPy's arrays and may return such, so that no shape that hangs on values is compiled
         (elsewhere :mod:`~torch_jax.ops.buckets` keeps such shapes few).
+      products: the function asks for the precision of products (:mod:`~torch_jax.ops.precision`),
+        by which its programs are kept apart.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Lowering(NamedTuple):
     uniform: bool = False
     integers: frozenset[str] = frozenset()
     numpy: bool = False
+    products: bool = False
 
 
 TABLE: dict[str, Lowering] = {}

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax.ops.matmul import dot, matrix_product, precision
+from torch_jax.ops.matmul import dot, matrix_product
+from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import convert, opmath
 from torch_jax.ops.registry import op
 
@@ -29,7 +30,7 @@ def _scaled(x, scale):
 
 
 # PyTorch's meta function asks for the layouts and multiples that CUDA's kernels do.
-@op("_scaled_mm", meta=False)
+@op("_scaled_mm", meta=False, products=True)
 def scaled_mm(
     self,
     mat2,
@@ -44,7 +45,7 @@ def scaled_mm(
     return _scaled_product(self, mat2, scale_a, scale_b, bias, out_dtype)
 
 
-@op("_scaled_mm_v2", meta=False)
+@op("_scaled_mm_v2", meta=False, products=True)
 def scaled_mm_v2(
     self,
     mat2,
@@ -65,7 +66,8 @@ def scaled_mm_v2(
     return _scaled_product(self, mat2, scale_a[0], scale_b[0], bias, out_dtype)
 
 
-@op("_grouped_mm", meta=lambda self: self.dtype == jnp.bfloat16)  # it refuses all others
+# the meta function refuses all other dtypes
+@op("_grouped_mm", meta=lambda self: self.dtype == jnp.bfloat16, products=True)
 def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     """Products of groups: a batch of matrices, or parts of a matrix that end at ``offs``.
 
@@ -97,8 +99,9 @@ def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool = False
     wide = opmath(a.dtype)
 
     def product(a, b):
+        exact = precision(a.dtype)
         return lax.ragged_dot_general(
-            a, b, sizes, dims, precision=precision(), preferred_element_type=wide
+            a, b, sizes, dims, precision=exact, preferred_element_type=wide
         )
 
     def widened(a, b):  # XLA's CPU backend has no such product of half types

@@ -22,10 +22,11 @@ from torch_jax.memory import generators
 _SEEN_THROUGH = frozenset(
     (
         "torch_jax.config",
+        "torch_jax.core.scopes",
         "torch_jax.environment.callables",
         "torch_jax.environment.environment",
         "torch_jax.environment.redirects",
-        "torch_jax.environment.scopes",
+        "torch_jax.interop.from_jax",
         "torch_jax.patches.higher_order",
         "torch_jax.patches.imports",
         "torch_jax.patches.safetensors",

@@ -32,6 +32,7 @@ def at_first_use() -> None:
         signals,
         storages,
         tensors,
+        transforms,
     )
 
     patching.apply(patching.AT_FIRST_USE)

@@ -1,4 +1,4 @@
-"""Where JAX and other libraries ask a tensor for an array: tensors of the device give their memory."""
+"""JAX asks a tensor for an array: tensors of the device give their memory."""
 
 from __future__ import annotations
 

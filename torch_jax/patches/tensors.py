@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import functorch, pytorch
 from torch_jax.core import tracers
 from torch_jax.core.patching import AT_FIRST_USE, patch
 from torch_jax.memory import processes, sharding, storage
@@ -37,6 +37,7 @@ def _patch_str(original: Any) -> Any:
     """Under a trace, printing must fail at once.
 
     Raised further down, the error would keep functorch disabled for as long as its traceback lives.
+    And in a kernel under forward-mode AD, printing a tensor of a meta function must not fail.
     """
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
@@ -44,7 +45,8 @@ def _patch_str(original: Any) -> Any:
             memory = storage.memory_of(self)  # of a trace on another thread, or that has ended
             if tracers.is_traced(memory):
                 raise tracers.needs_value_on_host(memory)
-        return original(self, *args, **kwargs)
+        with functorch.tangents_known():
+            return original(self, *args, **kwargs)
 
     return _str
 

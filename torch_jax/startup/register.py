@@ -42,12 +42,13 @@ def register() -> None:
                 "PyTorch has room for one out-of-tree device, and "
                 f"'{pytorch.backend_name()}' has taken it"
             )
-        from torch_jax.device import device_module
+        from torch_jax.device import device_module, precision_switches
         from torch_jax.patches import install
 
         waking.on_wake(_start)
         guard = hook_errors.Guard()
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
+        precision_switches.install()
         doors = torch.library.Library("aten", "IMPL")
         for name in waking.DOORS:
             doors.impl(name, _door(name), "PrivateUse1")

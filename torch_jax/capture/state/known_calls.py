@@ -34,6 +34,9 @@ _TORCH_DENIED = frozenset(
     """numpy __array__ data_ptr untyped_storage storage storage_offset as_strided set_ resize_
     share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
     record_stream _make_subclass from_file set_default_dtype _set_default_dtype set_num_threads
+    set_float32_matmul_precision _set_float32_matmul_precision _get_cublas_allow_tf32
+    _set_cublas_allow_tf32 _get_cudnn_allow_tf32 _set_cudnn_allow_tf32
+    _get_fp32_precision_getter _set_fp32_precision_setter
     is_anomaly_enabled is_anomaly_check_nan_enabled get_num_threads get_num_interop_threads
     is_warn_always_enabled
     from_numpy frombuffer from_buffer _version _is_view

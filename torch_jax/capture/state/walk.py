@@ -382,6 +382,9 @@ class Walker:
             self._attributes(value, label, reach)
             if isinstance(value, torch.nn.Module):
                 self._submodules(owner, label, reach)
+                if type(value).__module__.startswith("torch_jax"):  # its code is not followed
+                    self._note(DictEntry, owner, "training", f"{label}.training", is_read=True)
+                    self.walk_submodules(value)
         for name in _slots(kind):
             if name in reach.names or reach.everything:
                 place = self._note(Attribute, value, name, f"{label}.{name}", is_read=True)
@@ -454,6 +457,8 @@ def _is_opaque(value: Any) -> bool:
     """Whether a value belongs to a library, and holds nothing of a user's."""
     if isinstance(value, (*_LOGGING, torch.Generator, torch.autograd.graph.Node)):
         return True
+    if isinstance(value, torch.nn.Module):
+        return False
     return type(value).__module__.startswith(("torch_jax", "jax", "torch.autograd"))
 
 

@@ -22,7 +22,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.core import errors
+from torch_jax.core import errors, precision
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.eager import variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
@@ -30,6 +30,7 @@ from torch_jax.exporting.symbolic import sizes as symbolic_numbers
 from torch_jax.exporting.symbolic.views import VIEWS
 from torch_jax.memory import dtypes, transfer
 from torch_jax.ops import promotion
+from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import TABLE, Lowering
 
 _ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
@@ -191,7 +192,8 @@ class _Runner(fx.Interpreter):
     def run_node(self, node: fx.Node) -> Any:
         """One node; an error says which, and where it was written."""
         try:
-            return _in_dtype(super().run_node(node), node.meta.get("val"))
+            with precisions_are(precision.state()):
+                return _in_dtype(super().run_node(node), node.meta.get("val"))
         except Exception as error:
             if isinstance(error, NotTraceableError):
                 raise

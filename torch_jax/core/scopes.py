@@ -122,6 +122,11 @@ class Scopes:
             if not scopes:
                 self._by_frame.pop(scope.frame, None)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody is in a block, in whatever context."""
+        return self._open > 0
+
     def any(self) -> bool:
         """Whether the caller is in a block."""
         if not self._open:

@@ -1,0 +1,1 @@
+"""Kernels of Pallas as PyTorch operators: a fused RMSNorm, and flash attention."""

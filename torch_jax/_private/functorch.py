@@ -1,0 +1,126 @@
+"""Private names of functorch, which is behind ``torch.func``, looked up as in ``pytorch.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from torch_jax._private import pytorch
+from torch_jax._private.pytorch import _lookup
+
+BATCHED = "FuncTorchBatched"  # the dispatch key of operators under vmap
+# the keys of rules that PyTorch has: random operators, and composites, have keys of their own
+_RULES = (BATCHED, "FuncTorchVmapMode", "FuncTorchBatchedDecomposition")
+
+# what functorch excludes and includes while one level serves an operator
+_LEVEL_KEYS = (
+    "FuncTorchDynamicLayerFrontMode",
+    "FuncTorchDynamicLayerBackMode",
+    "FuncTorchBatched",
+    "FuncTorchVmapMode",
+    "FuncTorchGradWrapper",
+    "FuncTorchBatchedDecomposition",
+    "Batched",
+    "VmapMode",
+    "PythonTLSSnapshot",
+)
+_AUTOGRAD_KEYS = (
+    "AutogradFunctionality",
+    "AutogradOther",
+    "AutogradNestedTensor",
+    "ADInplaceOrView",
+)
+
+transforms_active = _lookup("_C._are_functorch_transforms_active")
+_included = _lookup("_C._dispatch_tls_local_include_set")
+_excluded = _lookup("_C._dispatch_tls_local_exclude_set")
+_force = _lookup("_C._ForceDispatchKeyGuard")
+
+
+def forward_mode() -> bool:
+    """Whether tensors may have tangents on this thread."""
+    return getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
+    """What PyTorch has for an overload under vmap: a rule, or the loop that stands for one.
+
+    Called with the keys that the dispatcher gave, and the arguments.
+    """
+    get_kernel = getattr(torch.library, "get_kernel", None)
+    return None if get_kernel is None else get_kernel(op, BATCHED).call_boxed
+
+
+def has_rule(name: str) -> bool:
+    """Whether the overload ``aten::…`` has a rule for vmap, or gets one when vmap is first called."""
+    if name.partition(".")[0].removeprefix("aten::") in _loaded_later():
+        return True
+    return any(pytorch.has_kernel(name, key) for key in _RULES)
+
+
+@functools.cache
+def _loaded_later() -> frozenset[str]:
+    """Operators whose rules are decompositions, loaded by the first call of vmap."""
+    load = getattr(importlib.import_module("torch._functorch.predispatch"), _LOADER, None)
+    return frozenset(getattr(getattr(load, "__code__", None), "co_names", ()))
+
+
+_LOADER = "lazy_load_decompositions"
+
+
+def current_level() -> Any:
+    """The transform that is being served."""
+    return importlib.import_module(
+        "torch._functorch.pyfunctorch"
+    ).retrieve_current_functorch_interpreter()
+
+
+def unwrapped(values: Any, level: int) -> tuple[Any, Any]:
+    """Values without the batch of a level, and in which dimension each had one (None: no)."""
+    return importlib.import_module("torch._functorch.autograd_function").unwrap_batched(
+        values, level
+    )
+
+
+def wrapped(value: torch.Tensor, level: int) -> torch.Tensor:
+    """A tensor whose first dimension is the batch of a level."""
+    return importlib.import_module("torch._C._functorch")._add_batch_dim(value, 0, level)
+
+
+@functools.cache
+def _keys(names: tuple[str, ...]) -> Any:
+    found = [getattr(torch._C.DispatchKey, name, None) for name in names]
+    keys = [torch._C.DispatchKeySet(key) for key in found if key is not None]
+    return functools.reduce(lambda one, other: one | other, keys)
+
+
+@contextlib.contextmanager
+def below(level: Any) -> Iterator[None]:
+    """What a kernel calls in the block is called as if from outside of the level it serves.
+
+    The dispatcher excludes keys while it serves a level, which calls of functions, as opposed to
+    operators, would never get rid of.
+    """
+    excluded = _excluded() - _keys(_LEVEL_KEYS)
+    if not torch.is_inference_mode_enabled():
+        excluded = excluded - _keys(_AUTOGRAD_KEYS)
+    included = (_included() - _keys(_LEVEL_KEYS)) | _keys(_LEVEL_KEYS[:2])
+    with _force(included, excluded), level.lower():
+        yield
+
+
+def tangents_known() -> Any:
+    """A context in which tensors can be printed, in kernels too, while they may have tangents.
+
+    PyTorch's Python prints the arguments of an overload that does not fit, for an error that nobody
+    sees where another one fits. To print is to ask for tangents, which only autograd can tell.
+    """
+    if not forward_mode():
+        return contextlib.nullcontext()
+    return _force(_included(), _excluded() - _keys(_AUTOGRAD_KEYS))

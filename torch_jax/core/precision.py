@@ -1,0 +1,161 @@
+"""How exact float32 products are at this moment: whom of those that can say so is listened to.
+
+From the first to the last, who says anything is followed:
+
+1. the innermost block of ``torch_jax.matmul_precision`` around the caller, by thread and task;
+2. the settings ``matmul_precision`` and ``conv_precision``, which ``torch.backends.jax`` sets too;
+3. PyTorch's switches: ``torch.set_float32_matmul_precision``, ``torch.backends``.
+
+:func:`state` is part of all keys under which programs with products are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.core.scopes import Scopes, decorate
+
+
+class Precisions(NamedTuple):
+    """Of matrix products and of convolutions, by PyTorch's names."""
+
+    matmul: str
+    conv: str
+
+
+NAMES = ("highest", "high", "medium")
+_scopes = Scopes("torch_jax matmul_precision")
+_by_name = {name: Precisions(name, name) for name in NAMES}
+_HIGHEST = _by_name["highest"]
+_asked_of_torch = pytorch.float32_matmul_precision
+_switch = pytorch.fp32_precision
+
+
+class matmul_precision:
+    """How exact float32 products are in a region: matrix products, convolutions and attention.
+
+    It comes before the settings and before PyTorch's switches, on this thread or asyncio task
+    alone, in every executor; as a decorator, for a function.
+
+    Args:
+      precision: ``"highest"``, ``"high"`` or ``"medium"``, as of
+        ``torch.set_float32_matmul_precision``.
+
+    Raises:
+      ValueError: for any other value.
+
+    >>> import torch_jax
+    >>> with torch_jax.matmul_precision("high"):
+    ...     state().matmul
+    'high'
+    >>> state().matmul
+    'highest'
+    """
+
+    def __init__(self, precision: str):
+        if precision not in NAMES:
+            raise ValueError(f"matmul_precision takes one of {NAMES}, not {precision!r}")
+        self.precision = precision
+        self._precisions = _by_name[precision]
+
+    def __enter__(self) -> matmul_precision:
+        _scopes.enter(self._precisions)
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        _scopes.leave(self._precisions)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Hold it while ``function`` runs; a generator or coroutine function too."""
+        if not callable(function) or isinstance(function, type):
+            raise TypeError(f"matmul_precision decorates functions, not {function!r}")
+        return decorate(self, function)
+
+
+def state() -> Precisions:
+    """The precisions that hold for the caller now."""
+    if _scopes.is_open and (scoped := _scopes.values()):
+        return scoped[-1]
+    settings = _settings()
+    if settings is None:
+        return _by_torch()
+    matmul, conv = settings
+    switches = _by_torch()
+    return Precisions(matmul or switches.matmul, conv or switches.conv)
+
+
+def with_dtype() -> tuple[torch.dtype, Precisions]:
+    """What the key of an operator with products begins with; of all others, the dtype alone."""
+    return torch.get_default_dtype(), state()
+
+
+def with_switch() -> tuple[str | None, Precisions]:
+    """For keys of code that can ask PyTorch: its own answer (None: it has none), and the state."""
+    return _asked(), state()
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _settings() -> tuple[str | None, str | None] | None:
+    """What the settings say of matrix products and convolutions; None where they say nothing."""
+    matmul, conv = (config.get(f"{kind}_precision") for kind in ("matmul", "conv"))
+    if matmul == conv == "torch":
+        return None
+    return (matmul if matmul != "torch" else None), (conv if conv != "torch" else None)
+
+
+config.listeners.append(_settings.cache_clear)
+
+# --- PyTorch's switches ---------------------------------------------------------------------------
+
+
+def _asked() -> str | None:
+    """``torch.get_float32_matmul_precision()``; None where PyTorch's old and new switches differ.
+
+    PyTorch raises then.
+    """
+    try:
+        return _asked_of_torch()
+    except RuntimeError:
+        return None
+
+
+def _by_torch() -> Precisions:
+    """What PyTorch's switches say.
+
+    Those of CUDA are taken for this device's. A convolution is less exact only where both the
+    switch of matrix products and that of convolutions allow it: PyTorch's default for cuDNN,
+    which allows it, was never chosen for other devices.
+    """
+    old = _asked()
+    if old == "highest":  # certain: PyTorch has no answer where a newer switch says otherwise
+        return _HIGHEST
+    matmul = matmul_by_switches(old, _switch("cuda", "matmul"), _switch("generic", "all"))
+    conv = matmul if _switch("cuda", "conv") == "tf32" else "highest"
+    return Precisions(matmul, conv)
+
+
+def matmul_by_switches(old: str | None, cuda: str, everywhere: str) -> str:
+    """The precision of matrix products by ``fp32_precision`` of CUDA, and of all backends.
+
+    Args:
+      old: of ``torch.set_float32_matmul_precision``, None where the newer switches contradict it.
+      cuda: of ``torch.backends.cuda.matmul``.
+      everywhere: of ``torch.backends``.
+
+    >>> matmul_by_switches("medium", "tf32", "none"), matmul_by_switches(None, "none", "bf16")
+    ('medium', 'medium')
+    """
+    if cuda == "tf32":
+        return old if old in ("high", "medium") else "high"
+    if cuda == "ieee" or everywhere in ("ieee", "none"):
+        return "highest"
+    return "medium" if everywhere == "bf16" else "high"

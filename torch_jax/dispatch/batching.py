@@ -1,0 +1,175 @@
+"""``torch.vmap`` of operators that functorch has no rule for.
+
+PyTorch runs such an operator once for each example, and warns of that; some it refuses. Here
+
+- an operator of the table gets its rule from ``jax.vmap``, since it is a pure JAX function
+  (:mod:`torch_jax.dispatch.batched_operator`);
+- an in-place operator is the functional one, copied;
+- what is composed of other operators is so under ``vmap``, too.
+
+Tensors of other devices go PyTorch's own way, as without this package.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax._private import functorch, pytorch
+from torch_jax.core import errors
+from torch_jax.dispatch import attention_choice, ladder
+from torch_jax.dispatch.batched_operator import positions_of
+from torch_jax.dispatch.over_batches import over_batches
+from torch_jax.dispatch.storage_kernels import KERNELS
+from torch_jax.eager import variants
+
+Rule = Callable[..., Any]  # of the arguments that an operator has at one level of vmap
+
+_attention = torch.ops.aten.scaled_dot_product_attention.default
+_fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+
+
+# PyTorch chooses by whether gradients are wanted, which under vmap is not to be seen.
+_WITH_GRADIENTS = {
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
+}
+
+_libraries: list[Any] = []  # a registration lives as long as these
+_registering = threading.Lock()
+
+
+class _LoopInstead(Exception):
+    """A composite looks at values: PyTorch's way must do, or tell why it cannot."""
+
+
+def installed() -> None:
+    """Register rules for the operators of the device that have none, unless that is done."""
+    if not _libraries:
+        with _registering:
+            if not _libraries:
+                _libraries.extend(_install())
+
+
+def _install() -> list[Any]:
+    libraries = {name: torch.library.Library(name, "IMPL") for name in ("aten", "torch_jax")}
+    for op in list(ladder.KERNELS_BY_OP):
+        rule = _rule(op) if op.namespace in libraries and not functorch.has_rule(op.name()) else None
+        if rule is not None:
+            _register(libraries[op.namespace], op, rule)
+    for op in _composites():
+        _register(libraries["aten"], op, _composed(op))
+    _register(libraries["aten"], _attention, attention_choice.attend)
+    return list(libraries.values())
+
+
+def _register(library: Any, op: Any, rule: Rule) -> None:
+    """Serve an overload under vmap by a rule where one of its tensors is on the device."""
+    before = functorch.kernel_under_vmap(op)
+
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_on_device(args) or _is_on_device(tuple(kwargs.values())):
+            try:
+                return rule(*args, **kwargs)
+            except _LoopInstead:
+                pass
+        return before(keys, *args, **kwargs)
+
+    library.impl(op, call, functorch.BATCHED, with_keyset=True)
+
+
+def _is_on_device(values: Any) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.device.type == pytorch.DEVICE_TYPE:
+                return True
+        elif isinstance(value, list | tuple) and _is_on_device(value):
+            return True
+    return False
+
+
+def _rule(op: Any) -> Rule | None:
+    """The rule of an operator that has a kernel, None where PyTorch's way is kept."""
+    lowering = ladder.KERNELS_BY_OP[op].lowering
+    draws = lowering.random and op is not _fused_attention  # which draws nothing under vmap
+    if draws or lowering.concrete is True or lowering.writes:
+        return None
+    return _in_place(op) if op._schema.is_mutable else functools.partial(_over_batches, op)
+
+
+# --- operators of the table -----------------------------------------------------------------------
+
+
+def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """A functional operator."""
+    op = _WITH_GRADIENTS.get(op, op)
+    level = functorch.current_level()
+    tensors, fill = positions_of(op).split(args, kwargs)
+    values, dims = functorch.unwrapped(tensors, level.level())
+    args, kwargs = fill(values)
+    with functorch.below(level):
+        if all(dim is None for dim in dims):
+            return op(*args, **kwargs)
+        result = over_batches(op, (tuple(dims),), args, kwargs)
+    wrap = functools.partial(functorch.wrapped, level=level.level())
+    return pytree.tree_map_only(torch.Tensor, wrap, result)
+
+
+def _in_place(op: Any) -> Rule:
+    """An in-place operator."""
+
+    @functools.cache
+    def derived() -> Rule:
+        functional = ladder.KERNELS_BY_OP[op].functional or variants.functional_of(op)
+        if functional is None:
+            raise _LoopInstead
+        return ladder.derived(op, functools.partial(_functional, functional))
+
+    return lambda *args, **kwargs: derived()(*args, **kwargs)
+
+
+def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """What is to be written; refused where the first argument cannot hold it."""
+    result = op(*args, **kwargs)
+    if isinstance(result, torch.Tensor) and isinstance(args[0], torch.Tensor):
+        errors.refuse_cast(result.dtype, args[0].dtype)
+    return result
+
+
+# --- composites -----------------------------------------------------------------------------------
+
+
+def _composites() -> Iterator[Any]:
+    """Overloads that PyTorch or a kernel of ours composes of others, but PyTorch not under vmap."""
+    composed = filter(_is_composite, pytorch.all_op_names())
+    ours = (f"aten::{name}" for name in KERNELS if "::" not in name)
+    for name in (*composed, *ours):
+        if not name.startswith("aten::") or functorch.has_rule(name):
+            continue
+        op = variants.overload(name.removeprefix("aten::"))
+        if op is not None and op not in ladder.KERNELS_BY_OP and _is_functional(op._schema):
+            yield op
+
+
+def _is_composite(name: str) -> bool:
+    return any(pytorch.has_kernel(name, key.name) for key in pytorch.COMPOSITE_KEYS)
+
+
+def _is_functional(schema: Any) -> bool:
+    return not schema.is_mutable and all(r.alias_info is None for r in schema.returns)
+
+
+def _composed(op: Any) -> Rule:
+    """A composite operator."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return ladder.kernel_of(op)(*args, **kwargs)
+        except RuntimeError as error:
+            raise _LoopInstead from error
+
+    return rule

@@ -1,0 +1,298 @@
+"""JAX functions of flat lists of arrays, traced once, and what is derived of them.
+
+A :class:`Program` is a jaxpr. Its derivatives and its batched forms are made of that jaxpr and not
+of the Python function, which runs once for arguments of each form: what its closure holds when a
+backward pass runs is of no account.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from torch_jax._private import jax_core
+from torch_jax.core.x64 import x64_as
+
+_numbers = itertools.count()
+_programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
+
+# What JAX holds where its 64-bit types are off.
+_NARROW = {
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.complex64),
+}
+
+
+def numbered(number: int) -> Program:
+    """The program of a number, which is how an operator names it."""
+    program = _programs.get(number)
+    if program is None:
+        raise RuntimeError(
+            f"torch_jax::call_jax: there is no program {number} in this process: a graph that "
+            "calls JAX functions runs in the process that has made it, while somebody holds it"
+        )
+    return program
+
+
+def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: str) -> Program:
+    """The program of a function of arrays, for arguments with the shapes and dtypes of ``forms``.
+
+    Args:
+      function: takes arrays, and gives a list of arrays.
+      forms: of the arguments as PyTorch has them.
+      wide: whether JAX's 64-bit types are on inside; else the function sees 64-bit arguments as
+        32-bit ones.
+      name: for messages.
+    """
+    seen = tuple(_as_seen(form, wide) for form in forms)
+    with x64_as(wide):
+        closed = jax.make_jaxpr(function)(*seen)
+    for value in closed.consts:
+        if isinstance(value, jax.core.Tracer):
+            raise jax.errors.UnexpectedTracerError(f"{name} reads {value} of another function")
+    return Program(closed, tuple(forms), wide, name)
+
+
+def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
+    dtype = np.dtype(form.dtype)
+    return jax.ShapeDtypeStruct(form.shape, dtype if wide else _NARROW.get(dtype, dtype))
+
+
+class Program:
+    """A jaxpr, a number for it, and what is derived of it.
+
+    Attributes:
+      forms: of the arguments.
+      results: the forms of what it gives.
+      differentiable: which results have gradients.
+      kernel: what runs it as an operator, made at its first call.
+      is_checked: whether its 64-bit integers are to be checked where it sees them with 32 bits.
+    """
+
+    def __init__(self, closed: Any, forms: tuple[Any, ...], wide: bool, name: str):
+        self.closed, self.forms, self.wide, self.name = closed, forms, wide, name
+        self.results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
+        self.differentiable = [i for i, r in enumerate(self.results) if is_inexact(r.dtype)]
+        self.kernel: Any = None
+        self.is_checked = False
+        self.number = next(_numbers)
+        self._run = core.jaxpr_as_fun(closed)
+        self._derived: dict[Any, Any] = {}
+        _programs[self.number] = self
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        """Its results, of arguments as PyTorch has them."""
+        seen = [jax.lax.convert_element_type(a, v.dtype) for a, v in self._with_avals(arrays)]
+        with x64_as(self.wide):
+            results = self._run(*seen)
+        forms = self.results  # a result that is a number of the function's is no array yet
+        return [
+            r if isinstance(r, jax.Array) else np.asarray(r, form.dtype)
+            for r, form in zip(results, forms, strict=True)
+        ]
+
+    def _with_avals(self, arrays: Sequence[Any]) -> Any:
+        return zip(map(jnp.asarray, arrays), self.closed.in_avals, strict=True)
+
+    def narrowed(self) -> list[int]:
+        """Which integer arguments are seen with fewer bits than they have."""
+        pairs = zip(self.forms, self.closed.in_avals, strict=True)
+        return [i for i, (f, v) in enumerate(pairs) if f.dtype != v.dtype and f.dtype.kind in "iu"]
+
+    def forward(self, wanted: tuple[int, ...]) -> Forward:
+        """What a forward pass runs whose backward pass is to give gradients of ``wanted``."""
+        return self._once(("forward", wanted), lambda: Forward(self, wanted))
+
+    def pullback(self, wanted: tuple[int, ...], present: tuple[int, ...]) -> Program:
+        """From the arguments and the gradients of the results ``present`` to those of ``wanted``.
+
+        It computes the function once more.
+        """
+
+        def pullback(*arrays: Any) -> list[Any]:
+            given = arrays[: len(self.forms)]
+            _, back = jax.vjp(self._of(wanted, given), *(given[at] for at in wanted))
+            return gradients(back, self._cotangents(present, arrays[len(self.forms) :]))
+
+        forms = (*self.forms, *(self.results[at] for at in present))
+        return self._derive(("pullback", wanted, present), pullback, forms)
+
+    def pushforward(self, moved: tuple[int, ...]) -> Program:
+        """From the arguments and the tangents of ``moved`` to those of differentiable results."""
+
+        def pushforward(*arrays: Any) -> list[Any]:
+            given, tangents = arrays[: len(self.forms)], arrays[len(self.forms) :]
+            primals = [given[at] for at in moved]
+            return jax.jvp(self._of(moved, given), primals, list(tangents))[1]
+
+        forms = (*self.forms, *(self.forms[at] for at in moved))
+        return self._derive(("pushforward", moved), pushforward, forms)
+
+    def batched(self, dims: tuple[int | None, ...], size: int) -> Program:
+        """Over a batch in these dimensions of the arguments, which comes first in the results."""
+        forms = tuple(
+            form if dim is None else _longer(form, dim, size)
+            for form, dim in zip(self.forms, dims, strict=True)
+        )
+        run = jax.vmap(self._run, in_axes=dims, axis_size=size)
+        return self._derive(("batched", dims, size), run, forms)
+
+    def _of(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., list[Any]]:
+        """The differentiable results as a function of some arguments."""
+        return lambda *some: self._with_aux(wanted, arrays)(*some)[0]
+
+    def _with_aux(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., Any]:
+        """Likewise, with all the results besides."""
+
+        def of_some(*some: Any) -> tuple[list[Any], list[Any]]:
+            given = list(arrays)
+            for at, array in zip(wanted, some, strict=True):
+                given[at] = array
+            results = self._run(*given)
+            return [results[at] for at in self.differentiable], results
+
+        return of_some
+
+    def _cotangents(self, present: tuple[int, ...], given: Sequence[Any]) -> list[Any]:
+        """JAX's cotangents of PyTorch's gradients, of which some are missing."""
+        found = dict(zip(present, given, strict=True))
+        results = self.results
+        return [
+            jnp.conj(found[at]) if at in found else jnp.zeros(results[at].shape, results[at].dtype)
+            for at in self.differentiable
+        ]
+
+    def _derive(self, key: Any, function: Callable[..., Any], forms: tuple[Any, ...]) -> Program:
+        return self._once(
+            key, lambda: trace(function, forms, self.wide, f"{key[0]} of {self.name}")
+        )
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._derived:
+            self._derived[key] = make()
+        return self._derived[key]
+
+
+class _Source(NamedTuple):
+    """Where a value that a backward pass needs is found."""
+
+    kind: str  # "argument", "output" of the forward program, or "constant"
+    at: Any
+
+
+class Forward:
+    """A forward pass that gives what its backward pass needs, too: the residuals of ``jax.vjp``.
+
+    Attributes:
+      program: gives the results, then those residuals that are neither arguments nor results;
+        None where a residual cannot be a tensor: the backward pass is ``pullback`` then.
+      arguments: which arguments the backward pass needs.
+      outputs: which outputs of the program it needs.
+    """
+
+    def __init__(self, of: Program, wanted: tuple[int, ...]):
+        self.of, self.wanted = of, wanted
+        self._backward: dict[Any, Program] = {}
+        back: list[Any] = []
+
+        def forward(*arrays: Any) -> list[Any]:
+            primals = [arrays[at] for at in wanted]
+            _, pull, results = jax.vjp(of._with_aux(wanted, arrays), *primals, has_aux=True)
+            residuals, structure = jax.tree_util.tree_flatten(pull)
+            back[:] = [structure]
+            return [*results, *residuals]
+
+        with x64_as(of.wide):
+            closed = jax.make_jaxpr(forward)(*of.closed.in_avals)
+        (self._structure,) = back
+        self._sources, kept = _sources(closed, len(of.results))
+        self.program: Program | None = None
+        if all(_can_be_tensor(closed.out_avals[at].dtype) for at in kept):
+            part, _ = jax_core.with_outputs(closed, kept, all_inputs=True)
+            self.program = Program(part, of.forms, of.wide, of.name)
+        at_of = {kind: [s.at for s in self._sources if s.kind == kind] for kind in _KINDS}
+        self.arguments = tuple(dict.fromkeys(at_of["argument"]))
+        self.outputs = tuple(dict.fromkeys(at_of["output"]))
+
+    def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
+        """From ``arguments``, ``outputs`` and gradients to the gradients of ``needed`` ones."""
+        key = present, needed
+        if key not in self._backward:
+            self._backward[key] = self._make_backward(present, needed)
+        return self._backward[key]
+
+    def _make_backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
+        assert self.program is not None
+        of, count = self.of, len(self.arguments) + len(self.outputs)
+
+        def backward(*arrays: Any) -> list[Any]:
+            places = [("argument", i) for i in self.arguments]
+            places += [("output", i) for i in self.outputs]
+            found = dict(zip(places, arrays[:count], strict=True))
+            values = [s.at if s.kind == "constant" else found[s] for s in self._sources]
+            back = jax.tree_util.tree_unflatten(self._structure, values)
+            given = gradients(back, of._cotangents(present, arrays[count:]))
+            return [given[self.wanted.index(at)] for at in needed]
+
+        forms = [of.forms[at] for at in self.arguments]
+        forms += [self.program.results[at] for at in self.outputs]
+        forms += [of.results[at] for at in present]
+        return trace(backward, forms, of.wide, f"gradient of {of.name}")
+
+
+_KINDS = ("argument", "output", "constant")
+
+
+def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
+    """Where each residual is found, and which outputs the program must have for that."""
+    jaxpr = closed.jaxpr
+    arguments: dict[Any, _Source] = {v: _Source("argument", i) for i, v in enumerate(jaxpr.invars)}
+    constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    places: dict[Any, _Source] = {}
+    kept = list(range(results))
+    for at, var in enumerate(jaxpr.outvars):
+        if at < results:
+            if not isinstance(var, core.Literal):
+                places.setdefault(var, _Source("output", at))
+        elif isinstance(var, core.Literal):
+            aval: Any = var.aval
+            places[id(var)] = _Source("constant", np.asarray(var.val, aval.dtype))
+        elif var in arguments:
+            places[var] = arguments[var]
+        elif var in constants:
+            places[var] = _Source("constant", constants[var])
+        elif var not in places:
+            places[var] = _Source("output", len(kept))
+            kept.append(at)
+    residuals = jaxpr.outvars[results:]
+    return [places[id(v) if isinstance(v, core.Literal) else v] for v in residuals], kept
+
+
+def gradients(back: Callable[..., Any], cotangents: list[Any]) -> list[Any]:
+    """PyTorch's gradients: of a complex value the conjugate of JAX's cotangent."""
+    return [jnp.conj(gradient) for gradient in back(cotangents)]
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether values of a dtype have gradients."""
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _can_be_tensor(dtype: Any) -> bool:
+    extended = jnp.issubdtype(dtype, jax.dtypes.extended)
+    return not extended and dtype != jax.dtypes.float0
+
+
+def _longer(form: Any, dim: int, size: int) -> jax.ShapeDtypeStruct:
+    shape = list(form.shape)
+    shape.insert(dim if dim >= 0 else dim + len(shape) + 1, size)
+    return jax.ShapeDtypeStruct(tuple(shape), form.dtype)

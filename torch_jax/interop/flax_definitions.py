@@ -1,0 +1,193 @@
+"""What a flax module is without its arrays: a function of them, for linen and for nnx.
+
+Both kinds give a list of :class:`Variable`, which says what each array is, and a method
+``function``, which takes arrays in the order of that list.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from torch_jax.interop.jax_defaults import part_of_path
+
+# How linen's modules name what ``train()`` and ``eval()`` decide: the value while training.
+_FLAGS = {
+    "train": True,
+    "training": True,
+    "is_training": True,
+    "deterministic": False,
+    "use_running_average": False,
+}
+
+
+class Variable(NamedTuple):
+    """One array of a flax module.
+
+    Attributes:
+      path: the names that lead to it, as in ``state_dict``.
+      collection: linen's collection, or nnx's type of variable.
+      trained: whether it is a parameter.
+    """
+
+    path: tuple[str, ...]
+    collection: str
+    trained: bool
+
+
+class Once:
+    """A definition: copies of a module share it, since it never changes."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        return self
+
+
+class Linen(Once):
+    """A module of linen, and the structure of its variables."""
+
+    def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
+        """``paths`` are those of the leaves of ``structure``."""
+        self.module, self._structure = module, structure
+        self.variables = [_of_linen(path) for path in paths]
+        self._collections = sorted({v.collection for v in self.variables} - {"params"})
+
+    @property
+    def kind(self) -> type:
+        """The class of the module."""
+        return type(self.module)
+
+    def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
+        """The flags of a method that ``train()`` and ``eval()`` decide, where a call does not."""
+        return flags(getattr(self.module, method), training, args, kwargs)
+
+    def function(self, method: str, training: bool) -> Callable[..., Any]:
+        """A method as a function of arrays: its result, and the variables after it.
+
+        Evaluation leaves the statistics of batches alone; it may write a cache.
+        """
+        mutable = [c for c in self._collections if training or c != "batch_stats"]
+
+        def run(arrays: Sequence[jax.Array], key: Any, args: tuple, kwargs: dict) -> Any:
+            variables = jax.tree_util.tree_unflatten(self._structure, arrays)
+            rngs = None if key is None else {"params": key}  # for streams without a key, too
+            result, new = self.module.apply(
+                variables, *args, rngs=rngs, method=method, mutable=mutable, **kwargs
+            )
+            new = {**variables, **new}
+            after, structure = jax.tree_util.tree_flatten(new)
+            if structure != self._structure:
+                raise ValueError(
+                    f"{self.kind.__name__}.{method} leaves variables of another structure: "
+                    f"{structure}, not {self._structure}"
+                )
+            return result, after
+
+        return run
+
+    def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
+        """Whether a method needs random numbers; ``trace`` runs its function without a key."""
+        from flax.errors import InvalidRngError
+
+        try:
+            trace(self.function(method, training))
+        except InvalidRngError:
+            return True
+        return False
+
+
+def _of_linen(path: tuple) -> Variable:
+    collection, *names = map(part_of_path, path)
+    return Variable(tuple(names), collection, collection == "params")
+
+
+def flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
+    """The arguments of a function that say whether it trains, where a call leaves them out."""
+    signature = inspect.signature(function)
+    given = signature.bind_partial(*args, **kwargs).arguments
+    return {
+        name: value == training
+        for name, value in _FLAGS.items()
+        if name in signature.parameters and name not in given
+    }
+
+
+class Nnx(Once):
+    """The graphs of a module of nnx, in training and not, and the variables of both."""
+
+    def __init__(self, module: Any):
+        """``module`` is copied, not kept."""
+        from flax import nnx
+
+        module = nnx.clone(module)
+        self.kind = type(module)
+        self._graphs = {}
+        for training in (False, True):
+            (module.train if training else module.eval)()
+            self._graphs[training], state = nnx.split(module)
+        self._flat = list(nnx.to_flat_state(state))
+        self._random = [isinstance(v, nnx.RngState) for _, v in self._flat]
+        self.arrays = [
+            v.get_value() for (_, v), r in zip(self._flat, self._random, strict=True) if not r
+        ]
+        self.variables = [
+            Variable(tuple(map(str, path)), type(v).__name__, isinstance(v, nnx.Param))
+            for (path, v), random in zip(self._flat, self._random, strict=True)
+            if not random
+        ]
+
+    def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
+        """None: a module of nnx knows by itself whether it trains."""
+        return {}
+
+    def function(
+        self, method: str, training: bool, counted: Callable[[bool], None] | None = None
+    ) -> Callable[..., Any]:
+        """A method as a function of arrays: its result, and the variables after it.
+
+        ``counted`` is told whether random numbers were drawn.
+        """
+        from flax import nnx
+
+        def run(arrays: Sequence[jax.Array], key: Any, args: tuple, kwargs: dict) -> Any:
+            before = self._filled(arrays, key)
+            given = [variable.get_value() for _, variable in before]  # the module has these objects
+            module = nnx.merge(self._graphs[training], nnx.from_flat_state(before))
+            result = getattr(module, method)(*args, **kwargs)
+            nnx.pop(module, nnx.Intermediate)
+            graph, state = nnx.split(module)
+            if graph != self._graphs[training]:
+                raise ValueError(
+                    f"{self.kind.__name__}.{method} changes attributes that are no nnx.Variable, "
+                    "which a compiled function cannot do: make them nnx.Variable"
+                )
+            values = [variable.get_value() for _, variable in nnx.to_flat_state(state)]
+            pairs = list(zip(self._random, values, strict=True))
+            if counted is not None:
+                counted(any(r and v is not g for (r, v), g in zip(pairs, given, strict=True)))
+            return result, [value for random, value in pairs if not random]
+
+        return run
+
+    def _filled(self, arrays: Sequence[jax.Array], key: Any) -> list[tuple]:
+        """The variables with arrays; streams of random numbers begin anew with ``key``."""
+        from flax import nnx
+
+        given, filled = iter(arrays), []
+        for at, ((path, variable), random) in enumerate(zip(self._flat, self._random, strict=True)):
+            value = variable.get_value() if random else next(given)
+            if key is not None and isinstance(variable, nnx.RngKey):
+                one = jax.random.fold_in(key, at)
+                value = jax.random.split(one, value.shape) if value.shape else one
+            filled.append((path, variable.replace(value)))
+        return filled
+
+    def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
+        """Whether a method needs random numbers; ``trace`` runs its function without a key."""
+        if not any(self._random):
+            return False
+        drawn: list[bool] = []
+        trace(self.function(method, training, drawn.append))
+        return drawn[-1]

@@ -1,0 +1,297 @@
+"""``torch_jax.nn_from_flax``: a module of flax as a module of PyTorch.
+
+Its arrays are parameters and buffers on device ``jax``; what it computes is an operator that calls
+JAX, so that autograd, optimizers, ``torch_jax.jit`` and ``state_dict`` take it as any other module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+
+from torch_jax._private import dynamo, pytorch
+from torch_jax.capture.capture import unwatched
+from torch_jax.core import trees, waking
+from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.interop.flax_definitions import Linen, Nnx, flags
+from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, types_of_jax
+from torch_jax.memory import dtypes
+from torch_jax.memory.storage import wrap
+
+
+def nn_from_flax(
+    module: Any, *args: Any, variables: Any = None, method: str = "__call__", **kwargs: Any
+) -> FlaxModule:
+    """A module of flax, of linen or of nnx, as an ``nn.Module`` with parameters and buffers.
+
+    A module of nnx brings its arrays along. One of linen is given as it is defined, with either
+    ``variables`` or the arguments of a first call, by which they are made.
+
+    Args:
+      module: a module of ``flax.nnx`` or ``flax.linen``; it is not changed.
+      args: for linen, tensors or arrays as the module will be called with.
+      variables: for linen, what ``module.init`` gave, a dict of collections.
+      method: for linen, the method that is called to make the variables.
+      kwargs: for linen, as ``args``.
+
+    Returns:
+      A module with the methods of flax's. The collection ``params``, and variables of the type
+      ``nnx.Param``, are parameters; all others are buffers, which calls update. Names are flax's,
+      with dots. ``train()`` and ``eval()`` decide arguments named ``train``, ``deterministic`` or
+      ``use_running_average`` that a call leaves out, and what nnx's methods of these names
+      do. Random numbers come from PyTorch's generator of the device.
+
+    Raises:
+      TypeError: ``module`` is no module of flax.
+      ValueError: there is nothing that the variables could be made of.
+
+    >>> from flax import linen
+    >>> layer = nn_from_flax(linen.Dense(2), torch.zeros(1, 3))
+    >>> {name: tuple(p.shape) for name, p in layer.named_parameters()}
+    {'bias': (2,), 'kernel': (3, 2)}
+    >>> layer(torch.ones(4, 3, device="jax")).sum().backward()
+    >>> layer.bias.grad.tolist()
+    [4.0, 4.0]
+    """
+    linen, nnx = _flax()
+    waking.wake()
+    if isinstance(module, nnx.Module):
+        if args or kwargs or variables is not None:
+            raise TypeError("a module of nnx has its arrays: nn_from_flax(module)")
+        definition = Nnx(module)
+        return FlaxModule(definition, [wrap(_array(value)) for value in definition.arrays])
+    if not isinstance(module, linen.Module):
+        raise TypeError(
+            f"nn_from_flax takes a module of flax.nnx or flax.linen, not {type(module)}"
+        )
+    if variables is None:
+        variables = _initial(module, args, kwargs, method)
+    else:
+        variables = jax.tree_util.tree_map(_tensor, linen.meta.unbox(variables))
+    found, structure = jax.tree_util.tree_flatten_with_path(variables)
+    return FlaxModule(
+        Linen(module, structure, [path for path, _ in found]), [value for _, value in found]
+    )
+
+
+def _flax() -> tuple[Any, Any]:
+    try:
+        from flax import linen, nnx
+    except ImportError as error:
+        raise ImportError(
+            'torch_jax.nn_from_flax needs flax: pip install "torch_jax[flax]"'
+        ) from error
+    return linen, nnx
+
+
+def _array(value: Any) -> jax.Array:
+    """The array of a variable.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not isinstance(value, jax.Array | np.ndarray) or value.dtype not in dtypes.TO_TORCH:
+        raise TypeError(f"a variable of a flax module is no array but {value!r:.200}")
+    return value if isinstance(value, jax.Array) else jax.device_put(value)
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else wrap(_array(value))
+
+
+def _on_device(value: Any) -> Any:
+    """An example argument, on the device."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(pytorch.DEVICE_TYPE)
+    return _tensor(value) if isinstance(value, jax.Array | np.ndarray) else value
+
+
+def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
+    """The variables of a module of linen, made by its ``init``; a dict of tensors."""
+    if not (args or kwargs):
+        raise ValueError(
+            f"{type(module).__name__} of linen makes its variables in a first call: "
+            "nn_from_flax(module, *args) with arguments of one, or variables="
+        )
+    from flax import linen
+
+    args, kwargs = trees.map(_on_device, (args, kwargs))
+    function = getattr(module, method)
+    kwargs = {**flags(function, False, args, kwargs), **kwargs}
+    wide = _is_wide((args, kwargs))
+
+    def init(words: jax.Array, args: Any, kwargs: Any) -> Any:
+        with types_of_jax(wide):
+            args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
+            made = module.init(_key(words), *args, method=method, **kwargs)
+            return linen.meta.unbox(made)
+
+    with torch.no_grad():
+        return jax_function(init)(_words(), args, kwargs)
+
+
+def _is_wide(tree: Any) -> bool:
+    tensors = {t.dtype for t in trees.flatten(tree)[0] if isinstance(t, torch.Tensor)}
+    return asks_for_wide(map(dtypes.to_jax, tensors))
+
+
+def _words() -> torch.Tensor:
+    """Words for a key of JAX's, drawn from PyTorch's generator of the device."""
+    return torch.randint(0, 1 << 32, (2,), device=pytorch.DEVICE_TYPE)
+
+
+def _key(words: jax.Array) -> jax.Array:
+    """A key for JAX of such words, whichever algorithm it draws by."""
+    first, second = words.astype(np.uint32)
+    return jax.random.fold_in(jax.random.key(first), second)
+
+
+class FlaxModule(nn.Module):
+    """What :func:`nn_from_flax` returns."""
+
+    def __init__(self, definition: Any, tensors: list[torch.Tensor]):
+        """A definition, and a tensor for each of its variables."""
+        super().__init__()
+        self._definition = definition
+        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._draws: dict[Any, bool] = {}
+        self._places: list[tuple[str, str]] = []  # of each variable: a submodule, and a name
+        uses = Counter(variable.path for variable in definition.variables)
+        for variable, tensor in zip(definition.variables, tensors, strict=True):
+            *above, name = variable.path
+            owner: Any = self
+            for part in above:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner._modules[part]
+            if variable.trained and (tensor.is_floating_point() or tensor.is_complex()):
+                owner.register_parameter(name, nn.Parameter(tensor))
+            else:
+                if uses[variable.path] > 1:
+                    name = f"{variable.collection}_{name}"
+                owner.register_buffer(name, tensor)
+            self._places.append((".".join(above), name))
+
+    def extra_repr(self) -> str:
+        """Which module of flax it is."""
+        return f"of {self._definition.kind.__module__}.{self._definition.kind.__qualname__}"
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the flax module's ``__call__`` does."""
+        return self._method("__call__", *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Submodules, parameters and buffers; the other methods of the flax module."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            definition: Any = self.__dict__.get("_definition")
+            if name.startswith("_") or not callable(getattr(definition.kind, name, None)):
+                raise
+        return functools.partial(self._method, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_programs": {}, "_draws": {}}
+
+    @dynamo.unseen
+    def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the flax module, and update the buffers."""
+        definition, training = self._definition, self.training
+        kwargs = {**definition.flags(method, training, args, kwargs), **kwargs}
+        owners = dict(self.named_modules())
+        tensors = [getattr(owners[above], name) for above, name in self._places]
+        self._check(tensors, args, kwargs)
+        wide = _is_wide((tensors, args, kwargs))
+        program = self._programs.get((method, training, wide))
+        if program is None:
+            made = jax_function(_updating(definition, method, training, wide))
+            program = self._programs[method, training, wide] = made
+        words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
+        # autograd keeps what a buffer was before it is written
+        given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
+        with unwatched():  # the module's Python runs once for each form of arguments
+            result, changed = program(given, words, args, kwargs)
+        with torch.no_grad():
+            for at, new in changed.items():
+                tensors[int(at)].copy_(new)
+        return result
+
+    def _check(self, tensors: list[torch.Tensor], args: tuple, kwargs: dict) -> None:
+        """Raise where something is not on the device."""
+        for (_, name), tensor in zip(self._places, tensors, strict=True):
+            if tensor.device.type != pytorch.DEVICE_TYPE:
+                raise RuntimeError(
+                    f"a module of flax runs on device 'jax', and its {name!r}, "
+                    f"{tensor.dtype}{list(tensor.shape)}, is on {str(tensor.device)!r}: "
+                    'model.to("jax")'
+                )
+        for tensor in trees.flatten((args, kwargs))[0]:
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != pytorch.DEVICE_TYPE:
+                raise RuntimeError(
+                    f"a module of flax runs on device 'jax', and an argument, "
+                    f"{tensor.dtype}{list(tensor.shape)}, is on {str(tensor.device)!r}: "
+                    'x.to("jax")'
+                )
+
+    def _needs_words(
+        self, method: str, wide: bool, tensors: list, args: tuple, kwargs: dict
+    ) -> bool:
+        """Whether a call needs random numbers: found once for all calls with such values."""
+        leaves, form = trees.flatten((args, kwargs))
+        static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+        key = method, self.training, form, static
+        try:
+            found = self._draws.get(key)
+        except TypeError:  # which the call itself refuses, and tells
+            return False
+        if found is None:
+
+            def trace(run: Callable[..., Any]) -> None:
+                def shapes(arrays: Any, given: Any) -> None:
+                    called = [g if s is None else s for g, s in zip(given, static, strict=True)]
+                    args, kwargs = trees.unflatten(form, called)
+                    run(arrays, None, args, kwargs)
+
+                with types_of_jax(wide):
+                    jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
+
+            with unwatched():
+                found = self._definition.draws(method, self.training, trace)
+            self._draws[key] = found
+        return found
+
+
+def _shape(value: Any) -> Any:
+    """What stands for an argument while only shapes are of interest."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return jax.ShapeDtypeStruct(tuple(value.shape), dtypes.to_jax(value.dtype))
+
+
+def _updating(definition: Any, method: str, training: bool, wide: bool) -> Callable[..., Any]:
+    """A method as a function of arrays: its result, and the variables that it changed."""
+    function = definition.function(method, training)
+
+    def run(arrays: list[jax.Array], words: Any, args: tuple, kwargs: dict) -> Any:
+        with types_of_jax(wide):
+            args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
+            result, after = function(arrays, None if words is None else _key(words), args, kwargs)
+            changed = {
+                str(at): jax.lax.stop_gradient(new)
+                for at, (old, new) in enumerate(zip(arrays, after, strict=True))
+                if new is not old
+            }
+        for at in changed:
+            if definition.variables[int(at)].trained:
+                name = ".".join(definition.variables[int(at)].path)
+                raise ValueError(f"{definition.kind.__name__}.{method} changes parameter {name!r}")
+        return result, changed
+
+    return run

@@ -1,0 +1,136 @@
+"""``torch_jax.call_jax`` and ``torch_jax.from_jax_function``: JAX functions as PyTorch's.
+
+Dynamo sees through this file: in its graphs a call is one node, the operator of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax.interop import jax_calls, jax_calls_in_graphs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a JAX function with tensors on device ``jax``; gradients flow through it.
+
+    Tensors arrive as ``jax.Array``s, anywhere in the arguments, and the arrays of the result are
+    new tensors. ``jax.Array``s and NumPy's arrays among the arguments are inputs, too; random keys
+    arrive as keys, ``torch.dtype``s as NumPy's. All else is static: the function is compiled for
+    each value. Numbers among the results become tensors; ``None`` stays.
+
+    Gradients are those of ``jax.vjp``, with ``jax.custom_vjp`` and ``jax.custom_jvp``, to any
+    order, and forwards, too. The function runs when it is traced, and must be pure. It is traced
+    anew when a value that it reads has changed, such as a variable of its closure or a global.
+
+    JAX's 64-bit types are on inside if the user has them on, or where a tensor is float64 or
+    complex128. Else the function sees int64 as int32, as ``jnp.asarray`` does it, and an integer
+    that does not fit raises ``OverflowError``.
+
+    Args:
+      function: of ``jax.Array``s.
+      args: its arguments.
+      kwargs: its named arguments.
+
+    Raises:
+      TypeError: an argument can be neither an array nor static, or a result is no array.
+      RuntimeError: a tensor is not on device jax, or the function is not pure.
+
+    >>> import jax.numpy as jnp, torch_jax
+    >>> x = torch.tensor([1.0, 2.0], device="jax", requires_grad=True)
+    >>> y = torch_jax.call_jax(lambda x, n: {"power": jnp.power(x, n)}, x, 3)
+    >>> y["power"].sum().backward()
+    >>> x.grad.cpu()
+    tensor([ 3., 12.])
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return _call_in_graph(function, None, args, kwargs)
+    return jax_calls.call(function, None, args, kwargs)
+
+
+@overload
+def from_jax_function(function: F, /) -> F: ...
+@overload
+def from_jax_function(*, x64: bool | None = ...) -> Callable[[F], F]: ...
+def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> Any:
+    """Make a PyTorch function of a JAX function; a decorator.
+
+    The function is called as by :func:`call_jax`.
+
+    Args:
+      function: of ``jax.Array``s.
+      x64: whether JAX's 64-bit types are on inside; None: as :func:`call_jax` has it.
+
+    >>> import jax, torch_jax
+    >>> @torch_jax.from_jax_function
+    ... def attend(q, k):
+    ...     return jax.nn.softmax(q @ k.T)
+    >>> attend(torch.ones(1, 2, device="jax"), torch.zeros(2, 2, device="jax")).cpu()
+    tensor([[0.5000, 0.5000]])
+    """
+    if function is None:
+        return functools.partial(_from_jax_function, wide=x64)
+    return _from_jax_function(function, x64)
+
+
+def _from_jax_function(function: Callable[..., Any], wide: bool | None) -> Callable[..., Any]:
+    if not callable(function):
+        raise TypeError(f"from_jax_function takes a function, not {type(function).__name__}")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return _call_in_graph(function, wide, args, kwargs)
+        return jax_calls.call(function, wide, args, kwargs)
+
+    functools.update_wrapper(call, function)
+    return call
+
+
+# --- in graphs of Dynamo's ------------------------------------------------------------------------
+
+
+def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What Dynamo traces: the operator, with the number of a program that is constant here."""
+    leaves, _ = pytree.tree_flatten((args, kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    shown = pytree.tree_map(_describe, (args, kwargs))
+    number, order, result = _program_for(function, wide, shown)
+    given = [tensors[at] for at in order]
+    return _filled(result, torch.ops.torch_jax.call_jax(given, number))
+
+
+def _describe(leaf: Any) -> Any:
+    """A leaf as a constant: a tensor by its form, a number that Dynamo lets vary by its value."""
+    if isinstance(leaf, torch.Tensor):
+        sizes = tuple([operator.index(size) for size in leaf.shape])
+        return jax_calls_in_graphs.TENSOR, sizes, leaf.dtype, leaf.device.type
+    if type(leaf) is float:
+        return leaf.__float__()  # which Dynamo takes for the value, unlike float(leaf)
+    return operator.index(leaf) if type(leaf) is int else leaf
+
+
+def _program_for(function: Any, wide: bool | None, shown: Any) -> Any:
+    return jax_calls_in_graphs.program_for(function, wide, shown)
+
+
+_program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _filled(result: Any, tensors: Any) -> Any:
+    """The tree that a description means, with the tensors of the numbers in it."""
+    if result is None:
+        return None
+    if isinstance(result, int):
+        return tensors[result]
+    kind, keys, values = result
+    filled = [_filled(value, tensors) for value in values]
+    if kind == "dict":
+        return dict(zip(keys, filled, strict=True))
+    return filled if kind == "list" else tuple(filled)

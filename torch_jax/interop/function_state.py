@@ -1,0 +1,270 @@
+"""What a JAX function reads beside its arguments, as a key that differs when any of it differs.
+
+A function is its code, and the values that its code can reach: defaults, variables of its closure,
+globals that it names, and what these hold in turn – functions, containers, objects. Numbers and
+texts count by value, arrays of JAX by identity since nobody can write them, NumPy's by their
+content. What libraries define counts by identity. So ``lambda x: x * scale``, made anew at each
+call, is the same function for the same scale, and another one for another.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_jax.capture.state.bytecode import STDLIB, names_of
+
+_MOST = 5000  # values of one function
+
+
+class NotUnderstood(Exception):
+    """A function reaches something that may change without being seen, such as a generator."""
+
+
+class Same:
+    """An object that counts by identity; it is kept, so that no other takes its address."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Same and other.value is self.value
+
+    def __repr__(self) -> str:
+        return f"Same({self.value!r})"
+
+
+def state_of(function: Callable[..., Any]) -> tuple | None:
+    """A key of a function and of all that it can read; None where that cannot be told.
+
+    >>> def times(n):
+    ...     return lambda x: x * n
+    >>> state_of(times(2)) == state_of(times(2)), state_of(times(2)) == state_of(times(3))
+    (True, False)
+    >>> state_of(lambda x: x * next(iterator)) is None
+    False
+    """
+    try:
+        walk = _Walk()
+        walk.add(function)
+        return tuple(walk.found)
+    except (NotUnderstood, RecursionError):
+        return None
+
+
+_BY_VALUE = frozenset((int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype))
+_BY_IDENTITY = (
+    type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
+    enum.Enum, np.dtype, type(NotImplemented), torch.device,
+    type(jax.jit(abs)),  # JAX itself traces such a function once, whatever becomes of its closure
+)  # fmt: skip
+
+
+class _Walk:
+    """One walk over what a function reaches: the key so far, and what was met."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self._met: dict[int, tuple[int, Any]] = {}
+
+    def add(self, value: Any) -> None:
+        """Add a value to the key."""
+        kind = type(value)
+        if kind in _BY_VALUE:
+            self.found += kind, value
+        elif kind is float or kind is complex:
+            self.found += kind, repr(value)  # -0.0 is not 0.0, and nan is nan
+        elif isinstance(value, jax.core.Tracer):
+            raise NotUnderstood
+        elif issubclass(kind, jax.Array):
+            self.found.append(Same(value))
+        else:
+            self._add_object(kind, value)
+
+    def _add_object(self, kind: type, value: Any) -> None:
+        """A value that may hold others; what was met before is told by its number."""
+        known = self._met.get(id(value))
+        if known is not None:
+            self.found += "met", known[0]
+            return
+        if len(self._met) > _MOST:
+            raise NotUnderstood
+        self._met[id(value)] = len(self._met), value
+        if kind is types.FunctionType:
+            self._add_function(value)
+        elif kind is types.MethodType:
+            self._add_all(kind, (value.__func__, value.__self__))
+        elif kind is functools.partial:
+            self._add_all(kind, (value.func, value.args, value.keywords))
+        elif kind is types.ModuleType:
+            self.found.append(Same(value))
+        elif kind is types.CellType:
+            self._add_all(kind, _contents(value))
+        elif issubclass(kind, (tuple, list)):
+            self._add_all(kind, value)
+            self._add_attributes(value)
+        elif issubclass(kind, (dict, types.MappingProxyType)):
+            self._add_all(kind, (item for pair in value.items() for item in pair))
+            self._add_attributes(value)
+            self._add_all("default", [getattr(value, "default_factory", None)])
+        elif kind in (set, frozenset):
+            self._add_set(kind, value)
+        elif kind is slice:
+            self._add_all(kind, (value.start, value.stop, value.step))
+        elif isinstance(value, np.ndarray | np.generic):
+            self._add_numpy(value)
+        elif isinstance(value, type) and not _is_of_library(value):
+            self._add_class(value)
+        elif isinstance(value, _BY_IDENTITY):
+            self.found.append(Same(value))
+        else:
+            self._add_instance(kind, value)
+
+    def _add_all(self, kind: Any, values: Iterable[Any]) -> None:
+        self.found.append(kind)
+        count = 0
+        for value in values:
+            self.add(value)
+            count += 1
+        self.found.append(count)
+
+    def _add_set(self, kind: type, values: Any) -> None:
+        if not all(type(v) in _BY_VALUE for v in values):
+            raise NotUnderstood
+        self.found += kind, frozenset((type(v), v) for v in values)
+
+    def _add_numpy(self, value: Any) -> None:
+        if value.dtype.hasobject:
+            raise NotUnderstood
+        data: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        self.found += type(value), value.dtype.str, value.shape, digest
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        self.found.append(Same(code))
+        for value in (function.__defaults__, function.__kwdefaults__):
+            if value is not None:
+                self.add(value)
+        for cell in function.__closure__ or ():
+            self._add_all("cell", _contents(cell))
+        if "__wrapped__" in function.__dict__:
+            self.add(function.__dict__["__wrapped__"])
+        if _is_library_file(code.co_filename):
+            return
+        names, known = names_of(code), function.__globals__
+        for name in sorted(names.globals | names.global_stores | names.counts):
+            if name in known:
+                self.found.append(name)
+                self._add_global(known[name], names)
+
+    def _add_global(self, value: Any, names: Any) -> None:
+        """A global; of a module of the user's, what the code may read of it."""
+        self.add(value)
+        if type(value) is types.ModuleType and not _is_library_module(value):
+            for name in sorted((names.attributes | names.counts) & value.__dict__.keys()):
+                self.found.append(name)
+                self._add_global(value.__dict__[name], names)
+
+    def _add_class(self, kind: type) -> None:
+        """A class of the user's, whose attributes and methods may be replaced."""
+        self.found.append(Same(kind))
+        for name, value in sorted(vars(kind).items()):
+            if name in _OF_CLASSES:
+                continue
+            if isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            if isinstance(value, property):
+                value = (value.fget, value.fset)
+            self.found.append(name)
+            self.add(value)
+        for base in kind.__bases__:
+            self.add(base)
+
+    def _add_instance(self, kind: type, value: Any) -> None:
+        """An object by its class and its attributes."""
+        if callable(value) and _is_library_module(_module_of(value)):
+            self.found.append(Same(value))  # such as jax.nn.relu
+            return
+        if not kind.__flags__ & _IS_HEAP_TYPE or isinstance(value, _RUNNING):
+            raise NotUnderstood
+        if not _is_of_library(kind):
+            self.add(kind)
+        self.found.append(Same(kind))
+        self._add_attributes(value)
+
+    def _add_attributes(self, value: Any) -> None:
+        held = getattr(value, "__dict__", None)
+        slots = [n for base in type(value).__mro__ for n in _slots(base) if hasattr(value, n)]
+        if held:
+            self._add_all("attributes", (item for pair in held.items() for item in pair))
+        if slots:
+            self._add_all("slots", (getattr(value, name) for name in slots))
+
+
+_IS_HEAP_TYPE = 1 << 9  # made by a ``class`` statement, or as such
+_RUNNING = (types.GeneratorType, types.CoroutineType, torch.Tensor)
+_OF_CLASSES = frozenset(
+    """__dict__ __weakref__ __module__ __doc__ __qualname__ __annotations__ __abstractmethods__
+    _abc_impl __static_attributes__ __firstlineno__ __dataclass_params__ __dataclass_fields__
+    __match_args__ __orig_bases__ __parameters__ __slots__ __hash__""".split()
+)
+
+
+def _module_of(value: Any) -> types.ModuleType | None:
+    """The module that a callable says it is of."""
+    return sys.modules.get(str(getattr(value, "__module__", None)))
+
+
+def _contents(cell: types.CellType) -> tuple:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # a variable that has no value yet
+        return ()
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+@functools.cache
+def _is_of_library(kind: type) -> bool:
+    """Whether a class is defined by a library or by Python itself."""
+    return _is_library_module(sys.modules.get(kind.__module__))
+
+
+def _is_library_module(module: types.ModuleType | None) -> bool:
+    """Whether a module is Python's, or was installed; a missing one is the user's."""
+    if module is None:
+        return False
+    file = vars(module).get("__file__")  # no __getattr__ of the module's is to be asked
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    return _is_library_file(file)
+
+
+@functools.cache
+def _is_library_file(file: str) -> bool:
+    installed = ("/site-packages/", "/dist-packages/")
+    return file.startswith((STDLIB, _PACKAGE, "<frozen ")) or any(at in file for at in installed)
+
+
+_PACKAGE = vars(sys.modules["torch_jax"])["__file__"].removesuffix("__init__.py")

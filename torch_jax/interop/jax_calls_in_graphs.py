@@ -1,0 +1,98 @@
+"""JAX functions that are called where Dynamo traces: which program a call is, as a constant.
+
+Dynamo looks into no JAX function. It asks here once, and a guard asks again before each call of
+its graph whether the function still reads what it read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import jax
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax._private import dynamo, pytorch
+from torch_jax.core import trees, waking
+from torch_jax.interop import function_errors, jax_calls
+from torch_jax.interop.function_state import state_of
+from torch_jax.memory import dtypes, storage
+
+TENSOR = "a tensor of torch_jax.call_jax"
+_numbers = itertools.count()
+
+
+def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
+    """The number of a program, which tensors it takes in order, and what its results become.
+
+    Args:
+      function: the JAX function.
+      wide: as :func:`torch_jax.interop.jax_calls.call` has it.
+      shown: ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` describes a tensor.
+    """
+    waking.wake()
+    with pytorch.no_dispatch_modes(), torch.no_grad():
+        return _program_for(function, wide, shown)
+
+
+def _program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
+    stand_ins: list[torch.Tensor] = []
+
+    def stand_in(leaf: Any) -> Any:
+        if not _is_tensor(leaf):
+            return leaf
+        _, shape, dtype, device = leaf
+        if device != pytorch.DEVICE_TYPE and shape:
+            raise function_errors.another_device(function, torch.empty(shape, dtype=dtype))
+        form: Any = jax.ShapeDtypeStruct(shape, dtypes.to_jax(dtype))
+        stand_ins.append(storage.wrap(form))  # a trace asks for shape and dtype only
+        return stand_ins[-1]
+
+    args, kwargs = pytree.tree_map(stand_in, shown, is_leaf=_is_tensor)
+    leaves, structure = trees.flatten((args, kwargs))
+    given = jax_calls.sort(function, leaves)
+    places = {id(tensor): at for at, tensor in enumerate(stand_ins)}
+    order = tuple(places[id(tensor)] for tensor in given.tensors)
+    state = state_of(function)
+    traced = jax_calls.traced_for(function, wide, structure, given)
+    _guard(function, state)
+    count = len(traced.program.results)
+    result = trees.unflatten(traced.structure, range(count))
+    return traced.program.number, order, _shown(function, result)
+
+
+def _shown(function: Any, result: Any) -> Any:
+    """A tree of numbers as tuples, which Dynamo takes for constants: a name, keys and values."""
+    if result is None or isinstance(result, int):
+        return result
+    if type(result) is dict:
+        return "dict", tuple(result), tuple(_shown(function, one) for one in result.values())
+    if type(result) in (tuple, list):
+        return type(result).__name__, (), tuple(_shown(function, one) for one in result)
+    raise TypeError(
+        f"the JAX function {function_errors.name_of(function)} returns a {type(result).__name__}, "
+        "which a graph of torch.compile cannot: return a dict, a list or a tuple there"
+    )
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, tuple) and bool(leaf) and leaf[0] == TENSOR
+
+
+def _guard(function: Any, state: tuple | None) -> None:
+    """Have Dynamo ask before each call whether the function reads what it has read."""
+    if state is None:
+        answers = itertools.count()  # what cannot be told is never the same
+
+        def still() -> Any:
+            return next(answers)
+    else:
+
+        def still() -> Any:
+            return state_of(function) == state
+
+    name = f"still_{next(_numbers)}"
+    setattr(sys.modules[__name__], name, still)
+    dynamo.guard_graph(__name__, name)

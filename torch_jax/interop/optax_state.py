@@ -1,0 +1,218 @@
+"""What optax keeps, taken apart: for which parameter each array is, and which are hyperparameters.
+
+optax sees the parameters of a group as a dict from names to arrays, and keeps a tree with such
+dicts inside, one for each moment. Here that tree becomes a flat list of named leaves, and back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path, types_of_jax
+
+
+class Name(str):
+    """The name of a parameter: as a key of a dict it is told from every other string."""
+
+    __slots__ = ()
+
+
+class Leaf(NamedTuple):
+    """One array of optax's state.
+
+    Attributes:
+      key: its name, such as ``0.mu``.
+      owner: the name of the parameter that it belongs to; None: it belongs to the whole group.
+      number: the name of the hyperparameter that it is, if any.
+      spec: the shape and dtype of its tensor.
+      random: for a key of random numbers, by which algorithm it draws.
+    """
+
+    key: str
+    owner: str | None
+    number: str | None
+    spec: jax.ShapeDtypeStruct
+    random: Any
+
+
+class Tree:
+    """The state of one transformation over parameters of given names, shapes and dtypes.
+
+    Attributes:
+      leaves: what the state holds, in the order of JAX.
+      names: those of the parameters.
+    """
+
+    def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
+        """The form of the state; nothing is computed."""
+        self.tx, self.names = tx, tuple(map(Name, names))
+        self.wide = asks_for_wide(shape.dtype for shape in shapes)
+        self._shapes = tuple(shapes)
+        random: list[Any] = []
+
+        def init(parameters: Any) -> Any:
+            state = tx.init(parameters)
+            leaves = jax.tree_util.tree_leaves(state)
+            random[:] = map(_algorithm, leaves)
+            return state, list(map(_plain, leaves, random))
+
+        with types_of_jax(self.wide):
+            state, plain = jax.eval_shape(init, self.parameters(shapes))
+        structure: Any
+        found, structure = jax.tree_util.tree_flatten_with_path(state)
+        self._structure = structure
+        numbers = _short_names(list(_hyperparameters(state)))
+        self.leaves = [
+            Leaf(*_named(path), numbers.get(path), spec, algorithm)
+            for (path, _), spec, algorithm in zip(found, plain, random, strict=True)
+        ]
+
+    def parameters(self, arrays: Sequence[Any]) -> dict[Name, Any]:
+        """What optax takes for parameters, or for gradients."""
+        return dict(zip(self.names, arrays, strict=True))
+
+    def build(self, kept: Sequence[jax.Array], numbers: dict[str, Any]) -> Any:
+        """The state of optax, from the arrays of :attr:`kept` and hyperparameters by name."""
+        given = iter(kept)
+        arrays = [
+            _typed(next(given) if leaf.number is None else numbers[leaf.number], leaf.random)
+            for leaf in self.leaves
+        ]
+        return jax.tree_util.tree_unflatten(self._structure, arrays)
+
+    @functools.cached_property
+    def kept(self) -> list[Leaf]:
+        """The leaves that are no hyperparameters, which stand in the groups of the optimizer."""
+        return [leaf for leaf in self.leaves if leaf.number is None]
+
+    def taken_apart(self, state: Any) -> list[jax.Array]:
+        """The arrays of :attr:`kept`.
+
+        Raises:
+          TypeError: the state has another structure than the first one had.
+        """
+        arrays, structure = jax.tree_util.tree_flatten(state)
+        if structure != self._structure:
+            raise TypeError(
+                f"the transformation of optax gives a state of another structure than its init: "
+                f"{structure}, not {self._structure}"
+            )
+        pairs = zip(self.leaves, arrays, strict=True)
+        return [_plain(array, leaf.random) for leaf, array in pairs if leaf.number is None]
+
+    def start(self, *arrays: jax.Array) -> list[jax.Array]:
+        """The arrays of :attr:`kept` before the first step, for these parameters."""
+        with types_of_jax(self.wide):
+            return self.taken_apart(self.tx.init(self.parameters(arrays)))
+
+    def numbers(self) -> dict[str, Any]:
+        """The hyperparameters that the transformation begins with, as Python's numbers."""
+        wanted = [leaf for leaf in self.leaves if leaf.number is not None]
+        if not wanted:
+            return {}
+
+        def read() -> list[jax.Array]:
+            zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in self._shapes]
+            arrays = jax.tree_util.tree_leaves(self.tx.init(self.parameters(zeros)))
+            pairs = zip(self.leaves, arrays, strict=True)
+            return [array for leaf, array in pairs if leaf.number is not None]
+
+        with types_of_jax(self.wide):
+            values = jax.jit(read)()
+        return {
+            str(leaf.number): _python(value) for leaf, value in zip(wanted, values, strict=True)
+        }
+
+
+def _named(path: tuple) -> tuple[str, str | None]:
+    """The name of a leaf, and the parameter that it belongs to."""
+    owner = next((part.key for part in path if type(getattr(part, "key", None)) is Name), None)
+    parts = [part for part in path if type(getattr(part, "key", None)) is not Name]
+    shown = ".".join(map(part_of_path, parts))
+    return shown or "state", None if owner is None else str(owner)
+
+
+def _hyperparameters(state: Any, at: tuple = ()) -> Iterator[tuple]:
+    """The paths of the numbers of ``inject_hyperparams`` that no schedule of optax's gives."""
+    found, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_injected)
+    for path, node in found:
+        if _is_injected(node):
+            here = (*at, *path)
+            scheduled = getattr(node, "hyperparams_states", {})
+            for name in node.hyperparams.keys() - scheduled.keys():
+                key = jax.tree_util.DictKey(name)
+                yield (*here, jax.tree_util.GetAttrKey("hyperparams"), key)
+            inner = (*here, jax.tree_util.GetAttrKey("inner_state"))
+            yield from _hyperparameters(node.inner_state, inner)
+
+
+def _is_injected(node: Any) -> bool:
+    return all(hasattr(node, name) for name in ("hyperparams", "inner_state"))
+
+
+def _short_names(paths: list[tuple]) -> dict[tuple, str]:
+    """The names of hyperparameters in groups: ``lr`` for ``learning_rate``, as PyTorch says.
+
+    Where a name occurs twice, both are named by their paths.
+    """
+    names = [path[-1].key for path in paths]
+    return {
+        path: _named(path)[0] if names.count(name) > 1 else in_groups(name)
+        for path, name in zip(paths, names, strict=True)
+    }
+
+
+def in_groups(name: str) -> str:
+    """The name of a hyperparameter of optax in groups of parameters."""
+    return "lr" if name == "learning_rate" else name
+
+
+def _algorithm(leaf: Any) -> Any:
+    is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+    return jax.random.key_impl(leaf) if is_key else None
+
+
+def _plain(array: Any, random: Any) -> jax.Array:
+    """A leaf as a tensor can hold it: keys of random numbers as their words."""
+    return jnp.asarray(array) if random is None else jax.random.key_data(array)
+
+
+def _typed(array: Any, random: Any) -> jax.Array:
+    """What :func:`_plain` was given."""
+    return array if random is None else jax.random.wrap_key_data(array, impl=random)
+
+
+def _python(value: Any) -> Any:
+    """A number as a user would write it: 0.001, and not 0.0010000000474974513."""
+    value = np.asarray(value)
+    if not np.issubdtype(value.dtype, np.integer) and value.dtype != bool:
+        return float(str(value.item() if value.dtype == np.float64 else value[()]))
+    return value.item()
+
+
+def program(trees: Sequence[Tree], takes: Callable[[Any], bool]) -> Callable[..., Any]:
+    """One step of all groups, as a function of arrays: new parameters, and new states."""
+    import optax
+
+    def update(params: Any, grads: Any, kept: Any, numbers: Any, extra: dict[str, Any]) -> Any:
+        news, states = [], []
+        for tree, values, gradients, arrays, given in zip(
+            trees, params, grads, kept, numbers, strict=True
+        ):
+            with types_of_jax(tree.wide):
+                old, updates = tree.parameters(values), tree.parameters(gradients)
+                more = {"grad": updates, **extra} if takes(tree.tx) else {}
+                state = tree.build(arrays, given)
+                updates, state = tree.tx.update(updates, state, old, **more)
+                new = optax.apply_updates(old, updates)
+                news.append([new[name] for name in tree.names])
+                states.append(tree.taken_apart(state))
+        return news, states
+
+    return update

@@ -1,0 +1,84 @@
+"""Whether two traces compute the same: a key of a jaxpr, which leaves names of variables aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from torch_jax.interop.function_state import Same
+
+
+def same_program(closed: Any) -> tuple:
+    """A key: equal for jaxprs of the same equations over the same constants.
+
+    >>> one, other = (jax.make_jaxpr(lambda x: x * 2)(1.0) for _ in range(2))
+    >>> same_program(one) == same_program(other)
+    True
+    >>> same_program(one) == same_program(jax.make_jaxpr(lambda x: x * 3)(1.0))
+    False
+    """
+    return _of_closed(closed)
+
+
+def _of_closed(closed: Any) -> tuple:
+    return _of_jaxpr(closed.jaxpr), tuple(map(_of_constant, closed.consts))
+
+
+def _of_jaxpr(jaxpr: Any) -> tuple:
+    numbers: dict[Any, int] = {}
+
+    def variable(var: Any) -> Any:
+        if isinstance(var, core.Literal):
+            return _of_aval(var.aval), _of_constant(var.val)
+        return numbers.setdefault(var, len(numbers))
+
+    inputs = [(variable(v), _of_aval(v.aval)) for v in (*jaxpr.constvars, *jaxpr.invars)]
+    equations = []
+    for eqn in jaxpr.eqns:
+        params = tuple((name, _of_param(value)) for name, value in sorted(eqn.params.items()))
+        read = tuple(map(variable, eqn.invars))
+        made = tuple((variable(v), _of_aval(v.aval)) for v in eqn.outvars)
+        equations.append((eqn.primitive, params, read, made, _context(eqn)))
+    return tuple(inputs), tuple(equations), tuple(map(variable, jaxpr.outvars))
+
+
+def _context(eqn: Any) -> Any:
+    return Same(type(getattr(eqn, "ctx", None)))
+
+
+def _of_aval(aval: Any) -> Any:
+    return aval, getattr(aval, "weak_type", None)
+
+
+def _of_constant(value: Any) -> Any:
+    """A constant by its bytes where it is small, else by itself."""
+    if isinstance(value, jax.core.Tracer) or getattr(value, "size", 1) > 1024:
+        return Same(value)
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
+        return Same(value)
+    array = np.asarray(value)
+    return array.dtype.str, array.shape, array.tobytes(), type(value) in (int, float, complex)
+
+
+def _of_param(value: Any) -> Any:
+    if isinstance(value, core.ClosedJaxpr):
+        return _of_closed(value)
+    if isinstance(value, core.Jaxpr):
+        return _of_jaxpr(value)
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(_of_param, value))
+    if isinstance(value, dict):
+        return tuple((k, _of_param(v)) for k, v in value.items())
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _of_constant(value)
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return Same(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Same(value)
+    return type(value), value

@@ -1,0 +1,234 @@
+"""Attention of any shape, by blocks of query rows, of which each meets all keys that it may see.
+
+A block's scores are complete rows: their softmax needs no second look, and none of them is kept.
+Under a causal mask a block is given the keys up to its own last row only, so that half of the
+work is skipped. The gradient computes the scores of a block again, from log-sum-exp.
+
+Arrays here have five dims: batch, heads of keys, heads of the query for each of these, rows, width.
+Products take their operands in the input's dtype and sum in float32; the softmax is in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.attention_forms import Group
+from torch_jax.ops.precision import precision
+from torch_jax.ops.promotion import HALVES, opmath
+
+# From where a block begins, and the shape of its weights, what dropout multiplies these by.
+Dropout = Callable[[Any, tuple[int, ...]], jax.Array]
+
+
+class Attention(NamedTuple):
+    """One call.
+
+    Attributes:
+      query: (batch, key heads, query heads for each, rows, width).
+      key: (batch, key heads, keys, width); so is ``value``, with a width of its own.
+      bias: what is added to scores (bool: who is seen), of the scores' five dims or 1; or None.
+      is_causal: whether row i sees the keys up to i only.
+      scale: of the scores.
+      dropout: what weights are multiplied by, or None.
+      groups: the blocks.
+    """
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    is_causal: bool
+    scale: float
+    dropout: Dropout | None
+    groups: tuple[Group, ...]
+
+
+def product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """``einsum`` of two operands in the second one's dtype, summed in float32 or better."""
+    wide = opmath(b.dtype)
+    a = a.astype(b.dtype)
+    return jnp.einsum(equation, a, b, precision=precision(b.dtype), preferred_element_type=wide)
+
+
+def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
+    """The result, in float32 or better, and log-sum-exp of each row's scores.
+
+    Rows that see nothing give 0, and a log-sum-exp of -inf.
+    """
+    found = [_by_blocks(group, _attend, call) for group in call.groups]
+    return _joined([out for out, _ in found], 3), _joined([sums for _, sums in found], 3)
+
+
+def _attend(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array]:
+    weights, sums = _softmax(_scores(call, block))
+    if call.dropout is not None:
+        weights = weights * call.dropout(block.start, weights.shape)
+    out = product("nhgqk,nhkd->nhgqd", weights, block.keys(call.value))
+    return out, sums
+
+
+def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights and log-sum-exp; rows of nothing but -inf give 0 and -inf.
+
+    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
+    """
+    largest = scores.max(-1, keepdims=True, initial=-jnp.inf)
+    finite = jnp.where(largest == -jnp.inf, 0, largest)
+    weights = jnp.exp(scores - finite)
+    total = weights.sum(-1, keepdims=True)
+    return weights / jnp.where(total == 0, 1, total), (finite + jnp.log(total))[..., 0]
+
+
+class Gradients(NamedTuple):
+    """Of query, key and value, and of the bias where that was asked for."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+
+
+def backward(
+    call: Attention, grad: jax.Array, out: jax.Array, log_sum_exp: jax.Array, of_bias: bool = False
+) -> Gradients:
+    """Gradients, in float32 or better, given that of the result."""
+    # A row of nothing but -inf: its weights are to be 0, not exp(-inf + inf).
+    sums = jnp.where(log_sum_exp == -jnp.inf, jnp.inf, log_sum_exp)[..., None]
+    # The sum of weights times their gradients. Of half types it is not taken from the result,
+    # which is rounded.
+    inner = None
+    if out.dtype not in HALVES:
+        inner = (grad * out).sum(-1, keepdims=True)
+
+    def of_block(call: Attention, block: _Block) -> tuple[tuple, tuple]:
+        of_weights = product("nhgqd,nhkd->nhgqk", block.rows(grad), block.keys(call.value))
+        scores = _scores(call, block)
+        if scores.dtype == sums.dtype:
+            weights = dropped = jnp.exp(scores - block.rows(sums))
+        else:  # PyTorch keeps log-sum-exp in float32, which is too little for float64
+            weights = dropped = _softmax(scores)[0]
+        if call.dropout is not None:
+            kept = call.dropout(block.start, weights.shape)
+            dropped, of_weights = weights * kept, of_weights * kept
+        if inner is None:
+            of_row = (of_weights * weights).sum(-1, keepdims=True)
+        else:
+            of_row = block.rows(inner)
+        of_scores = weights * (of_weights - of_row)
+        query = product("nhgqk,nhkd->nhgqd", of_scores, block.keys(call.key)) * call.scale
+        key = product("nhgqk,nhgqd->nhkd", of_scores, block.rows(call.query)) * call.scale
+        value = product("nhgqk,nhgqd->nhkd", dropped, block.rows(grad))
+        if not of_bias or call.bias is None:
+            return (query,), (key, value)
+        return (query, _summed(of_scores, call.bias)), (key, value)
+
+    return _summed_up(call, of_block, of_bias)
+
+
+def _summed_up(call: Attention, of_block: Any, of_bias: bool) -> Gradients:
+    keys = call.key.shape[2]
+    of_rows, of_keys = [], []
+    for group in call.groups:
+        rows, sums = _by_blocks(group, of_block, call, sums=True)
+        of_rows.append(rows)
+        of_keys.append([_longer(x, 2, keys) for x in sums])
+    key, value = (sum(parts[1:], parts[0]) for parts in zip(*of_keys, strict=True))
+    query = _joined([rows[0] for rows in of_rows], 3)
+    bias = None
+    if of_bias and call.bias is not None:
+        width = call.bias.shape[-1]
+        parts = [_longer(rows[1], 4, width) for rows in of_rows]
+        bias = _joined(parts, 3)
+        if call.bias.shape[3] == 1:
+            bias = bias.sum(3, keepdims=True)
+    return Gradients(query, key, value, bias)
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """Some rows of the query, and the keys that they are given: the first ``seen``."""
+
+    start: Any
+    length: int
+    seen: int
+
+    def rows(self, x: jax.Array) -> jax.Array:
+        """The block's rows of an array with five dims, or with one row for all."""
+        if x.shape[3] == 1 or x.shape[3] == self.length:
+            return x
+        if isinstance(self.start, int):
+            return lax.slice_in_dim(x, self.start, self.start + self.length, axis=3)
+        return lax.dynamic_slice_in_dim(x, self.start, self.length, 3)
+
+    def keys(self, x: jax.Array) -> jax.Array:
+        return x if x.shape[2] == self.seen else lax.slice_in_dim(x, 0, self.seen, axis=2)
+
+
+def _by_blocks(group: Group, function: Any, call: Attention, sums: bool = False) -> Any:
+    """What ``function`` gives for the blocks of a group, their rows joined.
+
+    With ``sums`` a block gives two tuples, of which the arrays of the second are added up.
+    """
+    if group.stop - group.start == group.block:
+        return function(call, _Block(group.start, group.block, group.keys))
+
+    def step(total: Any, start: Any) -> Any:
+        found = function(call, _Block(start, group.block, group.keys))
+        if not sums:
+            return None, found
+        rows, parts = found
+        return tuple(a + b for a, b in zip(total, parts, strict=True)), rows
+
+    first = None
+    if sums:
+        shapes = jax.eval_shape(lambda: step((0, 0), group.start)[0])
+        first = tuple(jnp.zeros(x.shape, x.dtype) for x in shapes)
+    total, rows = lax.scan(step, first, jnp.arange(group.start, group.stop, group.block))
+    rows = tuple(_unstacked(x) for x in rows)
+    return (rows, total) if sums else rows
+
+
+def _unstacked(x: jax.Array) -> jax.Array:
+    """(blocks, batch, heads, heads, rows, …) as (batch, heads, heads, all rows, …)."""
+    x = jnp.moveaxis(x, 0, 3)
+    return x.reshape(*x.shape[:3], -1, *x.shape[5:])
+
+
+def _joined(parts: list[jax.Array], axis: int) -> jax.Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis)
+
+
+def _longer(x: jax.Array, axis: int, length: int) -> jax.Array:
+    """``x`` with zeros behind it, for the keys that no row of a group has seen."""
+    missing = length - x.shape[axis]
+    return x if not missing else jnp.pad(x, [(0, missing * (d == axis)) for d in range(x.ndim)])
+
+
+def _scores(call: Attention, block: _Block) -> jax.Array:
+    scores = product("nhgqd,nhkd->nhgqk", block.rows(call.query), block.keys(call.key))
+    scores = scores * call.scale
+    if call.bias is not None:
+        bias = block.rows(call.bias)
+        if bias.shape[-1] != 1:
+            bias = bias[..., : block.seen]
+        if bias.dtype == jnp.bool_:
+            scores = jnp.where(bias, scores, -jnp.inf)
+        else:
+            scores = scores + bias.astype(scores.dtype)
+    if call.is_causal:
+        rows = block.start + jnp.arange(block.length)
+        scores = jnp.where(rows[:, None] >= jnp.arange(block.seen), scores, -jnp.inf)
+    return scores
+
+
+def _summed(of_scores: jax.Array, bias: jax.Array) -> jax.Array:
+    """The transpose of broadcasting a bias over a block, but for its rows, one or as many."""
+    axes = [d for d in (0, 1, 2, 3, 4) if bias.shape[d] == 1 and of_scores.shape[d] != 1]
+    return of_scores.sum(axes, keepdims=True)

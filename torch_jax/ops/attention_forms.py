@@ -1,0 +1,170 @@
+"""Which form attention takes: a kernel of the platform's, or blocks of rows, and how many.
+
+One table of pure predicates over what a call is: they can be asked on any machine about any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """What the choice hangs on.
+
+    Attributes:
+      platform: JAX's name: ``"cpu"``, ``"gpu"``, ``"tpu"``.
+      dtype: name of the dtype of query, key and value.
+      query: shape, of four dims: batch, heads, rows, width; so are ``key`` and ``value``.
+      bias: shape of the mask, of four dims; None where there is none.
+      is_causal: whether a row sees the keys up to its own number only.
+      dropout: the probability.
+      precision: of float32 products: ``"highest"``, ``"high"`` or ``"medium"``.
+      capability: of a GPU of NVIDIA's, as (9, 0).
+      cudnn: the version of cuDNN, as 91000; 0 where there is none.
+      devices: how many devices a program of this process may be spread over.
+    """
+
+    platform: str
+    dtype: str
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    value: tuple[int, ...]
+    bias: tuple[int, ...] | None = None
+    is_causal: bool = False
+    dropout: float = 0.0
+    precision: str = "highest"
+    capability: tuple[int, int] = (0, 0)
+    cudnn: int = 0
+    devices: int = 1
+
+    @property
+    def width(self) -> int:
+        """The head size of queries and keys."""
+        return self.query[-1]
+
+    @property
+    def is_square(self) -> bool:
+        """Whether there are as many keys as rows, so that all readings of "causal" agree."""
+        return self.query[-2] == self.key[-2]
+
+    @property
+    def has_plain_values(self) -> bool:
+        """Whether values are as wide as keys."""
+        return self.value == self.key
+
+
+_HALVES = ("bfloat16", "float16")
+
+
+def takes_cudnn(call: Call) -> bool:
+    """Fused attention of cuDNN: half types, on GPUs from Ampere on.
+
+    It draws dropout by itself, from other random numbers than the generator's; where lengths
+    differ, its causal mask may begin at another corner; and which rows see nothing is not known of
+    two masks at once. None of that is given to it.
+    """
+    widest = 256 if call.capability >= (9, 0) else 128
+    even = call.query[-2] % 2 == 0 == call.key[-2] % 2
+    return (
+        call.platform == "gpu"
+        and call.cudnn >= 8904
+        and call.capability >= (8, 0)
+        and call.dtype in _HALVES
+        and not call.dropout
+        and call.has_plain_values
+        and call.width % 8 == 0
+        and call.width <= widest
+        and (not call.is_causal or call.is_square)
+        and (call.bias is None or (even and not call.is_causal))
+        and call.query[-2] > 1  # one row of a decoder is a product of a vector
+    )
+
+
+def takes_splash(call: Call) -> bool:
+    """Splash attention, a Pallas kernel for TPUs, which needs blocks of 128 lanes, and no mask.
+
+    Its products of float32 are of bfloat16s, which must be allowed. XLA cannot split it over
+    devices.
+    """
+    lengths = call.query[-2] % 128 == 0 == call.key[-2] % 128
+    allowed = call.dtype == "bfloat16" or (call.dtype == "float32" and call.precision == "medium")
+    return (
+        call.platform == "tpu"
+        and allowed
+        and call.devices == 1
+        and call.bias is None
+        and not call.dropout
+        and call.has_plain_values
+        and call.width % 128 == 0
+        and lengths
+        and (not call.is_causal or call.is_square)
+    )
+
+
+# In this order; what none of them takes goes by blocks of rows.
+FORMS: tuple[tuple[str, Callable[[Call], bool]], ...] = (
+    ("cudnn", takes_cudnn),
+    ("splash", takes_splash),
+    ("blocks", lambda call: True),
+)
+
+
+def choose(call: Call) -> str:
+    """The name of the form that serves a call.
+
+    >>> shape = (2, 8, 1024, 64)
+    >>> choose(Call("gpu", "bfloat16", shape, shape, shape, capability=(8, 0), cudnn=91000))
+    'cudnn'
+    >>> choose(Call("cpu", "bfloat16", shape, shape, shape))
+    'blocks'
+    """
+    return next(name for name, takes in FORMS if takes(call))
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Rows ``start`` to ``stop`` in blocks of ``block``, each given the first ``keys`` keys."""
+
+    start: int
+    stop: int
+    block: int
+    keys: int
+
+
+# Measured on two cores, batch times heads of 8 to 48, 64 wide: blocks of 64 to 256 rows are within
+# 10 % of one another. Scores of one block stay in the cache.
+ROWS = 128
+CAUSAL_ROWS = 64  # of short sequences, of which blocks of 128 would skip nothing
+UNROLLED = 8  # groups of blocks: the program grows with them, and work that is skipped
+WHOLE = 1 << 21  # scores, up to which they are made all at once
+MOST = 1 << 24  # scores of a block, where blocks can be made smaller
+_LEAST_ROWS = 16
+
+
+def groups(shape: tuple[int, ...], keys: int, is_causal: bool) -> tuple[Group, ...]:
+    """The blocks of a query of ``shape``, ``(…, rows, width)``, with so many keys.
+
+    >>> groups((8, 6, 128, 64), 128, is_causal=True)
+    (Group(start=0, stop=64, block=64, keys=64), Group(start=64, stop=128, block=64, keys=128))
+    """
+    if not all(isinstance(n, int) for n in (*shape, keys)):  # an export's sizes that may change
+        return (Group(0, shape[-2], shape[-2], keys),)
+    rows, heads = shape[-2], math.prod(shape[:-2])
+    causal = is_causal and rows > CAUSAL_ROWS
+    if not causal and heads * rows * keys <= WHOLE:
+        return (Group(0, rows, rows, keys),)
+    block = CAUSAL_ROWS if causal and rows <= 2 * ROWS else ROWS
+    while block > _LEAST_ROWS and heads * block * keys > MOST:
+        block //= 2
+    whole = rows // block * block
+    steps = -(-(whole // block) // UNROLLED) * block if causal else whole
+    found = [(at, min(at + steps, whole)) for at in range(0, whole, max(steps, 1))]
+    found += [(whole, rows)] if whole < rows else []
+    return tuple(
+        Group(start, stop, min(block, stop - start), min(keys, stop) if causal else keys)
+        for start, stop in found
+    )
