@@ -441,6 +441,20 @@ def test_forward_mode():
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_jax_in_pytorch_in_jax():
+    def function(x):
+        return (torch_jax.call_jax(jnp.sin, x) * x.detach()).sum()
+
+    f, x = to_jax_function(function), jnp.array([0.5, 2.0])
+    for wrap in (jax.jit, jax.vmap):
+        slope = wrap(jax.grad(f))(x.reshape(-1, 1) if wrap is jax.vmap else x)
+        np.testing.assert_allclose(slope.ravel(), jnp.cos(x) * x, rtol=1e-5)
+    twice = jax.grad(lambda x: jax.grad(f)(x).sum())(x)
+    np.testing.assert_allclose(twice, -jnp.sin(x) * x, rtol=1e-5)
+    by_jax = to_jax_function(lambda x: torch_jax.call_jax(jnp.sin, x).sum(), derivatives="jax")
+    np.testing.assert_allclose(jax.hessian(by_jax)(x), jnp.diag(-jnp.sin(x)), atol=1e-6)
+
+
 def through_data(x, y):
     return x.data * y
 

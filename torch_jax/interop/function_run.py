@@ -7,6 +7,7 @@ makes its tensors on the device, and refuses to write to tensors that were there
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -144,7 +145,7 @@ class _Watch(TorchDispatchMode):
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
         if self.run.refuse_stops and not torch.is_grad_enabled():
-            if any(tensor.requires_grad for tensor in tensors):
+            if any(tensor.requires_grad for tensor in tensors) and not _is_in_own_function():
                 raise _stops("torch.no_grad()")
         before, self.run.may_draw = self.run.may_draw, not _never_drops(func, args, kwargs)
         try:
@@ -272,6 +273,17 @@ _DETACH = (torch.detach, torch.detach_, torch.Tensor.detach, torch.Tensor.detach
 def _detaches(function: Any) -> bool:
     """Whether a function of PyTorch's detaches; ``data`` may have been replaced since import."""
     return function in _DETACH or function == torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def _is_in_own_function() -> bool:
+    """Whether an ``autograd.Function`` of this package runs, whose backward pass JAX has too."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name == "forward" and name.startswith("torch_jax."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stops(how: str) -> Exception:

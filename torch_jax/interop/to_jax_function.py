@@ -165,10 +165,15 @@ def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
             continue
         met.add(node)
         ahead += [before for before, _ in node.next_functions]
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        if isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node):
             name = type(node).__name__.removesuffix("Backward")
             raise NotTraceableError(
                 f"{names.of_function(function)} runs {name}, an "
                 "autograd.Function, whose backward JAX would not see with "
                 'derivatives="jax": use derivatives="torch"'
             )
+
+
+def _is_own(node: Any) -> bool:
+    """Whether a function is one of this package's, whose backward pass JAX has too."""
+    return getattr(type(node), "_forward_cls", type).__module__.startswith("torch_jax.")
