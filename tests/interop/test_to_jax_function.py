@@ -405,6 +405,12 @@ def test_random_numbers_without_a_key():
 
     with pytest.raises(NotTraceableError, match="seeds"):
         to_jax_function(seeded)(jnp.ones(4), rng=jax.random.key(0))
+    for on_cpu in (
+        lambda: torch.rand((), device="cpu"),
+        lambda: torch.zeros(2, device="cpu").normal_(),
+    ):
+        with pytest.raises(NotTraceableError, match="on the CPU"):
+            to_jax_function(lambda x: x + on_cpu().sum())(jnp.ones(4), rng=jax.random.key(0))  # noqa: B023
     with pytest.raises(TypeError, match="jax.random.key"):
         to_jax_function(noisy)(jnp.ones(4), rng=0)
 
@@ -421,12 +427,13 @@ def test_checkpoints_drop_the_same_again():
         return checkpoint(lambda x: F.dropout(x, 0.5).sin() * x, x * 1, use_reentrant=False)
 
     run, x = to_jax_function(f), jnp.ones(64)
-    key = jax.random.key(1)
+    key, state = jax.random.key(1), torch.jax.get_rng_state()
     for wrap in (lambda f: f, jax.jit):
         out, slope = wrap(jax.value_and_grad(lambda x: run(x, rng=key).sum()))(x)
         mask = run(x, rng=key) > 0
         np.testing.assert_array_equal(slope != 0, mask)
         assert 0 < mask.sum() < 64
+    assert torch.equal(torch.jax.get_rng_state(), state)
 
 
 # --- derivatives by JAX ---------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
         yield function(*args, **kwargs)
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def call(*args: Any, rng: Any = None, **kwargs: Any) -> Any:
         return run(called, function, args, kwargs, rng, by_jax=by_jax)
 
