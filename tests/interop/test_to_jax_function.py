@@ -156,11 +156,10 @@ def test_derivatives_of_third_order():
     [
         lambda x: torch.softmax(x, -1) * F.gelu(x),
         lambda x: torch.linalg.solve(x @ x.T + 3 * torch.eye(3, dtype=x.dtype), x),
-        lambda x: torch.fft.rfft(x).abs().cumsum(-1),
         lambda x: F.layer_norm(x, (4,)).logsumexp(0)
         * torch.view_as_complex(x.view(3, 2, 2)).abs().sum(),
     ],
-    ids=["softmax", "solve", "fft", "complex"],
+    ids=["softmax", "solve", "complex"],
 )  # fmt: skip
 def test_finite_differences(function):
     with jax.enable_x64(True):
@@ -507,7 +506,7 @@ def _write_view(a, b):
 PROGRAMS = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9)), max_size=6)
 
 
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 @hypothesis.given(PROGRAMS)
 def test_random_programs(steps):
     check_program(steps)
