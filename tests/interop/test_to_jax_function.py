@@ -555,7 +555,7 @@ def test_tensors_that_outlive_a_trace():
         lambda: kept[0].add_(1),
         lambda: later(jnp.ones(3)),
     ):
-        with pytest.raises(RuntimeError, match="used after that.*Return it"):
+        with pytest.raises(NotTraceableError, match="has left it behind.*return it"):
             use()
 
 

@@ -68,12 +68,15 @@ def test_the_page_of_operators_is_up_to_date():
 @pytest.mark.parametrize(
     "name",
     [
+        "attention",
         "environment",
         "errors",
         "extend",
         "how-an-op-is-found",
         "jax-arrays",
+        "jax-in-pytorch",
         "optax-and-flax",
+        "precision",
         "pytorch-in-jax",
     ],
 )

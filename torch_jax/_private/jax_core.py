@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,6 +45,18 @@ def x64_state() -> Any:
 def x64_setting() -> bool:
     """Whether the user has switched JAX's 64-bit types on for the whole process."""
     return bool(x64_state().get_global())
+
+
+@contextlib.contextmanager
+def without_x64() -> Iterator[None]:
+    """A block in which JAX has no 64-bit types: kernels of JAX's own are written for that."""
+    flag = x64_state()
+    before = flag.get_local()
+    flag.set_local(False)
+    try:
+        yield
+    finally:
+        flag.set_local(before)
 
 
 @functools.cache

@@ -79,10 +79,9 @@ DELETED = (
     "from_jax copy nothing. Give such code a copy: to_jax(x).copy()"
 )
 ENDED = (
-    "a tensor or an array was made while a function was traced by JAX, and is used after that: it "
-    "has no elements. Return it from the function instead"
+    "was made while a function was traced, which has left it behind: it has no elements. Have the "
+    "function return it, in place of keeping it in an attribute, a list or a global"
 )
-
 APART = (
     "Expected all tensors to be on the same device, but arrays of JAX's lie on several: move them, "
     "jax.device_put(array, jax.devices()[0]), before torch_jax.from_jax"
@@ -102,7 +101,7 @@ def translate(error: Exception, where: str) -> Exception:
     if is_deleted(error):
         text = f"the memory of a tensor {DELETED}. {text}"
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        text = ENDED
+        text = f"a tensor or an array {ENDED}"
     if "incompatible devices" in text:
         text = f"{APART}. {text}"
     # what is computed from an array that found no room fails as INTERNAL, with the text of both

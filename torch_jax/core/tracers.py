@@ -121,12 +121,6 @@ def user_line() -> str:
     return "no line of user code"
 
 
-def outlived(tracer: Any) -> RuntimeError:
-    """The error for a tensor whose memory is a tracer of a trace that has ended."""
-    shape = ",".join(map(str, tracer.shape))
-    return RuntimeError(f"{tracer.dtype}[{shape}]: {errors.ENDED} ({user_line()})")
-
-
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
     """The error for an operator that was called under a trace and needs values."""
     name = op.name().removeprefix("aten::")
@@ -145,10 +139,21 @@ def _remembered(message: str) -> DataDependentError:
     return error
 
 
-def needs_value_on_host(array: Any) -> DataDependentError:
+def outlived(what: str) -> NotTraceableError:
+    """The error for a tensor or an array of a trace that has ended."""
+    return NotTraceableError(f"{what} {errors.ENDED} ({user_line()})")
+
+
+def shown(array: Any) -> str:
+    """The dtype and the shape of an array, for messages."""
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def needs_value_on_host(array: Any) -> RuntimeError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
-    shape = ",".join(map(str, array.shape))
+    if ACTIVE.tracer is None and jax_core.is_outside_traces():
+        return outlived(f"a {shown(array)} tensor")
     return _remembered(
-        f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
+        f"the value of a {shown(array)} tensor is asked for, which is not known while a "
         f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
     )

@@ -83,7 +83,7 @@ def _of_array(array: jax.Array) -> torch.Tensor:
         _refuse_ended(array)
         return storage.wrap(array, dtype)
     _refuse_in_trace("torch_jax.from_jax takes an array from code")
-    _refuse_deleted(array, f"the array {_shown(array)}")
+    _refuse_deleted(array, f"the array {tracers.shown(array)}")
     _refuse_elsewhere(array)
     sharding.meet(array)
     if array.weak_type:
@@ -103,7 +103,7 @@ def _of_numpy(value: Any) -> torch.Tensor:
 
 
 def _dtype_of(array: Any) -> torch.dtype:
-    shown = f"can't convert the array {_shown(array)} to a tensor"
+    shown = f"can't convert the array {tracers.shown(array)} to a tensor"
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise TypeError(f"{shown}: it holds keys. Use jax.random.key_data(array)")
     try:
@@ -112,10 +112,6 @@ def _dtype_of(array: Any) -> torch.dtype:
         raise TypeError(
             f"{shown}: PyTorch has no dtype {array.dtype}. Use array.astype(...)"
         ) from None
-
-
-def _shown(array: Any) -> str:
-    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
 # --- what no conversion takes ---------------------------------------------------------------------
@@ -129,7 +125,7 @@ def _refuse_deleted(array: jax.Array, what: str) -> None:
 def _refuse_ended(array: Any) -> None:
     """Raise for a tracer of a trace that has ended, as far as that can be told before its use."""
     if tracers.is_traced_elsewhere((array,)) or not jax_core.is_valid(array):
-        raise tracers.outlived(array)
+        raise tracers.outlived(f"a {tracers.shown(array)} array")
 
 
 def _refuse_elsewhere(array: jax.Array) -> None:
@@ -138,14 +134,14 @@ def _refuse_elsewhere(array: jax.Array) -> None:
     device: Any = next(iter(array.sharding.device_set))
     if device.platform != home.platform:
         raise RuntimeError(
-            f"the array {_shown(array)} lies on {device}, and device 'jax' is {home.platform}: use "
-            "jax.device_put(array, jax.devices()[0])"
+            f"the array {tracers.shown(array)} lies on {device}, and device 'jax' is "
+            f"{home.platform}: use jax.device_put(array, jax.devices()[0])"
         )
     kind = array.sharding.memory_kind
     if kind not in (None, device.default_memory().kind):
         raise RuntimeError(
-            f"the array {_shown(array)} lies in memory of kind {kind!r}, where device 'jax' does "
-            "not compute: use jax.device_put(array, array.sharding.with_memory_kind("
+            f"the array {tracers.shown(array)} lies in memory of kind {kind!r}, where device 'jax' "
+            "does not compute: use jax.device_put(array, array.sharding.with_memory_kind("
             f"{device.default_memory().kind!r}))"
         )
 

@@ -88,7 +88,7 @@ def memory_in(storage: Any) -> jax.Array:
         with TRACING:
             array = storage.array
             if isinstance(array, jax.core.Tracer):  # nobody traces
-                raise tracers.outlived(array)
+                raise tracers.outlived(f"a {tracers.shown(array)} tensor")
     if type(array) is Node:
         known = array.get()
         return known if put_back((storage,), (array,), (known,)) else memory_in(storage)
