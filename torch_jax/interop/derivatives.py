@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_jax.core.x64 import x64
-from torch_jax.interop import border
+from torch_jax.interop import crossing
 from torch_jax.interop.function_run import FunctionRun, begun
 from torch_jax.memory import transfer
 
@@ -54,7 +54,7 @@ class Pullback:
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         with x64():
             consts = [
-                border.unpacked(one, aval)
+                crossing.unpacked(one, aval)
                 for one, aval in zip(self.residuals, self._avals(), strict=True)
             ]
             return jax.core.eval_jaxpr(self.jaxpr, consts, *gradients)
@@ -114,21 +114,21 @@ class Differentiable:
     # --- the function -----------------------------------------------------------------------------
 
     def _results(self, words: Any, arrays: Sequence[Any]) -> list[Any]:
-        narrow = border.is_narrow()
+        narrow = crossing.is_narrow()
         with self._running(words, arrays) as (_, results):
-            return [border.out(result, narrow) for result in results]
+            return [crossing.out(result, narrow) for result in results]
 
     def _results_and_pullback(self, words: Any, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
-        narrow = border.is_narrow()
+        narrow = crossing.is_narrow()
         with self._running(words, arrays) as (leaves, results):
-            given_out = [border.out(result, narrow) for result in results]
+            given_out = [crossing.out(result, narrow) for result in results]
             return given_out, _pullback(leaves, results, given_out, narrow)
 
     @contextmanager
     def _running(self, words: Any, arrays: Sequence[Any]) -> Iterator[tuple[list, list]]:
         run = self._begin(words)
         with x64(), begun(run):
-            leaves = [run.mode.adopt(border.tensor(array)) for array in arrays]
+            leaves = [run.mode.adopt(crossing.tensor(array)) for array in arrays]
             with self._program(leaves) as results:
                 yield [leaf for leaf in leaves if leaf.requires_grad], results
 
@@ -142,7 +142,7 @@ class Differentiable:
         words, arrays, pullback = kept
         given = [gradients[i] for i in pullback.outputs]
         found = iter(self.back(words, arrays, pullback, given))
-        return None, [border.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays]
+        return None, [crossing.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays]
 
     def _run_forward(self, words: Any, arrays: Any) -> tuple:
         results, pullback = self.run(words, arrays)
@@ -199,12 +199,12 @@ def _pullback(
 
     def pull(*gradients: Any) -> list[Any]:
         # PyTorch's gradient of a complex value is the conjugate of JAX's cotangent
-        wide = [border.gradient(jnp.conj(g), r) for g, r in zip(gradients, chosen, strict=True)]
+        wide = [crossing.gradient(jnp.conj(g), r) for g, r in zip(gradients, chosen, strict=True)]
         found = _gradients_of(chosen, leaves, wide, False)
         return [jnp.conj(transfer.as_array(gradient)) for gradient in found]
 
-    closed = jax.make_jaxpr(pull)(*(border.cotangent_type(given_out[i]) for i in outputs))
-    return Pullback(closed.jaxpr, outputs, [border.packed(c, narrow) for c in closed.consts])
+    closed = jax.make_jaxpr(pull)(*(crossing.cotangent_type(given_out[i]) for i in outputs))
+    return Pullback(closed.jaxpr, outputs, [crossing.packed(c, narrow) for c in closed.consts])
 
 
 def _gradients_of(

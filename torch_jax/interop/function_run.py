@@ -7,6 +7,7 @@ makes its tensors on the device, and refuses to write to tensors that were there
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class FunctionRun(GraphRun):
         super().__init__(words, mode=_Watch(self))
         self.function, self.host, self.refuse_stops = function, host, refuse_stops
         self.may_draw = True
+        self.generators: dict[int, tuple[Any, tuple[int, int]]] = {}  # that were set, as they stood
 
     def peek(self) -> Any:
         """Key words that the next random operator will draw."""
@@ -73,6 +75,7 @@ class FunctionRun(GraphRun):
         words = state.contiguous().numpy().view("uint32").tolist()
         if words[:2] != [0, 0]:
             self.seeded(generator)
+        self.generators.setdefault(id(generator), (generator, generator.where()))
         self.steps = words[2] << 32 | words[3]
 
 
@@ -82,8 +85,6 @@ def begun(run: FunctionRun) -> Iterator[None]:
 
     Generators on the host are left as they stood.
     """
-    default = generators.default_generator
-    seed, offset = default._seed, default._offset
     try:
         with torch.inference_mode(False), torch.enable_grad(), running(run, autograd=True):
             with _NoDetach() if run.refuse_stops else nullcontext():
@@ -95,7 +96,8 @@ def begun(run: FunctionRun) -> Iterator[None]:
             error.add_note(_IN_JAX)
         raise
     finally:
-        default.put(seed, offset)
+        for generator, (seed, offset) in run.generators.values():
+            generator.put(seed, offset)
         run.mode.gradients_left_outside()
 
 
@@ -143,8 +145,10 @@ class _Watch(TorchDispatchMode):
             self._meet(tensor, id(tensor.untyped_storage()) in outside)
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._refuse_host_draws(func, tensors, kwargs)
         if self.run.refuse_stops and not torch.is_grad_enabled():
-            if any(tensor.requires_grad for tensor in tensors):
+            if any(tensor.requires_grad for tensor in tensors) and not _is_in_own_function():
                 raise _stops("torch.no_grad()")
         before, self.run.may_draw = self.run.may_draw, not _never_drops(func, args, kwargs)
         try:
@@ -215,6 +219,16 @@ class _Watch(TorchDispatchMode):
                     "torch_jax.functional, which returns new buffers"
                 )
 
+    def _refuse_host_draws(self, func: OpOverload, tensors: list, kwargs: dict[str, Any]) -> None:
+        """Raise where random numbers are drawn on the CPU: once, while a program is traced."""
+        if any(map(_is_ours, tensors)) or (not tensors and _is_device(kwargs.get("device"))):
+            return
+        raise tracers.NotTraceableError(
+            f"{names.of_function(self.run.function)} draws random numbers on the CPU by {func} "
+            f"({tracers.user_line()}), which a compiled program would do once: draw them on device "
+            "'jax', and pass rng=, a jax.random.key"
+        )
+
     def _on_device(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """Take what a module on the CPU brings along over to the device, where both meet."""
         if not any(map(_is_ours, tensors)):
@@ -239,6 +253,10 @@ class _Watch(TorchDispatchMode):
 
 def _is_ours(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and storage.is_jax(tensor)
+
+
+def _is_device(device: Any) -> bool:
+    return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE
 
 
 def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
@@ -272,6 +290,17 @@ _DETACH = (torch.detach, torch.detach_, torch.Tensor.detach, torch.Tensor.detach
 def _detaches(function: Any) -> bool:
     """Whether a function of PyTorch's detaches; ``data`` may have been replaced since import."""
     return function in _DETACH or function == torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def _is_in_own_function() -> bool:
+    """Whether an ``autograd.Function`` of this package runs, whose backward pass JAX has too."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if frame.f_code.co_name == "forward" and name.startswith("torch_jax."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stops(how: str) -> Exception:

@@ -18,9 +18,9 @@ from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
-from torch_jax.interop import border
+from torch_jax.interop import crossing
 from torch_jax.interop.to_jax_function import is_by_jax, run
-from torch_jax.memory import dtypes, storage
+from torch_jax.memory import border, dtypes, storage
 from torch_jax.memory.storage import is_jax
 
 Arrays = dict[str, Any]
@@ -106,7 +106,7 @@ def load_functional(
     names = _first_names(module)
     for name, array in given.items():
         tensor = own[name]
-        new = storage.wrap(jnp.asarray(array))
+        new = border.tensor_of(array)
         if not tensor.is_meta:
             with torch.no_grad():
                 tensor.copy_(new)
@@ -176,7 +176,7 @@ class Functional:
         def called(params: Any, buffers: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
             # as in PyTorch, no gradient goes to what does not require one
             adopt = ACTIVE.tracer.mode.adopt
-            kept = {name: adopt(border.constant(tensor)) for name, tensor in buffers.items()}
+            kept = {name: adopt(crossing.constant(tensor)) for name, tensor in buffers.items()}
             held = params | {n: self.kept[n].of_integers(tensor) for n, tensor in kept.items()}
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
             with self._holding(held, training):
@@ -261,7 +261,7 @@ class _Form:
 
     def refusal(self, name: str, array: Any) -> str | None:
         """What is wrong with an array, None where it may stand for the tensor."""
-        if isinstance(array, torch.Tensor) or not hasattr(array, "dtype"):
+        if not isinstance(array, jax.Array | np.ndarray):
             return f"{name} is a {type(array).__name__}, where an array is wanted."
         if tuple(array.shape) != self.shape:
             return (
@@ -311,4 +311,4 @@ def _array_of(tensor: torch.Tensor) -> Any:
     if tensor.is_meta:
         dtype = jax.dtypes.canonicalize_dtype(dtypes.to_jax(tensor.dtype))
         return jax.ShapeDtypeStruct(tuple(tensor.shape), dtype)
-    return border.out(tensor.detach(), border.is_narrow())
+    return crossing.out(tensor.detach(), crossing.is_narrow())

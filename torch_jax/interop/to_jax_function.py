@@ -16,7 +16,7 @@ from torch_jax.core import trees, waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.graphs import interpreter
-from torch_jax.interop import border, names
+from torch_jax.interop import crossing, names
 from torch_jax.interop.derivatives import Differentiable
 from torch_jax.interop.function_run import FunctionRun, begun
 
@@ -65,7 +65,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
         yield function(*args, **kwargs)
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())
     def call(*args: Any, rng: Any = None, **kwargs: Any) -> Any:
         return run(called, function, args, kwargs, rng, by_jax=by_jax)
 
@@ -103,12 +103,12 @@ def run(
     leaves = [_given(leaf, function) for leaf in leaves]
     static = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
-    narrow = border.is_narrow()
+    narrow = crossing.is_narrow()
     form: list[Any] = []  # of the last result: its structure, and leaves that are no tensors
 
     @contextmanager
     def program(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        given = map(functools.partial(border.argument, narrow=narrow), tensors)
+        given = map(functools.partial(crossing.argument, narrow=narrow), tensors)
         filled = [next(given) if leaf is _ARRAY else leaf for leaf in static]
         args, kwargs = trees.unflatten(structure, filled)
         with called(*args, **kwargs) as result:
@@ -146,13 +146,13 @@ def _words(rng: Any) -> Any:
 
 def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list[Any]:
     """The results as JAX differentiates them."""
-    narrow = border.is_narrow()
+    narrow = crossing.is_narrow()
     tracer = begin(words)
     with x64(), begun(tracer):
-        tensors = [tracer.mode.adopt(border.tensor(array)) for array in arrays]
+        tensors = [tracer.mode.adopt(crossing.tensor(array)) for array in arrays]
         with program(tensors) as results:
             _refuse_functions(results, tracer.function)
-            return [border.out(result, narrow) for result in results]
+            return [crossing.out(result, narrow) for result in results]
 
 
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
@@ -165,10 +165,15 @@ def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
             continue
         met.add(node)
         ahead += [before for before, _ in node.next_functions]
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        if isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node):
             name = type(node).__name__.removesuffix("Backward")
             raise NotTraceableError(
                 f"{names.of_function(function)} runs {name}, an "
                 "autograd.Function, whose backward JAX would not see with "
                 'derivatives="jax": use derivatives="torch"'
             )
+
+
+def _is_own(node: Any) -> bool:
+    """Whether a function is one of this package's, whose backward pass JAX has too."""
+    return getattr(type(node), "_forward_cls", type).__module__.startswith("torch_jax.")

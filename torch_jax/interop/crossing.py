@@ -18,9 +18,9 @@ import torch
 from jax import lax
 
 from torch_jax._private import jax_core
-from torch_jax.core import tracers
+from torch_jax.core import crossed, tracers
 from torch_jax.core.x64 import x64
-from torch_jax.memory import storage, transfer
+from torch_jax.memory import border, storage, transfer
 
 
 def is_narrow() -> bool:
@@ -30,7 +30,7 @@ def is_narrow() -> bool:
 
 def tensor(array: Any) -> torch.Tensor:
     """An argument as a tensor of its memory, with a gradient where its dtype has any."""
-    made = storage.wrap(array)
+    made = border.tensor_of(array)
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
 
 
@@ -48,6 +48,8 @@ def constant(leaf: torch.Tensor) -> torch.Tensor:
 def out(result: torch.Tensor, narrow: bool) -> Any:
     """A result as an array."""
     array = transfer.as_array(result)
+    if not tracers.is_traced(array):
+        crossed.mark(array)  # it may be the memory of a tensor, or of a parameter
     if not narrow or array.dtype.itemsize <= (8 if result.is_complex() else 4):
         return array
     with x64():
