@@ -124,6 +124,7 @@ def test_parameters_of_arrays_are_trained():
     assert to_jax(module.state_dict())["weight"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_the_first_use_of_the_device_may_be_an_array():
     program = "import jax.numpy as n, torch_jax; print(torch_jax.from_jax(n.ones(2)).sum().item())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
