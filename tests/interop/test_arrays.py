@@ -296,6 +296,14 @@ def test_an_array_that_was_deleted():
         from_jax(array)
 
 
+def test_an_array_where_the_device_does_not_compute():
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    for kind in set(kinds) - {jax.devices()[0].default_memory().kind}:
+        there = SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
+        with pytest.raises(RuntimeError, match="with_memory_kind"):
+            from_jax(jax.device_put(jnp.ones(2), there))
+
+
 def leaked() -> tuple[torch.Tensor, Any]:
     """A tensor and an array of a trace that has ended."""
     found = []
