@@ -124,6 +124,7 @@ def test_parameters_of_arrays_are_trained():
     assert to_jax(module.state_dict())["weight"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_the_first_use_of_the_device_may_be_an_array():
     program = "import jax.numpy as n, torch_jax; print(torch_jax.from_jax(n.ones(2)).sum().item())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
@@ -293,6 +294,14 @@ def test_an_array_that_was_deleted():
     array.delete()
     with pytest.raises(RuntimeError, match=rf"float32\[2\] {GONE}.*test_arrays\.py"):
         from_jax(array)
+
+
+def test_an_array_where_the_device_does_not_compute():
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    for kind in set(kinds) - {jax.devices()[0].default_memory().kind}:
+        there = SingleDeviceSharding(jax.devices()[0], memory_kind=kind)
+        with pytest.raises(RuntimeError, match="with_memory_kind"):
+            from_jax(jax.device_put(jnp.ones(2), there))
 
 
 def leaked() -> tuple[torch.Tensor, Any]:

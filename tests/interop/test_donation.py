@@ -137,6 +137,35 @@ def test_a_clone_shares_what_was_given_out_and_takes_none_of_it(step):
     assert other.tolist() == list(range(LENGTH))
 
 
+def test_numpy_memory_that_jax_shares_is_not_written(step):
+    whole = np.zeros(LENGTH + 16, np.float32)
+    start = -whole.ctypes.data % 64 // 4  # where JAX takes the memory as it is
+    host = whole[start : start + LENGTH]
+    array = jax.device_put(host)
+    assert array.unsafe_buffer_pointer() == host.ctypes.data
+    x = from_jax(array)
+    del array
+    step(x)
+    assert x.tolist() == [1.0] * LENGTH and not whole.any()
+
+
+def test_the_state_of_an_interpreter_stays(step):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(float(LENGTH)).to("jax"))
+
+        def forward(self, x):
+            return x * self.weight
+
+    net = Net()
+    state = torch_jax.JaxInterpreter(torch.fx.symbolic_trace(net)).state
+    other = state.pop("weight").addressable_data(0)
+    with torch.no_grad():
+        step(net.weight.detach())
+    assert other.tolist() == list(range(LENGTH))
+
+
 def test_an_optimizer_under_jit_leaves_what_it_was_given():
     first = jnp.arange(float(LENGTH))
     weight = torch.nn.Parameter(from_jax(first))

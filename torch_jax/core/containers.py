@@ -96,8 +96,10 @@ def container_of(value: Any) -> Container | None:
     (False, True)
     """
     kind = type(value)
+    if issubclass(kind, _LEAVES):
+        return None
     names = _names_of(kind)
-    if issubclass(kind, _LEAVES) or names & _WHOLE:
+    if names & _WHOLE:
         return None
     if kind is torch.Size:
         return Container(_size_apart, _size_together)

@@ -110,14 +110,11 @@ class Kernel:
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
-            if ACTIVE.recorder is not None and ACTIVE.tracer is None:
+            records = ACTIVE.recorder is not None and ACTIVE.tracer is None
+            if records or found is None or ACTIVE.tracer is not None:
+                run = self._record if records else self._first
                 try:
-                    return self._record(signature, memories, args, kwargs)
-                except tracers.TracedElsewhere as error:
-                    return self._again(error, args, kwargs)
-            if found is None or ACTIVE.tracer is not None:
-                try:
-                    return self._first(signature, memories, args, kwargs)
+                    return run(signature, memories, args, kwargs)
                 except tracers.TracedElsewhere as error:
                     return self._again(error, args, kwargs)
             run, size, dtype = found

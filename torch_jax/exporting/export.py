@@ -37,7 +37,7 @@ from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.graphs.interpreter import JaxInterpreter
-from torch_jax.memory import dtypes, storage, transfer
+from torch_jax.memory import border, dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -157,7 +157,7 @@ def export(
         with running(run, autograd=True), torch.no_grad():
             return _plain(_called(model, held, *tensors))
 
-    weights = {name: transfer.as_array(tensor) for name, tensor in tensors.items()}
+    weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments.shapes, arguments.static, platforms)
 
 

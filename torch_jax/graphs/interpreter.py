@@ -21,7 +21,7 @@ from torch_jax.dispatch import ladder
 from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.graphs.runner import Runner, tensors_of
 from torch_jax.memory import generators, storage
-from torch_jax.memory.transfer import as_array
+from torch_jax.memory.border import users_array
 
 
 class JaxInterpreter:
@@ -69,7 +69,7 @@ class JaxInterpreter:
         if unknown:
             raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
         named = {self._names[name]: array for name, array in given.items()}
-        self.state = {n: named[n] if n in named else as_array(t) for n, t in held.items()}
+        self.state = {n: named[n] if n in named else users_array(t) for n, t in held.items()}
 
     def __call__(self, *args: Any, key: Any = None, **kwargs: Any) -> Any:
         """Run the graph with the state it holds; see :meth:`call`."""
@@ -108,7 +108,7 @@ class JaxInterpreter:
         args, kwargs = pytree.tree_map(_given, (args, kwargs))
         with running(GraphRun(key_words(key), _generator(key))):
             result = Runner(self.module, tensors).run(*_positional(self.module, args, kwargs))
-            return _arrays(result), {name: as_array(tensor) for name, tensor in held.items()}
+            return _arrays(result), {name: users_array(tensor) for name, tensor in held.items()}
 
 
 @functools.cache
@@ -160,7 +160,7 @@ def _arrays(result: Any) -> Any:
         return [_arrays(value) for value in result]
     if type(result) in (list, tuple):
         return type(result)(map(_arrays, result))
-    return pytree.tree_map_only(torch.Tensor, as_array, result)
+    return pytree.tree_map_only(torch.Tensor, users_array, result)
 
 
 def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> tuple:

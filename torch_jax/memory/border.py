@@ -43,6 +43,16 @@ def array_of(value: Any) -> Any:
     return array
 
 
+def users_array(tensor: torch.Tensor) -> jax.Array:
+    """The value of a tensor on any device, for code of the user's: an array that is never donated.
+
+    Unlike :func:`array_of` for tensors that stand for values only, as the weights of an export.
+    """
+    array = transfer.as_array(tensor)
+    crossed.mark(array)
+    return array
+
+
 def _refuse_strange(tensor: torch.Tensor) -> None:
     """Raise for a tensor that has no memory of one array on the device."""
     shown = f"can't convert a tensor, {errors.describe(tensor)}, to a jax.Array"
