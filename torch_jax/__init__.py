@@ -46,13 +46,13 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
     from torch_jax.interop.flax_module import nn_from_flax as nn_from_flax
+    from torch_jax.interop.from_jax import call_jax as call_jax
+    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.interop.functional import functional as functional
     from torch_jax.interop.functional import load_functional as load_functional
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
-    from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
-    from torch_jax.interop.from_jax import call_jax as call_jax
-    from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.interop.pallas import pallas_op as pallas_op
+    from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
