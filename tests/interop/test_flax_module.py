@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 
 import flax
 import jax
@@ -396,6 +397,12 @@ def test_dynamo_takes_it():
     module = modules()["nnx"].eval()
     compiled = torch.compile(lambda x: module(x * 2) + 1, backend="jax")
     torch.testing.assert_close(compiled(x_of()), module(x_of() * 2) + 1, rtol=1e-5, atol=1e-6)
+
+
+def test_without_flax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flax", None)
+    with pytest.raises(ImportError, match=r'pip install "torch_jax\[flax\]"'):
+        nn_from_flax(None)
 
 
 def test_wrong_arguments():
