@@ -23,6 +23,7 @@ NAMES = (
     "distributed",
     "recorded",
     "compile",
+    "transforms",
 )
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.environment.overrides import register_op as register_op
     from torch_jax.exporting.export import export as export
     from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+    from torch_jax.interop.arrays import from_jax as from_jax
+    from torch_jax.interop.arrays import to_jax as to_jax
     from torch_jax.interop.flax_module import nn_from_flax as nn_from_flax
     from torch_jax.interop.from_jax import call_jax as call_jax
     from torch_jax.interop.from_jax import from_jax_function as from_jax_function
@@ -115,6 +117,8 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "call_jax": "interop.from_jax",
     "from_jax_function": "interop.from_jax",
     "pallas_op": "interop.pallas",
+    "from_jax": "interop.arrays",
+    "to_jax": "interop.arrays",
     "metrics": "observe.metrics",
     "report": "observe.metrics",
     "reset_metrics": "observe.metrics",

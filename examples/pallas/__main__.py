@@ -1,4 +1,4 @@
-"""Train a small transformer whose norms and attention are kernels: ``python -m examples.pallas``."""
+"""Train a small transformer of kernels: ``python -m examples.pallas``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class Block(nn.Module):
         self.heads = heads
         self.norm, self.norm_mlp = RMSNorm(width), RMSNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attention, then the two linear layers."""

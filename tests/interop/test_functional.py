@@ -211,6 +211,32 @@ def test_second_derivatives_of_a_module():
         close(found[name], expected)
 
 
+def test_forward_mode():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    by_jax, params, buffers = functional(net, derivatives="jax")
+    by_torch, *_ = functional(net)
+    x = jnp.asarray(torch.randn(5, 3))
+
+    def loss(fn, x):
+        return (fn(params, buffers, x)[0] ** 2).sum()
+
+    slope = jax.grad(loss, 1)(by_torch, x)
+    along = jax.jit(jax.jvp, static_argnums=0)(lambda x: loss(by_jax, x), (x,), (jnp.cos(x),))[1]
+    np.testing.assert_allclose(along, (slope * jnp.cos(x)).sum(), rtol=1e-4)
+
+
+def test_donated_arrays_come_back():
+    net = nn.Linear(3, 2, device="jax")
+    fn, params, buffers = functional(net)
+    step = jax.jit(lambda params: jax.tree.map(lambda a: a + 1, params), donate_argnums=0)
+    params = step(params)
+    with pytest.raises(RuntimeError, match="deleted|donated"):
+        net(torch.ones(1, 3, device="jax"))
+    load_functional(net, params)
+    close(fn(params, buffers, jnp.ones((1, 3)))[0], net(torch.ones(1, 3, device="jax")).cpu())
+
+
 # --- what cannot be -------------------------------------------------------------------------------
 
 
@@ -266,3 +292,25 @@ def test_the_module_is_as_it_was_after_errors():
     for name, parameter in net.named_parameters():
         assert parameter is before[0][name]
     assert net[1].num_batches_tracked == 0
+
+
+def test_attributes_are_no_state():
+    class Counting(nn.Module):
+        last = None
+
+        def __init__(self):
+            super().__init__()
+            self.weight, self.total = nn.Parameter(torch.ones(2)), torch.zeros(2)
+
+        def forward(self, x):
+            self.last = x * self.weight
+            self.total = self.total + x
+            return self.last
+
+    net = Counting()
+    fn, params, buffers = functional(net)
+    with pytest.warns(
+        UserWarning, match=r"Counting.(last|total) is set to a tensor.*register_buffer"
+    ):
+        jax.jit(fn)(params, buffers, jnp.ones(2))
+    assert net.last is None and net.total.tolist() == [0, 0]

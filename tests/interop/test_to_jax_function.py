@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import jax.test_util
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 import torch_jax
@@ -126,8 +128,11 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, equal_nan=True)
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["called", "jit"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("function", "wrap"),
+    [(f, jax.jit) for f in FUNCTIONS]
+    + [(f, lambda f: f) for f in (straight_through, in_no_grad, own_backward)],
+)
 def test_derivatives_are_those_of_pytorch(function, wrap):
     with jax.enable_x64(True):
         out, first, second = by_torch(function, X, Y)
@@ -428,18 +433,115 @@ def test_checkpoints_drop_the_same_again():
 
 
 def test_forward_mode():
-    f = to_jax_function(lambda x: (torch.sin(x) * x).sum(), derivatives="jax")
+    f = to_jax_function(lambda x: (x.tanh() * x).sum(), derivatives="jax")
     x = jnp.array([0.5, 1.0])
     for transform in (jax.hessian, jax.jacfwd, jax.grad):
-        expected = transform(lambda x: (jnp.sin(x) * x).sum())(x)
+        expected = transform(lambda x: (jnp.tanh(x) * x).sum())(x)
         for run in (transform(f), jax.jit(transform(f))):
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("function", [straight_through, in_no_grad, own_backward])
+def through_data(x, y):
+    return x.data * y
+
+
+@pytest.mark.parametrize("function", [straight_through, in_no_grad, own_backward, through_data])
 def test_forward_mode_refuses_what_stops_gradients(function):
     with pytest.raises(NotTraceableError, match='derivatives="torch"'):
         to_jax_function(function, derivatives="jax")(jnp.ones(2), jnp.ones(2))
+
+
+# --- random programs ------------------------------------------------------------------------------
+
+STEPS = {
+    "add": lambda a, b: a + 0.5 * b,
+    "multiply": lambda a, b: a * b,
+    "sine": lambda a, b: a.sin() + b,
+    "detach": lambda a, b: a.detach() * b,
+    "no_grad": lambda a, b: _no_grad(a, b),
+    "custom": lambda a, b: Cubed.apply(a.tanh()) + b,
+    "write": lambda a, b: a.clone().mul_(b).add_(1),
+    "write_view": lambda a, b: _write_view(a, b),
+    "transpose": lambda a, b: a.t().reshape(a.shape) * 0.7 + b.flip(0),
+    "sort": lambda a, b: a.sort(0).values - b,
+    "data": lambda a, b: a * b.data,
+    "straight_through": lambda a, b: a + (b.round() - b).detach(),
+}
+
+
+def _no_grad(a, b):
+    with torch.no_grad():
+        c = a * b
+        c[0] = 1
+    return c + a
+
+
+def _write_view(a, b):
+    out = a.clone()
+    out[:, 1:].copy_(b[:, :-1].detach() * out[:, :1])
+    out.view(-1)[::3] = b.sin().view(-1)[::3]
+    return out
+
+
+PROGRAMS = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9)), max_size=6)
+
+
+@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.given(PROGRAMS)
+def test_random_programs(steps):
+    check_program(steps)
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=100, deadline=None, database=None)
+@hypothesis.given(PROGRAMS)
+def test_more_random_programs(steps):
+    check_program(steps)
+
+
+def check_program(steps):
+    """The gradients of a program, and the gradients of these, are those of the CPU."""
+
+    def program(x, y):
+        values = [x, y]
+        for name, at in steps:
+            values.append(STEPS[name](values[-1], values[at % len(values)]))
+        return values[-1].flatten()
+
+    rng = np.random.default_rng(len(steps))
+    x, y = rng.normal(size=(2, 3, 4))
+    with jax.enable_x64(True):
+        out, first, second = by_torch(program, x, y)
+        functions = by_jax(program, jax.jit)
+        for jaxed, expected in zip(functions, ([out], first, second), strict=True):
+            close(jaxed(jnp.asarray(x), jnp.asarray(y)), expected)
+
+
+# --- what has outlived its trace ------------------------------------------------------------------
+
+
+def test_tensors_that_outlive_a_trace():
+    kept = []
+
+    def leaks(x):
+        kept.append(x * 2)
+        return x.sum()
+
+    jax.jit(to_jax_function(leaks))(jnp.ones(3))
+    later = to_jax_function(lambda x: x + kept[0])
+    for use in (
+        lambda: kept[0] + 1,
+        kept[0].cpu,
+        lambda: kept[0].add_(1),
+        lambda: later(jnp.ones(3)),
+    ):
+        with pytest.raises(NotTraceableError, match="has left it behind.*return it"):
+            use()
+
+
+def test_keys_are_no_tensors():
+    with pytest.raises(TypeError, match="rng="):
+        to_jax_function(lambda x: x)(jax.random.key(0))
 
 
 def test_names():

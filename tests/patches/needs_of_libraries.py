@@ -1,6 +1,7 @@
 """What shows that checkpoints, and what is patched after an import, need replacements."""
 
 import contextlib
+import dataclasses
 import pathlib
 import tempfile
 import unittest.mock
@@ -8,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
@@ -23,6 +26,7 @@ from transformers.utils import import_utils
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.capture.state.watch import Watch
+from torch_jax.core import trees
 from torch_jax.distributed import checkpoint_folders
 from torch_jax.memory import parts
 
@@ -213,3 +217,39 @@ def jagged_tensors_attend() -> bool:
     rows = [ones(2, 2, 2), ones(1, 2, 2)]
     heads = torch.nested.as_nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
     return nn.functional.scaled_dot_product_attention(heads, heads, heads).values().shape[1] == 3
+
+
+# --- JAX ------------------------------------------------------------------------------------------
+
+_REGISTRY = "jax.tree_util.default_registry.__class__"
+
+
+def _met() -> type:
+    """A new class that torch_jax has registered with JAX."""
+
+    @dataclasses.dataclass
+    class Box:
+        a: Any
+
+    trees.flatten(Box(torch.ones(1)))
+    return Box
+
+
+@need(f"{_REGISTRY}.register_node")
+def a_user_may_register_his_class_later() -> bool:
+    kind = _met()
+    jax.tree_util.register_pytree_node(kind, lambda box: ((), box), lambda box, _: box)
+    return jax.tree_util.tree_leaves(kind(1)) == []
+
+
+@need(f"{_REGISTRY}.register_dataclass_node")
+def a_user_may_register_his_dataclass_later() -> bool:
+    kind = _met()
+    jax.tree_util.register_dataclass(kind, ["a"], [])
+    return jax.tree_util.tree_leaves(kind(1)) == [1]
+
+
+@need("torch.Tensor")
+def jax_numpy_takes_tensors() -> bool:
+    x = ones(2)
+    return jnp.asarray(x) is torch_jax.to_jax(x)

@@ -17,7 +17,7 @@ import torch
 import torch_jax
 from tests.patches import needs_of_jit, needs_of_libraries, needs_of_tensors
 from tests.patches.needs import NEEDS, Works, ones
-from torch_jax.core import patching
+from torch_jax.core import patching, trees
 
 FILES = needs_of_jit, needs_of_libraries, needs_of_tensors  # they enter rows
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
@@ -76,6 +76,7 @@ FOR_GOOD = {
 def all_patches():
     torch_jax.jit(torch.sin)(ones(1))
     torch._dynamo.reset()  # it is imported now
+    trees.flatten(torch.Size([1]))
 
 
 def fails(works: Works) -> bool:

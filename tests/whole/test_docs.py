@@ -66,7 +66,19 @@ def test_the_page_of_operators_is_up_to_date():
 
 
 @pytest.mark.parametrize(
-    "name", ["how-an-op-is-found", "environment", "extend", "errors", "optax-and-flax"]
+    "name",
+    [
+        "attention",
+        "environment",
+        "errors",
+        "extend",
+        "how-an-op-is-found",
+        "jax-arrays",
+        "jax-in-pytorch",
+        "optax-and-flax",
+        "precision",
+        "pytorch-in-jax",
+    ],
 )
 @pytest.mark.slow
 def test_a_page_shows_what_is_printed(name):

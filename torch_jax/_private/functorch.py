@@ -37,6 +37,7 @@ _AUTOGRAD_KEYS = (
     "ADInplaceOrView",
 )
 
+_is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
 transforms_active = _lookup("_C._are_functorch_transforms_active")
 _included = _lookup("_C._dispatch_tls_local_include_set")
 _excluded = _lookup("_C._dispatch_tls_local_exclude_set")
@@ -58,7 +59,7 @@ def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
 
 
 def has_rule(name: str) -> bool:
-    """Whether the overload ``aten::…`` has a rule for vmap, or gets one when vmap is first called."""
+    """Whether an overload has a rule for vmap, or gets one when vmap is first called."""
     if name.partition(".")[0].removeprefix("aten::") in _loaded_later():
         return True
     return any(pytorch.has_kernel(name, key) for key in _RULES)
@@ -72,6 +73,11 @@ def _loaded_later() -> frozenset[str]:
 
 
 _LOADER = "lazy_load_decompositions"
+
+
+def is_wrapped(value: Any) -> bool:
+    """Whether a value is a tensor as a function under a transform sees it."""
+    return isinstance(value, torch.Tensor) and _is_wrapped(value)
 
 
 def current_level() -> Any:

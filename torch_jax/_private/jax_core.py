@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -44,6 +45,18 @@ def x64_state() -> Any:
 def x64_setting() -> bool:
     """Whether the user has switched JAX's 64-bit types on for the whole process."""
     return bool(x64_state().get_global())
+
+
+@contextlib.contextmanager
+def without_x64() -> Iterator[None]:
+    """A block in which JAX has no 64-bit types: kernels of JAX's own are written for that."""
+    flag = x64_state()
+    before = flag.get_local()
+    flag.set_local(False)
+    try:
+        yield
+    finally:
+        flag.set_local(before)
 
 
 @functools.cache
@@ -207,3 +220,16 @@ def array_type() -> type:
     if hasattr(module, "ArrayImpl"):
         return module.ArrayImpl
     return type(importlib.import_module("jax.numpy").zeros(()))
+
+
+def strong(array: Any) -> Any:
+    """An array of the same memory whose dtype JAX takes at its word, where it was weak."""
+    core = importlib.import_module("jax").core
+    aval = core.ShapedArray(array.shape, array.dtype)
+    return array_type()(aval, array.sharding, array._arrays, committed=array.committed)
+
+
+def is_valid(tracer: Any) -> bool:
+    """Whether the trace of a tracer goes on, as far as JAX tells: of ``jax.jit`` it does not."""
+    trace = getattr(tracer, "_trace", None)
+    return getattr(trace, "is_valid", lambda: True)()

@@ -228,6 +228,7 @@ def default_device() -> Any:
     return devices[-1] if devices else None
 
 
+is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
 _functorch_level = _lookup("_C._functorch.peek_interpreter_stack")
 _saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
 

@@ -383,6 +383,8 @@ class Replay:
         except (TypeError, ValueError) as error:
             if is_traced_elsewhere(arrays):
                 raise TracedElsewhere from error
+            if errors.is_deleted(error):
+                raise errors.translate(error, "in a function under torch_jax.jit") from error
             raise Changed(f"the memory behind a tensor has another form now: {error}") from error
         except RuntimeError as error:
             raise errors.translate(error, "in a function under torch_jax.jit") from error

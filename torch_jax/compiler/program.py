@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from jax.extend import core
 from torch_jax import config
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
-from torch_jax.core import progress
+from torch_jax.core import crossed, progress
 from torch_jax.core.x64 import x64
 
 
@@ -116,15 +116,15 @@ def _out_shardings(closed: Any, outputs: Sequence[Any]) -> dict[str, Any]:
 _ALONE = 2
 
 
-def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -> None:
+def copy_shared(arrays: list[Any], donated: Collection[int], takes: bool = True) -> None:
     """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
 
     An executable uses the memory of an array that is donated to it for its results, and the array
     is gone then. That is right where only the storage that will be given the result has held the
     array, and does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another
-    storage shares the array, as a clone does until one of the two is written, or where the user has
-    taken the array out of its storage. Reference counts tell. The caller must hold the arrays in
-    ``arrays`` alone: one more variable would cost a copy at each call.
+    storage shares the array, as a clone does until one of the two is written: reference counts
+    tell. The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy
+    at each call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
 
     Args:
       arrays: the inputs, taken out of their storages.
@@ -136,6 +136,11 @@ def copy_shared(arrays: list[Any], donated: Iterable[int], takes: bool = True) -
         if sys.getrefcount(arrays[at]) > alone:
             with x64():
                 arrays[at] = jnp.array(arrays[at], copy=True)
+    if crossed.MARKED:  # a loop of its own: nearly always there are none
+        for at in donated:
+            if crossed.is_marked(arrays[at]):
+                with x64():
+                    arrays[at] = jnp.array(arrays[at], copy=True)
 
 
 _executables: OrderedDict[bytes, Any] = OrderedDict()

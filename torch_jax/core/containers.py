@@ -177,7 +177,7 @@ def _object_apart(value: Any) -> Parts:
     names = tuple(
         name for name, element in attributes.items() if marked.get(name, holds_values(element))
     )
-    rest = {name: element for name, element in attributes.items() if name not in names}
+    rest = {name: _CHILD if name in names else element for name, element in attributes.items()}
     return Parts(names, tuple(attributes[name] for name in names), Static(rest))
 
 
@@ -187,9 +187,13 @@ def _object_together(kind: type, parts: Parts) -> Any:
 
 
 def _filled(made: Any, parts: Parts, rest: dict[str, Any]) -> Any:
-    for name, element in (*zip(parts.names, parts.children, strict=True), *rest.items()):
-        object.__setattr__(made, name, element)
+    children = iter(parts.children)
+    for name, element in rest.items():  # in the order in which they were
+        object.__setattr__(made, name, next(children) if element is _CHILD else element)
     return made
+
+
+_CHILD = object()
 
 
 def _output_apart(value: Any) -> Parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 
@@ -73,11 +74,36 @@ def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> 
     return translate(error, f"in {describe_call(op, args, kwargs)}")
 
 
+DELETED = (
+    "was deleted, or donated to a program of JAX's, by code that shares it: torch_jax.to_jax and "
+    "from_jax copy nothing. Give such code a copy: to_jax(x).copy()"
+)
+ENDED = (
+    "was made while a function was traced, which has left it behind: it has no elements. Have the "
+    "function return it, in place of keeping it in an attribute, a list or a global"
+)
+APART = (
+    "Expected all tensors to be on the same device, but arrays of JAX's lie on several: move them, "
+    "jax.device_put(array, jax.devices()[0]), before torch_jax.from_jax"
+)
+
+
+def is_deleted(error: Exception) -> bool:
+    """Whether JAX's error says that an array is gone."""
+    return "has been deleted" in str(error) or "deleted or donated" in str(error)
+
+
 def translate(error: Exception, where: str) -> Exception:
     """JAX's error as PyTorch's type for it; ``where`` ends the message."""
     if type(error).__module__.partition(".")[0] == "torch":  # of another process's end
         return error
     text = str(error)
+    if is_deleted(error):
+        text = f"the memory of a tensor {DELETED}. {text}"
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        text = f"a tensor or an array {ENDED}"
+    if "incompatible devices" in text:
+        text = f"{APART}. {text}"
     # what is computed from an array that found no room fails as INTERNAL, with the text of both
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}")

@@ -131,15 +131,16 @@ def _asked() -> str | None:
 def _by_torch() -> Precisions:
     """What PyTorch's switches say.
 
-    Those of CUDA are taken for this device's. A convolution is less exact only where both the
-    switch of matrix products and that of convolutions allow it: PyTorch's default for cuDNN,
-    which allows it, was never chosen for other devices.
+    Those of CUDA are taken for this device's. Convolutions are of TF32 only where both the switch
+    of matrix products and that of convolutions allow it: PyTorch's default for cuDNN, which does,
+    was never chosen for other devices.
     """
     old = _asked()
     if old == "highest":  # certain: PyTorch has no answer where a newer switch says otherwise
         return _HIGHEST
     matmul = matmul_by_switches(old, _switch("cuda", "matmul"), _switch("generic", "all"))
-    conv = matmul if _switch("cuda", "conv") == "tf32" else "highest"
+    allowed = matmul != "highest" and _switch("cuda", "conv") == "tf32"
+    conv = "high" if allowed else "highest"
     return Precisions(matmul, conv)
 
 

@@ -50,9 +50,10 @@ def register(kind: type, container: Container, registries: Sequence[Any]) -> Non
     with LOCK:
         if kind in _entries:
             return
+        if not _entries:
+            patching.apply(AT_FIRST_CONTAINER)
         _entries[kind] = _entry_of(kind, container)
         OURS.add(kind)
-        patching.apply(AT_FIRST_CONTAINER)
         for registry in registries:
             registry.register_node(kind, _flatten, _unflatten, _with_keys)
         jax.tree_util.register_pytree_node(kind, _flatten, _unflatten, _with_keys)

@@ -7,6 +7,7 @@ them. The error names the line of the user's code and what has a static shape in
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -75,8 +76,9 @@ _SAME = {
     "unique_dim_consecutive": "unique",
 }
 
-_LIBRARIES = tuple(
-    str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])
+_LIBRARIES = (
+    *(str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])),
+    contextlib.__file__,
 )
 
 
@@ -137,10 +139,21 @@ def _remembered(message: str) -> DataDependentError:
     return error
 
 
-def needs_value_on_host(array: Any) -> DataDependentError:
+def outlived(what: str) -> NotTraceableError:
+    """The error for a tensor or an array of a trace that has ended."""
+    return NotTraceableError(f"{what} {errors.ENDED} ({user_line()})")
+
+
+def shown(array: Any) -> str:
+    """The dtype and the shape of an array, for messages."""
+    return f"{array.dtype}[{','.join(map(str, array.shape))}]"
+
+
+def needs_value_on_host(array: Any) -> RuntimeError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
-    shape = ",".join(map(str, array.shape))
+    if ACTIVE.tracer is None and jax_core.is_outside_traces():
+        return outlived(f"a {shown(array)} tensor")
     return _remembered(
-        f"the value of a {array.dtype}[{shape}] tensor is asked for, which is not known while a "
+        f"the value of a {shown(array)} tensor is asked for, which is not known while a "
         f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
     )

@@ -115,9 +115,7 @@ def _meta(op: Any, positions: Positions, batch_dims: Any, *args: Any, **kwargs: 
     sizes = []
     for level in _levels(batch_dims, len(tensors)):
         sizes.append(next(t.shape[d] for t, d in zip(tensors, level, strict=True) if d is not None))
-        tensors = [
-            t if d is None else _example(t, d) for t, d in zip(tensors, level, strict=True)
-        ]
+        tensors = [t if d is None else _example(t, d) for t, d in zip(tensors, level, strict=True)]
     args, kwargs = fill(tensors)
     result = op(*args, **kwargs)
     return _mapped(lambda t: t.new_empty((*sizes, *t.shape)), result)
@@ -209,7 +207,7 @@ def _vmapped(
         args, kwargs = fill(some)
         leaves, form = jax.tree.flatten(function(*args, **kwargs))
         numbers[:] = [None if hasattr(leaf, "dtype") else leaf for leaf in leaves]
-        return [leaf if number is None else None for leaf, number in zip(leaves, numbers)]
+        return [leaf if hasattr(leaf, "dtype") else None for leaf in leaves]
 
     for level in reversed(_levels(batch_dims, len(arrays))):
         of_arrays = jax.vmap(of_arrays, in_axes=level)

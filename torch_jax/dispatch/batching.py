@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,9 @@ Rule = Callable[..., Any]  # of the arguments that an operator has at one level 
 _attention = torch.ops.aten.scaled_dot_product_attention.default
 _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
+
+# functorch makes groups of examples, which XLA computes a hundred times more slowly on a CPU.
+_BETTER = {torch.ops.aten.convolution_backward.default}
 
 # PyTorch chooses by whether gradients are wanted, which under vmap is not to be seen.
 _WITH_GRADIENTS = {
@@ -58,13 +62,17 @@ def installed() -> None:
 def _install() -> list[Any]:
     libraries = {name: torch.library.Library(name, "IMPL") for name in ("aten", "torch_jax")}
     for op in list(ladder.KERNELS_BY_OP):
-        rule = _rule(op) if op.namespace in libraries and not functorch.has_rule(op.name()) else None
+        rule = _rule(op) if op.namespace in libraries and _needs_rule(op) else None
         if rule is not None:
             _register(libraries[op.namespace], op, rule)
     for op in _composites():
         _register(libraries["aten"], op, _composed(op))
     _register(libraries["aten"], _attention, attention_choice.attend)
     return list(libraries.values())
+
+
+def _needs_rule(op: Any) -> bool:
+    return op in _BETTER or not functorch.has_rule(op.name())
 
 
 def _register(library: Any, op: Any, rule: Rule) -> None:
@@ -79,7 +87,9 @@ def _register(library: Any, op: Any, rule: Rule) -> None:
                 pass
         return before(keys, *args, **kwargs)
 
-    library.impl(op, call, functorch.BATCHED, with_keyset=True)
+    with warnings.catch_warnings():  # PyTorch warns where a rule of its own is replaced
+        warnings.simplefilter("ignore")
+        library.impl(op, call, functorch.BATCHED, with_keyset=True, allow_override=True)
 
 
 def _is_on_device(values: Any) -> bool:

@@ -8,6 +8,7 @@ backward pass runs is of no account.
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from torch_jax._private import jax_core
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core.x64 import x64_as
 
 _numbers = itertools.count()
@@ -54,12 +55,26 @@ def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: 
       name: for messages.
     """
     seen = tuple(_as_seen(form, wide) for form in forms)
-    with x64_as(wide):
-        closed = jax.make_jaxpr(function)(*seen)
+    closed = _jaxpr_of(function, seen, wide)
     for value in closed.consts:
         if isinstance(value, jax.core.Tracer):
             raise jax.errors.UnexpectedTracerError(f"{name} reads {value} of another function")
     return Program(closed, tuple(forms), wide, name)
+
+
+def _jaxpr_of(function: Callable[..., Any], forms: Sequence[Any], wide: bool) -> Any:
+    """The jaxpr of a function of a user's, who runs unseen by what watches a compiled function.
+
+    ``torch_jax.jit`` learns by ``sys.setprofile`` which Python code a trace hangs on. A program
+    hangs on nothing but its arguments.
+    """
+    profiler = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        with x64_as(wide):
+            return jax.make_jaxpr(function)(*forms)
+    finally:
+        pytorch.set_profiler(profiler)
 
 
 def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
@@ -211,8 +226,7 @@ class Forward:
             back[:] = [structure]
             return [*results, *residuals]
 
-        with x64_as(of.wide):
-            closed = jax.make_jaxpr(forward)(*of.closed.in_avals)
+        closed = _jaxpr_of(forward, of.closed.in_avals, of.wide)
         (self._structure,) = back
         self._sources, kept = _sources(closed, len(of.results))
         self.program: Program | None = None

@@ -7,7 +7,6 @@ batches are one call again. Whatever transforms are around, this is asked for on
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -151,16 +150,18 @@ def _gathered(function: Any, in_dims: tuple, own: list[int | None]) -> Callable[
             found = func.vmap(function, in_dims=in_dims)(*values)
         except RuntimeError:  # some gradients look at values
             found = _one_by_one(function, in_dims, values)
-        return tuple(
-            g.sum(0) if dim is None else g.movedim(0, dim) for g, dim in zip(found, own, strict=True)
-        )
+        pairs = zip(found, own, strict=True)
+        return tuple(g.sum(0) if dim is None else g.movedim(0, dim) for g, dim in pairs)
 
     return call
 
 
 def _one_by_one(function: Any, in_dims: tuple, values: tuple) -> tuple[torch.Tensor, ...]:
     """A function of one example called for each, as PyTorch does."""
-    examples = zip(
-        *(itertools.repeat(v) if d is None else v.unbind(d) for v, d in zip(values, in_dims))
-    )
-    return tuple(torch.stack(found) for found in zip(*itertools.starmap(function, examples)))
+    pairs = list(zip(values, in_dims, strict=True))
+    count = next(v.shape[dim] for v, dim in pairs if dim is not None)
+    found = [
+        function(*(v if dim is None else v.select(dim, i) for v, dim in pairs))
+        for i in range(count)
+    ]
+    return tuple(torch.stack(results) for results in zip(*found, strict=True))

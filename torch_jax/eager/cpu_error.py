@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax._private import pytorch
@@ -19,6 +20,8 @@ from torch_jax.memory.storage import is_jax, memory_of
 
 def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
     """The CPU's error for a call that failed here, or ``error`` as PyTorch's type for it."""
+    if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
+        return tracers.outlived(f"a tensor of {errors.describe_call(op, args, kwargs)}")
     ours = errors.from_jax(error, op, args, kwargs)
     if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
         return ours

@@ -111,7 +111,10 @@ class Kernel:
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
             if ACTIVE.recorder is not None and ACTIVE.tracer is None:
-                return self._record(signature, memories, args, kwargs)
+                try:
+                    return self._record(signature, memories, args, kwargs)
+                except tracers.TracedElsewhere as error:
+                    return self._again(error, args, kwargs)
             if found is None or ACTIVE.tracer is not None:
                 try:
                     return self._first(signature, memories, args, kwargs)

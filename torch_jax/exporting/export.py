@@ -68,6 +68,8 @@ class Exported(exported_file.Exported):
         args, kwargs = pytree.tree_map(_on_device, (args, kwargs))
         try:
             results = self._of_tensors(self._held, *args, **kwargs)
+        except NotImplementedError as error:
+            raise exported_file.not_batched(error) from error
         except RuntimeError as error:  # PyTorch wraps the error, and adds the operator's name
             if isinstance(error.__cause__, ValueError):
                 raise error.__cause__ from None

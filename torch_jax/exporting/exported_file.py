@@ -33,6 +33,14 @@ HEADER, PROGRAM, WEIGHTS = "header.json", "program", "weights.safetensors"
 Weights = Mapping[str, Any]
 
 
+def not_batched(error: NotImplementedError) -> NotImplementedError:
+    """The error for an exported program that is mapped over a batch."""
+    return NotImplementedError(
+        f"{error}: an exported program runs for its own sizes only. In place of "
+        "jax.vmap take jax.lax.map, or export the model with the batch"
+    )
+
+
 class Exported:
     """A model as a JAX program with its weights.
 
@@ -63,10 +71,7 @@ class Exported:
             try:
                 return self.program.call(*self._converted((dict(weights), *given)))
             except NotImplementedError as error:
-                raise NotImplementedError(
-                    f"{error}: an exported program runs for its own sizes only. In place of "
-                    "jax.vmap take jax.lax.map, or export the model with the batch"
-                ) from error
+                raise not_batched(error) from error
 
     def _converted(self, arguments: tuple) -> tuple:
         """Arrays of the dtypes that the program takes."""

@@ -1,8 +1,10 @@
 """Arrays that cross the border between a program of JAX and tensors, and back.
 
 Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without,
-what is given out is cast as ``jax.numpy.asarray`` casts it (int64 to int32, float64 to float32),
-and what a backward pass takes from a forward pass crosses as pairs of 32 bits.
+
+- arguments of int32, JAX's integers, arrive as int64, PyTorch's, which its indices and labels are;
+- what is given out is cast as ``jax.numpy.asarray`` casts it: int64 to int32, float64 to float32;
+- what a backward pass takes from a forward pass crosses as pairs of 32 bits.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 from jax import lax
 
 from torch_jax._private import jax_core
+from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
 from torch_jax.memory import storage, transfer
 
@@ -29,6 +32,17 @@ def tensor(array: Any) -> torch.Tensor:
     """An argument as a tensor of its memory, with a gradient where its dtype has any."""
     made = storage.wrap(array)
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
+
+
+def argument(leaf: torch.Tensor, narrow: bool) -> torch.Tensor:
+    """What the function gets of a tensor: a copy that it may write to, which costs nothing."""
+    return leaf.long() if narrow and leaf.dtype == torch.int32 else leaf.clone()
+
+
+def constant(leaf: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same memory to which no gradient goes, of PyTorch's or of JAX's."""
+    array = storage.held_by(leaf)
+    return storage.wrap(lax.stop_gradient(array) if tracers.is_traced(array) else array)
 
 
 def out(result: torch.Tensor, narrow: bool) -> Any:

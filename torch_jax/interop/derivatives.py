@@ -20,7 +20,6 @@ twice: they are those of its results; residuals take part in none.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -104,6 +103,7 @@ class Differentiable:
 
     def __init__(self, program: Program, begin: Begin):
         self._program, self._begin = program, begin
+        self._backward_passes: dict[Any, Differentiable] = {}
         self.call: Any = jax.custom_vjp(self._results)
         self.run: Any = jax.custom_vjp(self._results_and_pullback)
         self.back: Any = jax.custom_vjp(self._gradients)
@@ -169,9 +169,12 @@ class Differentiable:
         of_arrays, of_gradients = found[: len(arrays)], found[len(arrays) :]
         return None, of_arrays, None, [jnp.conj(g) for g in of_gradients]
 
-    @functools.cache  # noqa: B019  this object lives for one call of the user's
     def _derived(self, outputs: tuple[int, ...], count: int) -> Differentiable:
-        return Differentiable(_backward_pass(self._program, outputs, count), self._begin)
+        key = outputs, count
+        if key not in self._backward_passes:
+            backward_pass = _backward_pass(self._program, outputs, count)
+            self._backward_passes[key] = Differentiable(backward_pass, self._begin)
+        return self._backward_passes[key]
 
 
 def _backward_pass(program: Program, outputs: tuple[int, ...], count: int) -> Program:

@@ -38,21 +38,12 @@ def another_device(function: Any, tensor: torch.Tensor) -> RuntimeError:
     )
 
 
-def not_hashable(function: Any, static: Sequence[Any]) -> TypeError:
-    """The error for an argument that is neither an array nor a key of a dict."""
-    shown = next((repr(value) for value in static if not _is_hashable(value)), "an argument")
+def not_hashable(function: Any) -> TypeError:
+    """The error for a tree of arguments that says something of itself which is not hashable."""
     return TypeError(
-        f"the JAX function {name_of(function)} was given {shown}, which is neither a tensor nor an "
-        "array nor hashable: all that is no array is static, and compiled in"
+        f"the JAX function {name_of(function)} was given a tree whose static part is not hashable: "
+        "make its class a pytree whose auxiliary data are"
     )
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def not_pure(function: Any) -> RuntimeError:

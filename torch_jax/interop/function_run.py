@@ -10,11 +10,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
@@ -85,7 +86,8 @@ def begun(run: FunctionRun) -> Iterator[None]:
     seed, offset = default._seed, default._offset
     try:
         with torch.inference_mode(False), torch.enable_grad(), running(run, autograd=True):
-            yield
+            with _NoDetach() if run.refuse_stops else nullcontext():
+                yield
         if (left := run.mode.gradients_left_outside()) is not None:
             raise left
     except tracers.DataDependentError as error:
@@ -141,8 +143,9 @@ class _Watch(TorchDispatchMode):
             self._meet(tensor, id(tensor.untyped_storage()) in outside)
         if func._schema.is_mutable:
             self._refuse_writes(func, args, kwargs)
-        if self.run.refuse_stops:
-            _refuse_stop(func, tensors)
+        if self.run.refuse_stops and not torch.is_grad_enabled():
+            if any(tensor.requires_grad for tensor in tensors):
+                raise _stops("torch.no_grad()")
         before, self.run.may_draw = self.run.may_draw, not _never_drops(func, args, kwargs)
         try:
             result = func(*args, **kwargs)
@@ -254,17 +257,30 @@ def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
     return False
 
 
-def _refuse_stop(func: OpOverload, tensors: list[torch.Tensor]) -> None:
-    """Raise where PyTorch stops gradients and JAX would not."""
-    if not any(tensor.requires_grad for tensor in tensors):
-        return
-    if func is torch.ops.aten.detach.default or not torch.is_grad_enabled():
-        how = "detach()" if torch.is_grad_enabled() else "torch.no_grad()"
-        raise tracers.NotTraceableError(
-            f'with derivatives="jax" JAX differentiates the operators, and would not see that '
-            f"{how} stops the gradient here ({tracers.user_line()}): use jax.lax.stop_gradient "
-            'outside of the function, or derivatives="torch"'
-        )
+class _NoDetach(TorchFunctionMode):
+    """Raises where a function detaches. Operators detach by themselves what they save."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _detaches(func) and args[0].requires_grad:
+            raise _stops("detach()")
+        return func(*args, **(kwargs or {}))
+
+
+_DETACH = (torch.detach, torch.detach_, torch.Tensor.detach, torch.Tensor.detach_)
+
+
+def _detaches(function: Any) -> bool:
+    """Whether a function of PyTorch's detaches; ``data`` may have been replaced since import."""
+    return function in _DETACH or function == torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+def _stops(how: str) -> Exception:
+    """The error where PyTorch stops gradients and JAX would not."""
+    return tracers.NotTraceableError(
+        f'with derivatives="jax" JAX differentiates the operators, and would not see that {how} '
+        f"stops the gradient here ({tracers.user_line()}): use jax.lax.stop_gradient outside of "
+        'the function, or derivatives="torch"'
+    )
 
 
 def _two_devices(error: Exception, function: Callable, tensors: list[torch.Tensor]) -> str:

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +22,8 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax.capture.state.bytecode import STDLIB, names_of
+from torch_jax.capture.state.bytecode import STDLIB, Names, names_of
+from torch_jax.dispatch.call_jax import Given
 
 _MOST = 5000  # values of one function
 
@@ -48,8 +50,18 @@ class Same:
         return f"Same({self.value!r})"
 
 
-def state_of(function: Callable[..., Any]) -> tuple | None:
+def owner_of(function: Callable[..., Any]) -> Any:
+    """What is the same for a function that is made anew: its code; an object without is itself."""
+    inner = getattr(function, "__func__", function)  # a method is made anew at each call
+    return getattr(inner, "__code__", inner)
+
+
+def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple | None:
     """A key of a function and of all that it can read; None where that cannot be told.
+
+    ``static`` are arguments that it is given as they are.
+
+    It does not hold the function's :func:`owner_of`, of which it is a key.
 
     >>> def times(n):
     ...     return lambda x: x * n
@@ -59,14 +71,23 @@ def state_of(function: Callable[..., Any]) -> tuple | None:
     False
     """
     try:
-        walk = _Walk()
+        walk = _Walk(owner_of(function))
         walk.add(function)
+        for argument in static:
+            walk.add(argument)
         return tuple(walk.found)
     except (NotUnderstood, RecursionError):
         return None
 
 
-_BY_VALUE = frozenset((int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype))
+def holds_arrays(state: tuple) -> bool:
+    """Whether a state keeps arrays alive."""
+    return any(type(one) is Same and isinstance(one.value, jax.Array) for one in state)
+
+
+_BY_VALUE = frozenset(
+    (int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype, Given)
+)
 _BY_IDENTITY = (
     type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
@@ -78,8 +99,9 @@ _BY_IDENTITY = (
 class _Walk:
     """One walk over what a function reaches: the key so far, and what was met."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Any) -> None:
         self.found: list[Any] = []
+        self._owner = owner
         self._met: dict[int, tuple[int, Any]] = {}
 
     def add(self, value: Any) -> None:
@@ -92,7 +114,7 @@ class _Walk:
         elif isinstance(value, jax.core.Tracer):
             raise NotUnderstood
         elif issubclass(kind, jax.Array):
-            self.found.append(Same(value))
+            self._add_same(value)
         else:
             self._add_object(kind, value)
 
@@ -112,7 +134,7 @@ class _Walk:
         elif kind is functools.partial:
             self._add_all(kind, (value.func, value.args, value.keywords))
         elif kind is types.ModuleType:
-            self.found.append(Same(value))
+            self._add_same(value)
         elif kind is types.CellType:
             self._add_all(kind, _contents(value))
         elif issubclass(kind, (tuple, list)):
@@ -131,9 +153,12 @@ class _Walk:
         elif isinstance(value, type) and not _is_of_library(value):
             self._add_class(value)
         elif isinstance(value, _BY_IDENTITY):
-            self.found.append(Same(value))
+            self._add_same(value)
         else:
             self._add_instance(kind, value)
+
+    def _add_same(self, value: Any) -> None:
+        self.found.append("owner" if value is self._owner else Same(value))
 
     def _add_all(self, kind: Any, values: Iterable[Any]) -> None:
         self.found.append(kind)
@@ -157,7 +182,7 @@ class _Walk:
 
     def _add_function(self, function: types.FunctionType) -> None:
         code = function.__code__
-        self.found.append(Same(code))
+        self._add_same(code)
         for value in (function.__defaults__, function.__kwdefaults__):
             if value is not None:
                 self.add(value)
@@ -167,7 +192,7 @@ class _Walk:
             self.add(function.__dict__["__wrapped__"])
         if _is_library_file(code.co_filename):
             return
-        names, known = names_of(code), function.__globals__
+        names, known = _names(code), function.__globals__
         for name in sorted(names.globals | names.global_stores | names.counts):
             if name in known:
                 self.found.append(name)
@@ -199,7 +224,7 @@ class _Walk:
     def _add_instance(self, kind: type, value: Any) -> None:
         """An object by its class and its attributes."""
         if callable(value) and _is_library_module(_module_of(value)):
-            self.found.append(Same(value))  # such as jax.nn.relu
+            self._add_same(value)  # such as jax.nn.relu
             return
         if not kind.__flags__ & _IS_HEAP_TYPE or isinstance(value, _RUNNING):
             raise NotUnderstood
@@ -224,6 +249,17 @@ _OF_CLASSES = frozenset(
     _abc_impl __static_attributes__ __firstlineno__ __dataclass_params__ __dataclass_fields__
     __match_args__ __orig_bases__ __parameters__ __slots__ __hash__""".split()
 )
+
+
+_names_by_code: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakKeyDictionary()
+
+
+def _names(code: types.CodeType) -> Names:
+    """The names that code mentions; remembered for as long as there is the code."""
+    names = _names_by_code.get(code)
+    if names is None:
+        names = _names_by_code[code] = names_of.__wrapped__(code)
+    return names
 
 
 def _module_of(value: Any) -> types.ModuleType | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,17 +15,20 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import waking
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
 from torch_jax.interop import border
-from torch_jax.interop.to_jax_function import run
+from torch_jax.interop.to_jax_function import is_by_jax, run
 from torch_jax.memory import dtypes, storage
 from torch_jax.memory.storage import is_jax
 
 Arrays = dict[str, Any]
 
 
-def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arrays]:
+def functional(
+    module: torch.nn.Module, *, derivatives: str = "torch"
+) -> tuple[Callable[..., Any], Arrays, Arrays]:
     """A module as a pure function of JAX, with its parameters and its buffers as arrays.
 
     The function is ``fn(params, buffers, *args, rng=None, method=None, **kwargs)`` and returns what
@@ -42,6 +46,7 @@ def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arr
     Args:
       module: a module on device ``jax``, whose arrays are given out as they are; on the CPU, whose
         tensors are copied to the device; or on ``meta``, for which shapes are given out.
+      derivatives: whose derivatives these are, as for :func:`torch_jax.to_jax_function`.
 
     Returns:
       The function; the parameters that require gradients, by name; and all else: buffers, and
@@ -59,7 +64,7 @@ def functional(module: torch.nn.Module) -> tuple[Callable[..., Any], Arrays, Arr
     """
     waking.wake()
     interpreter.keep_x64()
-    model = Functional(module)
+    model = Functional(module, derivatives)
     params, buffers = model.arrays()
 
     def fn(
@@ -122,7 +127,7 @@ _SWAPPING = threading.RLock()
 class Functional:
     """A module, the names of its tensors, and the modes of its parts."""
 
-    def __init__(self, module: torch.nn.Module):
+    def __init__(self, module: torch.nn.Module, derivatives: str = "torch"):
         if not isinstance(module, torch.nn.Module):
             raise TypeError(
                 f"a torch.nn.Module is wanted, not a {type(module).__name__}: for a function there "
@@ -135,7 +140,7 @@ class Functional:
                     f"{name!r} of {type(module).__name__} has no shape yet: call the module once, "
                     "so that its lazy parameters are made, and then torch_jax.functional"
                 )
-        self.module = module
+        self.module, self.by_jax = module, is_by_jax(derivatives)
         self.modes = {part: part.training for part in module.modules()}
         self.names = _first_names(module)
         self.trained = {n: _Form.of(t) for n, t in tensors[0].items() if t.requires_grad}
@@ -170,8 +175,9 @@ class Functional:
         @contextmanager
         def called(params: Any, buffers: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
             # as in PyTorch, no gradient goes to what does not require one
-            kept = {name: self.kept[name].widened(t.detach()) for name, t in buffers.items()}
-            held = params | kept
+            adopt = ACTIVE.tracer.mode.adopt
+            kept = {name: adopt(border.constant(tensor)) for name, tensor in buffers.items()}
+            held = params | {n: self.kept[n].of_integers(tensor) for n, tensor in kept.items()}
             before = {name: storage.held_by(tensor) for name, tensor in params.items()}
             with self._holding(held, training):
                 result = self._method(method)(*args, **kwargs)
@@ -179,7 +185,7 @@ class Functional:
                 yield result, self._buffers_after(held)
 
         given = dict(params), dict(buffers), args, kwargs
-        return run(called, self.module, given, {}, rng, host=self.host)
+        return run(called, self.module, given, {}, rng, self.host, self.by_jax)
 
     def training_mode(self) -> bool | None:
         """The mode that means training: each part's own, if the whole was in training."""
@@ -198,6 +204,7 @@ class Functional:
         with _SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
             before = {part: part.training for part in self.modes}
+            attributes = {part: dict(vars(part)) for part in self.modes}
             try:
                 for part, mode in self.modes.items():
                     part.training = mode if training is None else training
@@ -206,6 +213,22 @@ class Functional:
             finally:
                 for part, mode in before.items():
                     part.training = mode
+                    self._forget(part, attributes[part])
+
+    def _forget(self, part: torch.nn.Module, before: dict[str, Any]) -> None:
+        """Take back what a call has set attributes to, which under a trace are tracers."""
+        now = vars(part).items()
+        for name in [n for n, v in now if isinstance(v, torch.Tensor) and v is not before.get(n)]:
+            if name in before:
+                vars(part)[name] = before[name]
+            else:
+                del vars(part)[name]
+            warnings.warn(
+                f"{type(part).__name__}.{name} is set to a tensor, which is forgotten after the "
+                "call: a function of JAX has no state. Make it a buffer (register_buffer), of "
+                "which functional gives out the new value",
+                stacklevel=2,
+            )
 
     def _buffers_after(self, held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         now = dict(self.module.named_buffers(remove_duplicate=False))
@@ -231,10 +254,10 @@ class _Form:
     def of(cls, tensor: torch.Tensor) -> _Form:
         return cls(tuple(tensor.shape), tensor.dtype)
 
-    def widened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of integers as int64 again, which a program of JAX may have had no type for."""
-        is_narrowed = self.dtype == torch.int64 and tensor.dtype == torch.int32
-        return tensor.to(self.dtype) if is_narrowed else tensor
+    def of_integers(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of integers in the module's own dtype, for which JAX may have had no type."""
+        is_integer = not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor.to(self.dtype) if is_integer else tensor
 
     def refusal(self, name: str, array: Any) -> str | None:
         """What is wrong with an array, None where it may stand for the tensor."""

@@ -9,7 +9,6 @@ each call, and compiled again where the trace is another one
 from __future__ import annotations
 
 import functools
-import types
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,14 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import numbers, trees, waking
+from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
 from torch_jax.interop import function_errors, proven
-from torch_jax.interop.function_state import state_of
+from torch_jax.interop.function_state import holds_arrays, owner_of, state_of
 from torch_jax.interop.same_program import same_program
 from torch_jax.memory import dtypes, storage
-from torch_jax.memory.storage import is_jax
 
 _GIVEN = Given()
 
@@ -34,6 +34,9 @@ _GIVEN = Given()
 def call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a JAX function; ``wide``: whether 64-bit types are on, None: as the arguments say."""
     waking.wake()
+    while isinstance(function, functools.partial):  # there may be tensors among its arguments
+        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+        function = function.func
     leaves, structure = trees.flatten((args, kwargs))
     given = sort(function, leaves)
     return traced_for(function, wide, structure, given)(given.tensors)
@@ -55,7 +58,7 @@ def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
     tensors: list[torch.Tensor] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            if not (is_jax(leaf) or (leaf.dim() == 0 and leaf.device.type == "cpu")):
+            if leaf.device.type != pytorch.DEVICE_TYPE and leaf.dim():
                 raise function_errors.another_device(function, leaf)
             static.append(_GIVEN)
             tensors.append(leaf)
@@ -82,77 +85,87 @@ def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
 
 # --- traces ---------------------------------------------------------------------------------------
 
-# The traces of a function hang on its code, so that they are found for a function made anew, and
-# are let go with it.
-_by_code: weakref.WeakKeyDictionary[Any, Recent] = weakref.WeakKeyDictionary()
+# The traces of a function hang on its code, so that they are found for a function made anew: those
+# of one state of the function together.
+_by_code: weakref.WeakKeyDictionary[Any, _States] = weakref.WeakKeyDictionary()
+
+
+class _States:
+    """Traces by the state of a function, then by the form of a call.
+
+    A state that holds arrays keeps them alive, so that few such are kept: a function made anew at
+    each call may close over others each time.
+    """
+
+    def __init__(self) -> None:
+        self._plain, self._with_arrays = Recent(64), Recent(2)
+        self.computed: Recent = Recent(64)  # of functions of which no state can be told
+
+    def of(self, state: tuple) -> Recent:
+        """The traces of a state."""
+        states = self._with_arrays if holds_arrays(state) else self._plain
+        traces = states.find(state)
+        if traces is None:
+            traces = Recent(64)
+            states.keep(state, traces)
+        return traces
 
 
 def traced_for(function: Any, wide: bool | None, structure: Any, given: Arguments) -> Traced:
     """The trace of a function for a call; made, if there is none that is still right."""
     is_wide = _is_wide(given.tensors) if wide is None else wide
-    form = (
-        is_wide,
-        structure,
-        given.static,
-        tuple(map(type, given.static)),
-        operator.forms_key(given.tensors),
-    )
-    calls = _calls_of(function)
-    state = state_of(function)
-    proven.note(function, state)
-    key = state, form
+    form = is_wide, structure, operator.forms_key(given.tensors)
+    states = _states_of(function)
+    state = state_of(function, given.static)
+    proven.note(function, given.static, state)
+    if state is None:
+        return _known(states, form, _trace(function, is_wide, structure, given))
+    traces = states.of(state)
     try:
-        traced = None if state is None else calls.find(key)
-        hash(form)
+        traced = traces.find(form)
     except TypeError as error:
-        raise function_errors.not_hashable(function, given.static) from error
-    if traced is not None:
-        return traced
-    with proven.unwatched():
+        raise function_errors.not_hashable(function) from error
+    if traced is None:
         traced = _trace(function, is_wide, structure, given)
-    if state is not None:
-        after = state_of(function)
-        if after != state:
+        if state_of(function, given.static) != state:
             raise function_errors.not_pure(function)
-        calls.keep(key, traced)
-        return traced
-    return _known(calls, form, traced)
+        traces.keep(form, traced)
+    return traced
 
 
-def _known(calls: Recent, form: Any, traced: Traced) -> Traced:
+def _known(states: _States, form: Any, traced: Traced) -> Traced:
     """An earlier trace that computes the same as a new one, or the new one."""
-    key = "computes", form, traced.structure, same_program(traced.program.closed)
-    found = calls.find(key)
+    key = form, traced.structure, same_program(traced.program.closed)
+    found = states.computed.find(key)
     if found is None:
-        calls.keep(key, traced)
+        states.computed.keep(key, traced)
         return traced
     return found
 
 
-def _calls_of(function: Any) -> Recent:
+def _states_of(function: Any) -> _States:
     """The traces of a function: by its code, or by itself where it has none."""
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    owner = getattr(inner, "__code__", None) or inner
-    if isinstance(owner, types.MethodType):
-        owner = owner.__func__.__code__
+    owner = owner_of(function)
     try:
-        calls = _by_code.get(owner)
-        if calls is None:
-            calls = _by_code.setdefault(owner, Recent())
+        states = _by_code.get(owner)
+        return _by_code.setdefault(owner, _States()) if states is None else states
     except TypeError:  # no weak references, or no hash
         return _others
-    return calls
 
 
-_others = Recent()
+_others = _States()
 
 
 def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether JAX's 64-bit types are on in a function with these arguments."""
     doubles = (torch.float64, torch.complex128)
-    return bool(jax.config.read("jax_enable_x64")) or any(t.dtype in doubles for t in tensors)
+    return _has_wide_types_on() or any(t.dtype in doubles for t in tensors)
+
+
+def _has_wide_types_on() -> bool:
+    """Whether the user has JAX's 64-bit types on; in a trace they are on for its own work."""
+    state = jax_core.x64_state()
+    return bool(state.value if ACTIVE.tracer is None else state.get_global())
 
 
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:

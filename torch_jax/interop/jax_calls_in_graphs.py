@@ -55,9 +55,9 @@ def _program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tup
     given = jax_calls.sort(function, leaves)
     places = {id(tensor): at for at, tensor in enumerate(stand_ins)}
     order = tuple(places[id(tensor)] for tensor in given.tensors)
-    state = state_of(function)
+    state = state_of(function, given.static)
     traced = jax_calls.traced_for(function, wide, structure, given)
-    _guard(function, state)
+    _guard(function, given.static, state)
     count = len(traced.program.results)
     result = trees.unflatten(traced.structure, range(count))
     return traced.program.number, order, _shown(function, result)
@@ -81,7 +81,7 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, tuple) and bool(leaf) and leaf[0] == TENSOR
 
 
-def _guard(function: Any, state: tuple | None) -> None:
+def _guard(function: Any, static: tuple, state: tuple | None) -> None:
     """Have Dynamo ask before each call whether the function reads what it has read."""
     if state is None:
         answers = itertools.count()  # what cannot be told is never the same
@@ -91,7 +91,7 @@ def _guard(function: Any, state: tuple | None) -> None:
     else:
 
         def still() -> Any:
-            return state_of(function) == state
+            return state_of(function, static) == state
 
     name = f"still_{next(_numbers)}"
     setattr(sys.modules[__name__], name, still)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas
 
 from torch_jax.interop.from_jax import from_jax_function
 
@@ -60,8 +61,6 @@ def pallas_op(
     name = getattr(kernel, "__name__", "kernel")
 
     def call_kernel(*arrays: Any, **static: Any) -> Any:
-        from jax.experimental import pallas
-
         made = {key: _of_arguments(value, arrays, static) for key, value in options.items()}
         shapes = jax.tree.map(_shape, _of_arguments(out_shape, arrays, static))
         body = functools.partial(kernel, **static) if static else kernel

@@ -7,31 +7,30 @@ runs when it is traced, and its trace hangs on nothing but the arguments and the
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from torch_jax.capture import capture
 from torch_jax.capture.state.places import Place
 from torch_jax.core.active import ACTIVE, in_whole_function
 from torch_jax.interop.function_errors import name_of
-from torch_jax.interop.function_state import state_of
+from torch_jax.interop.function_state import owner_of, state_of
 
 
 class _Asked(NamedTuple):
-    """A function, and its state when it was called."""
+    """A function with its static arguments, and its state when it was called."""
 
     function: Any
+    static: tuple
     state: tuple
 
     def __hash__(self) -> int:
-        return id(self.function)
+        return id(self)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and other.function is self.function
+        return self is other
 
 
 class StateOfFunction(Place):
-    """All that a JAX function reads: whether it is as it was. The owner is the function's code."""
+    """All that a JAX function reads: whether it is as it was. The owner is that of its traces."""
 
     __slots__ = ()
     can_be_effect = False
@@ -39,14 +38,14 @@ class StateOfFunction(Place):
     @staticmethod
     def read(owner: Any, key: Any) -> bool:
         """Whether the state is as it was."""
-        return state_of(key.function) == key.state
+        return state_of(key.function, key.static) == key.state
 
     def is_read_by(self, ran: Any) -> bool:
         """Always: the function was called."""
         return True
 
 
-def note(function: Callable[..., Any], state: tuple | None) -> None:
+def note(function: Callable[..., Any], static: tuple, state: tuple | None) -> None:
     """A JAX function is called: what is watching shall know of all that it reads."""
     watch = ACTIVE.tracer.watch if in_whole_function() else ACTIVE.scout
     if watch is None:
@@ -55,12 +54,7 @@ def note(function: Callable[..., Any], state: tuple | None) -> None:
         watch.proof.add(f"the JAX function {name_of(function)} reads what may change unseen")
         watch.refuse_doubt()
         return
-    owner = getattr(function, "__code__", type(function))
+    owner = owner_of(function)
     label = f"what the JAX function {name_of(function)} reads"
-    place = StateOfFunction(owner, _Asked(function, state), label, True)
+    place = StateOfFunction(owner, _Asked(function, static, state), label, True)
     watch.notes.places.setdefault(place.address, place)
-
-
-def unwatched() -> AbstractContextManager[None]:
-    """Run Python that is no part of a function that is being watched."""
-    return capture.unwatched()

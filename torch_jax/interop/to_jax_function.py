@@ -57,8 +57,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     >>> [g.tolist() for g in gradients(jnp.array([1.0, 2.0]), jnp.array([0.0, 0.0]))]
     [[1.0, 2.0], [0.0, 0.0]]
     """
-    if derivatives not in ("torch", "jax"):
-        raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
+    by_jax = is_by_jax(derivatives)
     waking.wake()
     interpreter.keep_x64()
 
@@ -68,9 +67,16 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
 
     @functools.wraps(function)
     def call(*args: Any, rng: Any = None, **kwargs: Any) -> Any:
-        return run(called, function, args, kwargs, rng, by_jax=derivatives == "jax")
+        return run(called, function, args, kwargs, rng, by_jax=by_jax)
 
     return call
+
+
+def is_by_jax(derivatives: str) -> bool:
+    """Whether JAX is to differentiate the operators."""
+    if derivatives not in ("torch", "jax"):
+        raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
+    return derivatives == "jax"
 
 
 def run(
@@ -97,12 +103,12 @@ def run(
     leaves = [_given(leaf, function) for leaf in leaves]
     static = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    narrow = border.is_narrow()
     form: list[Any] = []  # of the last result: its structure, and leaves that are no tensors
 
     @contextmanager
     def program(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        # copies, which cost nothing: the function may write to its arguments
-        given = iter([tensor.clone() for tensor in tensors])
+        given = map(functools.partial(border.argument, narrow=narrow), tensors)
         filled = [next(given) if leaf is _ARRAY else leaf for leaf in static]
         args, kwargs = trees.unflatten(structure, filled)
         with called(*args, **kwargs) as result:
@@ -123,6 +129,11 @@ def _given(leaf: Any, function: Any) -> Any:
         raise TypeError(
             f"{names.of_function(function)} is a function of JAX here: it takes arrays, not "
             "tensors. Call the PyTorch function for these"
+        )
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            f"{names.of_function(function)} gets a jax.random.key as an argument, which is no "
+            "tensor: give it as rng=, and PyTorch's random functions draw from it"
         )
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf
 

@@ -47,6 +47,16 @@ class Use:
         cls.begun = True
 
 
+def meet(array: jax.Array) -> None:
+    """An array of the user's becomes a memory, which may lie on a mesh."""
+    found = sharding_of(array)
+    if found is None or found.num_devices == 1:
+        return
+    Use.begun = True
+    if isinstance(found, NamedSharding) and isinstance(found.mesh, Mesh):
+        Use.begin(found.mesh)
+
+
 # What stands for the memory of a storage in a recording: the sharding that it is to have.
 _wanted: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
 

@@ -87,8 +87,8 @@ def memory_in(storage: Any) -> jax.Array:
             continue
         with TRACING:
             array = storage.array
-            if isinstance(array, jax.core.Tracer):  # nobody traces: it has outlived its trace
-                return array
+            if isinstance(array, jax.core.Tracer):  # nobody traces
+                raise tracers.outlived(f"a {tracers.shown(array)} tensor")
     if type(array) is Node:
         known = array.get()
         return known if put_back((storage,), (array,), (known,)) else memory_in(storage)

@@ -139,7 +139,7 @@ class Group(NamedTuple):
 # 10 % of one another. Scores of one block stay in the cache.
 ROWS = 128
 CAUSAL_ROWS = 64  # of short sequences, of which blocks of 128 would skip nothing
-UNROLLED = 8  # groups of blocks: the program grows with them, and work that is skipped
+UNROLLED = 4  # groups of blocks: the program grows with them, as the work that is skipped does
 WHOLE = 1 << 21  # scores, up to which they are made all at once
 MOST = 1 << 24  # scores of a block, where blocks can be made smaller
 _LEAST_ROWS = 16

@@ -60,7 +60,8 @@ def splash(query, key, value, bias, is_causal: bool, scale: float, sums=True):
     """Splash attention, which takes no bias: blocks that a causal mask hides are not computed."""
     heads, shape = query.shape[1], (query.shape[2], key.shape[2])
     scaled = (query * scale).astype(query.dtype)
-    found = jax.vmap(_splash_kernel(heads, shape, is_causal, sums))(scaled, key, value)
+    with jax_core.without_x64():  # its indices are int32s
+        found = jax.vmap(_splash_kernel(heads, shape, is_causal, sums))(scaled, key, value)
     return (found[0], found[1][0]) if sums else (found, None)
 
 
@@ -105,8 +106,9 @@ def gradients(kernel: Kernel, operands: tuple, bias: Any, is_causal: bool, scale
     def out(*operands: Any) -> jax.Array:
         return kernel(*operands, bias, is_causal, scale, sums=False)[0]
 
-    result, transpose = jax.vjp(out, *operands)
-    return transpose(grad.astype(result.dtype))
+    with jax_core.without_x64():
+        result, transpose = jax.vjp(out, *operands)
+        return transpose(grad.astype(result.dtype))
 
 
 def capability() -> tuple[int, int]:

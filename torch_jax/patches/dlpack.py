@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, patch
 from torch_jax.core.x64 import x64
-from torch_jax.memory import transfer
+from torch_jax.memory import border, transfer
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -79,7 +80,9 @@ def _patch_from_dlpack(original: Any) -> Any:
     @functools.wraps(original)
     def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Any:
         if not _is_ours(ext_tensor):
-            return original(ext_tensor, device=device, copy=copy)
+            if device is None or torch.device(device).type != _JAX:
+                return original(ext_tensor, device=device, copy=copy)
+            return _to_device(original, ext_tensor, copy)
         _refuse(ext_tensor)
         target = ext_tensor.device if device is None else torch.device(device)
         if target.type != _JAX and copy is False:
@@ -88,3 +91,12 @@ def _patch_from_dlpack(original: Any) -> Any:
         return alias.to(target, copy=True) if copy or target.type != _JAX else alias
 
     return from_dlpack
+
+
+def _to_device(original: Any, value: Any, copy: bool | None) -> torch.Tensor:
+    """What another library has, as a tensor of the device: only JAX's arrays come uncopied."""
+    if isinstance(value, jax.Array):
+        return border.tensor_of(value.copy() if copy else value)
+    if copy is False:
+        raise BufferError(f"a {type(value).__name__} goes to device 'jax' as a copy only")
+    return original(value).to(_JAX)

@@ -27,6 +27,7 @@ def at_first_use() -> None:
         autocast,
         dlpack,
         hook_errors,
+        jax_arrays,
         processes,
         signals,
         storages,

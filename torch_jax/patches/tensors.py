@@ -41,9 +41,10 @@ def _patch_str(original: Any) -> Any:
     """
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
-        memory = storage.memory_if_any(self)
-        if tracers.is_traced(memory):
-            raise tracers.needs_value_on_host(memory)
+        if tracers.is_traced(storage.memory_if_any(self)):
+            memory = storage.memory_of(self)  # of a trace on another thread, or that has ended
+            if tracers.is_traced(memory):
+                raise tracers.needs_value_on_host(memory)
         with functorch.tangents_known():
             return original(self, *args, **kwargs)
 

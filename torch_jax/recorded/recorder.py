@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax.core import errors, forks, signals, tracers
+from torch_jax.core import crossed, errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
@@ -142,7 +142,9 @@ class Recording:
                 self._run_one_by_one(state, nodes, given)
             if after is not None:
                 after(nodes)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, ValueError) and not errors.is_deleted(error):
+                raise
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
     def _program(self, state: State, nodes: list, given: tuple[list, list, list]) -> Program | None:
@@ -199,7 +201,8 @@ def _live(nodes: list[Any]) -> tuple[int, ...]:
 def _dead(arrays: list[Any]) -> frozenset[int]:
     """The arrays that nobody but the recording can reach."""
     counts = enumerate(_references(arrays))
-    return frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) is _ARRAY)
+    dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) is _ARRAY)
+    return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
 
 
 def _form(array: Any) -> tuple[tuple[int, ...], Any]:

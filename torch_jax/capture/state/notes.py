@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import functorch
 from torch_jax.capture.state import new_objects
 from torch_jax.capture.state.places import (
     MISSING,
     Address,
     CacheSize,
+    Contents,
     DictEntry,
     Keys,
     Place,
@@ -49,6 +51,8 @@ class Notes:
             place = kind(owner, key, label)
             if is_made_here(place.value):  # set in this trace, and perhaps for a while only
                 return place
+            if kind is Contents and any(map(functorch.is_wrapped, place.value)):
+                return place  # a container that a transform of this trace has made for its function
             self.places[place.address] = place
             self.kept.append(owner)
         place.is_read |= is_read

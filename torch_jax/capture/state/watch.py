@@ -120,7 +120,7 @@ class Watch:
 
     def _doubt_kept(self, arg: Any) -> None:
         """Doubt an argument that a trace would keep, and that somebody may wait for to go."""
-        if hasattr(arg, "__weakref__") and not isinstance(arg, type | types.FunctionType):
+        if hasattr(type(arg), "__weakref__") and not isinstance(arg, type | types.FunctionType):
             if known_types.is_users_object(arg):
                 self.proof.add(f"an argument is a {type(arg).__qualname__}")
 

@@ -1,0 +1,100 @@
+"""Attention: the form that is chosen, all scores at once, JAX's own, and PyTorch's on the CPU.
+
+``python -m benchmarks.attention`` prints milliseconds, the least of several alternating runs, and
+the memory that a program needs besides its arguments and results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from torch_jax.compiler import options
+from torch_jax.core.x64 import x64
+from torch_jax.ops import attention, attention_forms
+
+SHAPES = [(8, 6, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64), (1, 8, 4096, 64)]
+
+
+def _ours(query, key, value, grad, is_causal: bool) -> Any:
+    found = attention.attention(query, key, value, None, 0.0, is_causal, prng=jax.random.key(0))
+    rest = None, None, 0, 0, 0.0, is_causal, None, None
+    wanted = (True, True, True, False)
+    given = grad, query, key, value, None, wanted, found[0], found[1], *rest
+    return found[0], attention.attention_backward(*given)[:3]
+
+
+def _jax(query, key, value, grad, is_causal: bool) -> Any:
+    def attend(*operands: jax.Array) -> jax.Array:
+        layout = (x.swapaxes(1, 2) for x in operands)
+        return jax.nn.dot_product_attention(*layout, is_causal=is_causal).swapaxes(1, 2)
+
+    out, transpose = jax.vjp(attend, query, key, value)
+    return out, transpose(grad)
+
+
+def _torch(operands: list[torch.Tensor], grad: torch.Tensor, is_causal: bool) -> Callable[[], Any]:
+    def both() -> Any:
+        out = F.scaled_dot_product_attention(*operands, is_causal=is_causal)
+        return torch.autograd.grad(out, operands, grad)
+
+    return both
+
+
+def contenders(shape: tuple[int, ...], is_causal: bool) -> tuple[dict[str, Any], dict[str, int]]:
+    """What is called, forward and backward together, and the MiB of temporaries of each."""
+    arrays = [np.random.RandomState(i).randn(*shape).astype(np.float32) for i in range(4)]
+    given = [jax.device_put(array) for array in arrays]
+    whole = mock.patch.multiple(attention_forms, WHOLE=1 << 62, CAUSAL_ROWS=1 << 62)
+    calls: dict[str, Any] = {}
+    memory = {}
+    for name, function in (("blocks", _ours), ("all scores", _ours), ("jax.nn", _jax)):
+        with x64():
+            traced = jax.jit(function, static_argnums=4).trace  # a new function for each trace
+            if name == "all scores":
+                with whole:
+                    jax.clear_caches()
+                    program = traced(*given, is_causal).lower()
+            else:
+                program = traced(*given, is_causal).lower()
+        compiled = program.compile(options.whole())
+        memory[name] = compiled.memory_analysis().temp_size_in_bytes >> 20
+        calls[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*given))
+    tensors = [torch.from_numpy(array) for array in arrays]
+    calls["PyTorch"] = _torch([t.requires_grad_() for t in tensors[:3]], tensors[3], is_causal)
+    return calls, memory
+
+
+def measure(calls: dict[str, Any], repeats: int) -> dict[str, float]:
+    """Milliseconds: the least of ``repeats`` rounds, in each of which every contender runs once."""
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(repeats):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            least[name] = min(least[name], 1000 * (time.perf_counter() - start))
+    return least
+
+
+def main() -> None:
+    """Print the table."""
+    torch.ones(1, device="jax")
+    for shape in SHAPES:
+        for is_causal in (True, False):
+            calls, memory = contenders(shape, is_causal)
+            found = measure(calls, 3 if shape[2] > 1000 else 15)
+            kind = "causal" if is_causal else ""
+            print(f"{' x '.join(map(str, shape))} {kind}")
+            for name, milliseconds in found.items():
+                print(f"  {name:12}{milliseconds:10.2f} ms{memory.get(name, 0):8} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Quick checks of arrays that cross between JAX and PyTorch, over eight devices."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.on_mesh import grid, quick, same, says, shard, spec
+
+
+@quick
+def arrays_keep_their_shardings_both_ways() -> None:
+    import jax
+
+    import torch_jax
+
+    sharded = jax.sharding.NamedSharding(grid(), jax.sharding.PartitionSpec("data", "model"))
+    host = torch.arange(32.0).view(8, 4)
+    array = jax.device_put(host.numpy().copy(), sharded)
+    x = torch_jax.from_jax(array)
+    assert spec(x) == ("data", "model")
+    given = torch_jax.to_jax(x)
+    assert given is array and given.sharding == sharded
+    part = given.addressable_shards[3].data
+    step = torch_jax.jit(lambda t: t.mul_(2), fallback="record")
+    for _ in range(6):
+        step(x)
+    same(x, host * 64)
+    assert spec(x) == ("data", "model") and torch_jax.to_jax(x).sharding == sharded
+    assert part.tolist() == host.numpy()[array.addressable_shards[3].index].tolist()
+    assert given.tolist() == host.tolist()
+
+
+@quick
+def sharded_tensors_are_arrays_for_jax() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    import torch_jax
+
+    x = shard(torch.arange(32.0).view(8, 4), "data", None)
+    found = jax.jit(lambda a: jnp.sin(a).sum(1))(torch_jax.to_jax(x))
+    same(torch_jax.from_jax(found), torch.arange(32.0).view(8, 4).sin().sum(1))
+
+
+@quick
+def arrays_of_two_places_say_so() -> None:
+    import jax
+
+    import torch_jax
+
+    one, other = (
+        torch_jax.from_jax(jax.device_put(torch.ones(4).numpy(), jax.devices()[at]))
+        for at in (3, 5)
+    )
+    says(RuntimeError, "Expected all tensors to be on the same device", lambda: one + other)
+    x, y = torch.ones(4).to("jax"), shard(torch.ones(4, 2), "data", "model")
+    same(x + one, torch.full((4,), 2.0))
+    same(y.sum(1) + one, torch.full((4,), 3.0))

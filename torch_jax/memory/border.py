@@ -1,0 +1,159 @@
+"""Single values at the border of JAX and PyTorch: a tensor as an array, an array as a tensor.
+
+What crosses is memory, uncopied, and no history. What cannot cross is an error that says what to do
+instead, of the type that PyTorch has for it: ``Tensor.numpy`` raises ``TypeError`` for a tensor on
+another device, ``RuntimeError`` for one that requires grad.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_jax._private import jax_core, pytorch
+from torch_jax.core import active, crossed, errors, tracers
+from torch_jax.core.traffic import TRAFFIC
+from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes, sharding, storage, transfer
+
+# --- a tensor as an array -------------------------------------------------------------------------
+
+
+def array_of(value: Any) -> Any:
+    """A tensor as an array; what is no tensor stays. See ``torch_jax.to_jax``."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    _refuse_strange(value)
+    if value.requires_grad:
+        raise RuntimeError(
+            f"can't give a tensor that requires grad, {errors.describe(value)}, to JAX: gradients "
+            "would stop there. Use tensor.detach()"
+        )
+    _refuse_in_trace("torch_jax.to_jax gives an array to code")
+    array = transfer.value_of(value)
+    if tracers.is_traced(array):
+        _refuse_ended(array)
+    else:
+        _refuse_deleted(array, f"the memory of a tensor, {errors.describe(value)},")
+        crossed.mark(array)
+    return array
+
+
+def _refuse_strange(tensor: torch.Tensor) -> None:
+    """Raise for a tensor that has no memory of one array on the device."""
+    shown = f"can't convert a tensor, {errors.describe(tensor)}, to a jax.Array"
+    if tensor.layout != torch.strided or tensor.is_nested:
+        instead = "values()" if tensor.is_nested else "to_dense()"
+        raise TypeError(f"{shown}: its layout is {tensor.layout}. Use tensor.{instead}")
+    if tensor.is_meta:
+        raise TypeError(f"{shown}: a tensor on device meta has no elements")
+    if tensor.device.type != pytorch.DEVICE_TYPE:
+        raise TypeError(
+            f"{shown} without a copy: it is on {tensor.device}. Use tensor.to('jax') first"
+        )
+    if pytorch.is_wrapped(tensor):
+        raise TypeError(
+            f"{shown}: it is one of torch.func's, as vmap and grad make them. Call to_jax outside"
+        )
+    if hasattr(tensor, "to_local"):
+        raise TypeError(f"{shown}: it is a DTensor. Use tensor.to_local() or full_tensor()")
+    if storage.memory_if_any(tensor) is None:
+        raise TypeError(f"{shown}: {type(tensor).__name__} has no memory of its own")
+
+
+# --- an array as a tensor -------------------------------------------------------------------------
+
+
+def tensor_of(value: Any) -> Any:
+    """An array as a tensor; what is no array stays. See ``torch_jax.from_jax``."""
+    if isinstance(value, jax.Array):
+        return _of_array(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return _of_numpy(value)
+    return value
+
+
+def _of_array(array: jax.Array) -> torch.Tensor:
+    dtype = _dtype_of(array)
+    if tracers.is_traced(array):
+        _refuse_ended(array)
+        return storage.wrap(array, dtype)
+    _refuse_in_trace("torch_jax.from_jax takes an array from code")
+    _refuse_deleted(array, f"the array {tracers.shown(array)}")
+    _refuse_elsewhere(array)
+    sharding.meet(array)
+    if array.weak_type:
+        array = jax_core.strong(array)
+    crossed.mark(array)
+    return storage.wrap(array, dtype)
+
+
+def _of_numpy(value: Any) -> torch.Tensor:
+    """A copy, since NumPy's arrays are written."""
+    dtype = _dtype_of(value)
+    _refuse_in_trace("torch_jax.from_jax takes an array from code")
+    host = np.array(value, value.dtype.newbyteorder("="))
+    TRAFFIC.to_device(host.nbytes)
+    with x64():
+        return storage.wrap(jax.device_put(host), dtype)
+
+
+def _dtype_of(array: Any) -> torch.dtype:
+    shown = f"can't convert the array {tracers.shown(array)} to a tensor"
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"{shown}: it holds keys. Use jax.random.key_data(array)")
+    try:
+        return dtypes.to_torch(array.dtype.newbyteorder("="))
+    except TypeError:
+        raise TypeError(
+            f"{shown}: PyTorch has no dtype {array.dtype}. Use array.astype(...)"
+        ) from None
+
+
+# --- what no conversion takes ---------------------------------------------------------------------
+
+
+def _refuse_deleted(array: jax.Array, what: str) -> None:
+    if array.is_deleted():
+        raise RuntimeError(f"{what} {errors.DELETED} ({tracers.user_line()})")
+
+
+def _refuse_ended(array: Any) -> None:
+    """Raise for a tracer of a trace that has ended, as far as that can be told before its use."""
+    if tracers.is_traced_elsewhere((array,)) or not jax_core.is_valid(array):
+        raise tracers.outlived(f"a {tracers.shown(array)} array")
+
+
+def _refuse_elsewhere(array: jax.Array) -> None:
+    """Raise for an array that lies where no operator of the device computes."""
+    (home, *_) = jax.local_devices()
+    device: Any = next(iter(array.sharding.device_set))
+    if device.platform != home.platform:
+        raise RuntimeError(
+            f"the array {tracers.shown(array)} lies on {device}, and device 'jax' is "
+            f"{home.platform}: use jax.device_put(array, jax.devices()[0])"
+        )
+    kind = array.sharding.memory_kind
+    if kind not in (None, device.default_memory().kind):
+        raise RuntimeError(
+            f"the array {tracers.shown(array)} lies in memory of kind {kind!r}, where device 'jax' "
+            "does not compute: use jax.device_put(array, array.sharding.with_memory_kind("
+            f"{device.default_memory().kind!r}))"
+        )
+
+
+def _refuse_in_trace(what: str) -> None:
+    """Raise while ``torch_jax.jit`` traces, which then runs the function's Python at each call."""
+    if active.in_whole_function():
+        tracer = active.tracer()
+        error = tracers.NotTraceableError(
+            f"{what} that runs at each call ({tracers.user_line()}). To have it compiled with the "
+            "function, give JAX's function to torch_jax, which makes an operator of it"
+        )
+        assert tracer is not None
+        tracer.failure = error
+        raise error
