@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 
 import flax
 import jax
@@ -194,6 +195,27 @@ def test_float64():
     assert torch.autograd.gradcheck(module, (x,))
 
 
+@pytest.mark.slow
+def test_second_derivatives():
+    module = nn_from_flax(Graph(nnx.Rngs(0))).eval().double()
+    x = x_of().double().requires_grad_()
+    assert torch.autograd.gradgradcheck(module, (x,))
+
+
+def test_whether_numbers_are_drawn_is_asked_for_each_form():
+    class Wide(nnx.Module):
+        def __init__(self, rngs):
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.drop(x) if x.shape[0] > 1 else x
+
+    module = nn_from_flax(Wide(nnx.Rngs(0)))
+    one, many = torch.ones(1, 99, device="jax"), torch.ones(2, 99, device="jax")
+    assert torch.equal(module(one), one)
+    assert not torch.equal(module(many), module(many))
+
+
 # --- nnx ------------------------------------------------------------------------------------------
 
 
@@ -375,6 +397,12 @@ def test_dynamo_takes_it():
     module = modules()["nnx"].eval()
     compiled = torch.compile(lambda x: module(x * 2) + 1, backend="jax")
     torch.testing.assert_close(compiled(x_of()), module(x_of() * 2) + 1, rtol=1e-5, atol=1e-6)
+
+
+def test_without_flax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flax", None)
+    with pytest.raises(ImportError, match=r'pip install "torch_jax\[flax\]"'):
+        nn_from_flax(None)
 
 
 def test_wrong_arguments():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -297,6 +298,12 @@ def test_parameters_on_the_cpu():
     module.to("jax")
     set_gradients(module, 0)
     optimizer.step()
+
+
+def test_without_optax(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optax", None)
+    with pytest.raises(ImportError, match=r'pip install "torch_jax\[optax\]"'):
+        Optax(model().parameters(), None)
 
 
 def test_wrong_transformations():

@@ -243,10 +243,13 @@ class FlaxModule(nn.Module):
     def _needs_words(
         self, method: str, wide: bool, tensors: list, args: tuple, kwargs: dict
     ) -> bool:
-        """Whether a call needs random numbers: found once for all calls with such values."""
+        """Whether a call needs random numbers: found once for all calls of such a form."""
         leaves, form = trees.flatten((args, kwargs))
         static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-        key = method, self.training, form, static
+        forms = tuple(
+            (t.shape, t.dtype) for t in (*tensors, *leaves) if isinstance(t, torch.Tensor)
+        )
+        key = method, self.training, wide, form, forms, static, tuple(map(type, static))
         try:
             found = self._draws.get(key)
         except TypeError:  # which the call itself refuses, and tells
