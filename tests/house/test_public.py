@@ -15,8 +15,8 @@ PUBLIC = """
     DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
     OperatorNotFound VerificationError checkpoint_name checkpoint_policy config default_env explain
     export fused initialize is_jax_module jit last_checkpoint lazy load_orbax lower mark_step
-    matmul_precision mesh metrics plan register_op report reset_metrics save_orbax scan_layers shard spawn sync trace_ops
-    where_is with_sharding_constraint
+    matmul_precision mesh metrics plan register_op report reset_metrics save_orbax scan_layers
+    shard spawn sync trace_ops where_is with_sharding_constraint
 """
 USER = """
 import torch_jax
