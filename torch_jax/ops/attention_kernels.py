@@ -16,8 +16,13 @@ import jax.numpy as jnp
 
 _INTERPRETED = False  # Pallas' kernels in the interpreter, which tests switch on
 
+
+def _no_cudnn() -> int:
+    return 0
+
+
 # Tells the version of cuDNN, as 91000; 0 where there is none. Set by whoever knows where to look.
-cudnn_version: Callable[[], int] = lambda: 0
+cudnn_version: Callable[[], int] = _no_cudnn
 
 Kernel = Callable[..., tuple[jax.Array, jax.Array]]
 
