@@ -7,6 +7,7 @@ import inspect
 import random
 import re
 import threading
+from collections import defaultdict
 from pathlib import Path
 from types import FunctionType
 
@@ -289,9 +290,9 @@ def _asks(function, seen):
 
 def _named_in(function):
     """The functions that the source of one names: by themselves, or as a part of a module."""
-    scope = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
-    source, first = inspect.getsourcefile(function), function.__code__.co_firstlineno
-    inside = [node for node in ast.walk(_parsed(source)) if _first_line(node) == first]
+    closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    scope = function.__globals__ | {name: cell.cell_contents for name, cell in closure}
+    inside = _functions_in(inspect.getsourcefile(function))[function.__code__.co_firstlineno]
     for node in (part for one in inside for part in ast.walk(one)):
         if isinstance(node, ast.Name):
             yield scope.get(node.id)
@@ -301,12 +302,11 @@ def _named_in(function):
 
 
 @functools.cache
-def _parsed(source):
-    return ast.parse(Path(source).read_text())
-
-
-def _first_line(node):
-    """Where the code of a function begins, by Python's count: at its first decorator."""
-    if not isinstance(node, ast.FunctionDef | ast.Lambda):
-        return 0
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+def _functions_in(path):
+    """The functions of a file, by where their code begins: at the first decorator."""
+    found = defaultdict(list)
+    for node in ast.walk(ast.parse(Path(path).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            lines = node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))
+            found[min(lines)].append(node)
+    return found

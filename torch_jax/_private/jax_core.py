@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
 import importlib
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -45,18 +44,6 @@ def x64_state() -> Any:
 def x64_setting() -> bool:
     """Whether the user has switched JAX's 64-bit types on for the whole process."""
     return bool(x64_state().get_global())
-
-
-@contextlib.contextmanager
-def without_x64() -> Iterator[None]:
-    """A block in which JAX has no 64-bit types: kernels of JAX's own are written for that."""
-    flag = x64_state()
-    before = flag.get_local()
-    flag.set_local(False)
-    try:
-        yield
-    finally:
-        flag.set_local(before)
 
 
 @functools.cache
@@ -128,17 +115,6 @@ def cudnn_version() -> int:
         return int(module.check_cudnn_version())
     except Exception:  # it raises where there is none
         return 0
-
-
-def splash_attention() -> tuple[Any, Any]:
-    """The kernels and the masks of splash attention, which are experimental; None, None without."""
-    folder = "jax.experimental.pallas.ops.tpu.splash_attention"
-    names = ("splash_attention_kernel", "splash_attention_mask")
-    try:
-        kernels, masks = (importlib.import_module(f"{folder}.{name}") for name in names)
-    except ImportError:
-        return None, None
-    return kernels, masks
 
 
 def what_jax_holds() -> Any:

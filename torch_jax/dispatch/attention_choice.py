@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import functorch, pytorch
+from torch_jax._private import functorch, jax_core, pytorch
+from torch_jax.ops import attention_kernels
 
 _math = torch.ops.aten._scaled_dot_product_attention_math
 _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -29,6 +30,7 @@ _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_back
 
 def install() -> Any:
     """Register the kernel; returns the library that keeps it registered."""
+    attention_kernels.cudnn_version = jax_core.cudnn_version
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", attend, key)

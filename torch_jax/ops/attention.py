@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_jax._private import jax_core
 from torch_jax.ops import attention_blocks, attention_kernels
 from torch_jax.ops.attention_blocks import Attention
 from torch_jax.ops.attention_forms import Call, choose, groups
@@ -115,7 +114,7 @@ def _machine() -> dict[str, Any]:
     if platform == "gpu":
         found |= {
             "capability": attention_kernels.capability(),
-            "cudnn": jax_core.cudnn_version(),
+            "cudnn": attention_kernels.cudnn_version(),
         }
     return found
 

@@ -7,15 +7,22 @@ log-sum-exp, None where no ``sums`` are asked for. Its gradient is JAX's: the ke
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from torch_jax._private import jax_core
-
 _INTERPRETED = False  # Pallas' kernels in the interpreter, which tests switch on
+
+
+def _no_cudnn() -> int:
+    return 0
+
+
+# Tells the version of cuDNN, as 91000; 0 where there is none. Set by whoever knows where to look.
+cudnn_version: Callable[[], int] = _no_cudnn
 
 Kernel = Callable[..., tuple[jax.Array, jax.Array]]
 
@@ -60,13 +67,14 @@ def splash(query, key, value, bias, is_causal: bool, scale: float, sums=True):
     """Splash attention, which takes no bias: blocks that a causal mask hides are not computed."""
     heads, shape = query.shape[1], (query.shape[2], key.shape[2])
     scaled = (query * scale).astype(query.dtype)
-    with jax_core.without_x64():  # its indices are int32s
+    with jax.enable_x64(False):  # its indices are int32s
         found = jax.vmap(_splash_kernel(heads, shape, is_causal, sums))(scaled, key, value)
     return (found[0], found[1][0]) if sums else (found, None)
 
 
 def _splash_kernel(heads: int, shape: tuple[int, int], is_causal: bool, residuals: bool) -> Any:
-    kernels, masks = jax_core.splash_attention()
+    folder = "jax.experimental.pallas.ops.tpu.splash_attention.splash_attention"
+    kernels, masks = (importlib.import_module(f"{folder}_{name}") for name in ("kernel", "mask"))
     mask = masks.CausalMask(shape) if is_causal else masks.FullMask(shape)
     block = max(size for size in (128, 256, 512) if not (shape[0] % size or shape[1] % size))
     sizes = kernels.BlockSizes(
@@ -106,7 +114,7 @@ def gradients(kernel: Kernel, operands: tuple, bias: Any, is_causal: bool, scale
     def out(*operands: Any) -> jax.Array:
         return kernel(*operands, bias, is_causal, scale, sums=False)[0]
 
-    with jax_core.without_x64():
+    with jax.enable_x64(False):
         result, transpose = jax.vjp(out, *operands)
         return transpose(grad.astype(result.dtype))
 
