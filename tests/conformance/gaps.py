@@ -45,6 +45,32 @@ GAPS: dict[str, list[str]] = {
     ],
 }
 
+# Entries that ``torch.vmap`` gives otherwise than the CPU, or one example at a time.
+VMAP_GAPS: dict[str, list[str]] = {
+    "random numbers are others than the CPU's": [
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "normal.in_place",
+        "pca_lowrank",
+        "rand_like",
+        "randint_like",
+        "randn_like",
+        "svd_lowrank",
+        "uniform",
+    ],
+    "memory that nobody has written": ["empty_like"],
+    "eigenvectors have no sign": ["linalg.eigh"],
+    "complex32 has no twin in JAX": ["chalf"],
+    "what it gives hangs on values, so it runs for one example at a time": [
+        "argwhere",
+        "bincount",
+        "nn.functional.ctc_loss",
+    ],
+    "the geometry of a tensor is changed in place, for one example at a time": ["resize_as_"],
+}
+
 # Entries about layouts other than strided; they count in no percentage.
 OTHER_LAYOUTS = ("sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse")
 

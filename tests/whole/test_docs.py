@@ -78,6 +78,7 @@ def test_the_page_of_operators_is_up_to_date():
         "optax-and-flax",
         "precision",
         "pytorch-in-jax",
+        "transforms",
     ],
 )
 @pytest.mark.slow

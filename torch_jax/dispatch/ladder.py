@@ -204,12 +204,22 @@ def _composed_in_place(op: Any, functional: Any) -> Call:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = functional(*args, **kwargs)
         given = dict(zip(names, args, strict=False)) | kwargs
-        results = [result] if isinstance(result, torch.Tensor) else list(result)
+        results = [result] if len(written) == 1 else list(result)
         for name, value in zip(written, results, strict=True):
-            given[name].copy_(value)
+            _write(given[name], value)
+        if not op._schema.returns:
+            return None
         return given[written[0]] if len(written) == 1 else tuple(given[n] for n in written)
 
     return call
+
+
+def _write(target: Any, value: Any) -> None:
+    if isinstance(target, torch.Tensor):
+        target.copy_(value)
+    else:
+        for one, its in zip(target, value, strict=True):
+            one.copy_(its)
 
 
 def _decomposition(op: Any) -> Call | None:

@@ -225,4 +225,9 @@ def is_reader_of_modules(code: CodeType) -> bool:
     return code.co_name in READERS_OF_MODULES and code.co_filename == _MODULE_FILE
 
 
+def is_functional_call(code: CodeType) -> bool:
+    """Whether code puts tensors that it is given in place of a module's, and these back."""
+    return code.co_name == "_reparametrize_module" and code.co_filename.endswith("/stateless.py")
+
+
 _MODULE_FILE = torch.nn.Module.parameters.__code__.co_filename

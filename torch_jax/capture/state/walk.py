@@ -411,6 +411,16 @@ class Walker:
                     self._elements(vars(one).get(group, {}), label, NOTHING)
 
 
+    def note_tensors_of(self, module: Any) -> None:
+        """Note a module's own parameters and buffers, before others stand there for a while."""
+        if isinstance(module, torch.nn.Module):
+            for path, one in module.named_modules():
+                for group in ("_parameters", "_buffers"):
+                    for name in vars(one).get(group, {}):
+                        label = f"{path}.{name}".lstrip(".")
+                        self._note(DictEntry, vars(one)[group], name, label)
+
+
 def is_stepping() -> bool:
     """Whether an optimizer of the trace is in its step."""
     return ACTIVE.tracer is not None and ACTIVE.tracer.optimizers.is_stepping

@@ -40,7 +40,7 @@ from torch_jax.capture.state.forbidden_calls import (
     fix_values,
     is_refused,
 )
-from torch_jax.capture.state.known_calls import is_reader_of_modules
+from torch_jax.capture.state.known_calls import is_functional_call, is_reader_of_modules
 from torch_jax.capture.state.notes import Notes, is_made_here
 from torch_jax.capture.state.places import PLAIN, Place
 from torch_jax.capture.state.proof import Proof, is_generated, is_users
@@ -167,6 +167,8 @@ class Watch:
         try:
             self._refuse_started_generator(frame)
             self._refuse_unscouted(frame.f_code)
+            if is_functional_call(frame.f_code):
+                self._walker.note_tensors_of(frame.f_locals.get("module"))
             self.ran.add(frame.f_code, names, is_stepping(), is_users(frame.f_code))
             self.proof.enter(frame.f_code)
             reach = reach_of(names) if self._reach is NOTHING else union(self._reach, names)
