@@ -11,12 +11,18 @@ import sys
 import time
 import traceback
 
-from tests.support import mesh_checkpoints, mesh_checks, mesh_programs, mesh_training
+from tests.support import (
+    mesh_checkpoints,
+    mesh_checks,
+    mesh_jax_functions,
+    mesh_programs,
+    mesh_training,
+)
 from tests.support.on_mesh import CHECKS
 
 FLAG = "--xla_force_host_platform_device_count=8"
 # they enter their checks
-FILES = mesh_checkpoints, mesh_checks, mesh_programs, mesh_training
+FILES = mesh_checkpoints, mesh_checks, mesh_jax_functions, mesh_programs, mesh_training
 
 
 def main(kind: str) -> None:

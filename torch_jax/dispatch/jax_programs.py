@@ -81,7 +81,7 @@ def mentions(jaxpr: Any, part_of_name: str) -> bool:
     """Whether an equation of a jaxpr, or of one inside of it, is of a primitive so called."""
     return any(
         part_of_name in eqn.primitive.name
-        or any(mentions(inner, part_of_name) for inner in jax.core.jaxprs_in_params(eqn.params))
+        or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
         for eqn in jaxpr.eqns
     )
 

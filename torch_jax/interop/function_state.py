@@ -97,6 +97,7 @@ def holds_arrays(state: tuple) -> bool:
 _BY_VALUE = frozenset(
     (int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype, Given)
 )
+_BY_EQUALITY = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.Device
 _BY_IDENTITY = (
     type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
@@ -139,6 +140,8 @@ class _Walk:
         self.met[id(value)] = len(self.met), value
         if kind is types.FunctionType:
             self._add_function(value)
+        elif isinstance(value, _BY_EQUALITY):
+            self.found += kind, value
         elif kind is types.MethodType:
             self._add_all(kind, (value.__func__, value.__self__))
         elif kind is functools.partial:
@@ -257,7 +260,14 @@ class _Walk:
             self._add_all("slots", (getattr(value, name) for name in slots))
 
 
-_UNWRITTEN = (types.FunctionType, types.MethodType, functools.partial, tuple, *_BY_IDENTITY)
+_UNWRITTEN = (
+    types.FunctionType,
+    types.MethodType,
+    functools.partial,
+    tuple,
+    *_BY_IDENTITY,
+    *_BY_EQUALITY,
+)
 _IS_HEAP_TYPE = 1 << 9  # made by a ``class`` statement, or as such
 _RUNNING = (types.GeneratorType, types.CoroutineType, torch.Tensor)
 _OF_CLASSES = frozenset(
