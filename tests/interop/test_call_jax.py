@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -524,6 +525,20 @@ def test_callbacks_run_at_each_call(capfd):
     assert [call_jax(printing, x).item() for _ in range(2)] == [2, 2]
     jax.effects_barrier()
     assert capfd.readouterr().out.count("value 1.0") == 2
+
+
+@pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
+def test_callbacks_of_calls_that_nobody_looks_at(executor):
+    seen = []
+
+    def of_jax(x):
+        jax.experimental.io_callback(lambda x: seen.append(float(x[0])), None, x, ordered=True)
+
+    run = executors.by(executor, lambda x: (call_jax(of_jax, x), x + 1)[1])
+    x = torch.ones(1, device="jax")
+    assert [run(x + at).item() for at in range(2)] == [2, 3]
+    jax.effects_barrier()
+    assert seen == [1, 2]
 
 
 # --- what is refused ------------------------------------------------------------------------------

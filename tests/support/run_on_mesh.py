@@ -16,6 +16,9 @@ from tests.support import (
     mesh_checkpoints,
     mesh_checks,
     mesh_interop,
+    mesh_checkpoints,
+    mesh_checks,
+    mesh_jax_functions,
     mesh_programs,
     mesh_training,
 )
@@ -24,6 +27,7 @@ from tests.support.on_mesh import CHECKS
 FLAG = "--xla_force_host_platform_device_count=8"
 # they enter their checks
 FILES = mesh_arrays, mesh_checkpoints, mesh_checks, mesh_interop, mesh_programs, mesh_training
+FILES = mesh_checkpoints, mesh_checks, mesh_jax_functions, mesh_programs, mesh_training
 
 
 def main(kind: str) -> None:

@@ -77,6 +77,15 @@ def _jaxpr_of(function: Callable[..., Any], forms: Sequence[Any], wide: bool) ->
         pytorch.set_profiler(profiler)
 
 
+def mentions(jaxpr: Any, part_of_name: str) -> bool:
+    """Whether an equation of a jaxpr, or of one inside of it, is of a primitive so called."""
+    return any(
+        part_of_name in eqn.primitive.name
+        or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
+
+
 def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
     dtype = np.dtype(form.dtype)
     return jax.ShapeDtypeStruct(form.shape, dtype if wide else _NARROW.get(dtype, dtype))
@@ -236,6 +245,9 @@ class Forward:
         at_of = {kind: [s.at for s in self._sources if s.kind == kind] for kind in _KINDS}
         self.arguments = tuple(dict.fromkeys(at_of["argument"]))
         self.outputs = tuple(dict.fromkeys(at_of["output"]))
+        if self.program is not None and mentions(of.closed.jaxpr, "custom_"):
+            # rules of the user's run now, and read what the function has read
+            self.backward(tuple(of.differentiable), wanted)
 
     def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
         """From ``arguments``, ``outputs`` and gradients to the gradients of ``needed`` ones."""

@@ -80,6 +80,15 @@ def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple 
         return None
 
 
+def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[Same, ...]:
+    """The objects that a function can reach and write, for one of which :func:`state_of` tells."""
+    walk = _Walk(owner_of(function))
+    for value in (function, *static):
+        walk.add(value)
+    written = [value for _, value in walk.met.values() if not isinstance(value, _UNWRITTEN)]
+    return tuple(map(Same, (*walk.cells, *written)))
+
+
 def holds_arrays(state: tuple) -> bool:
     """Whether a state keeps arrays alive."""
     return any(type(one) is Same and isinstance(one.value, jax.Array) for one in state)
@@ -88,6 +97,7 @@ def holds_arrays(state: tuple) -> bool:
 _BY_VALUE = frozenset(
     (int, bool, str, bytes, type(None), type(Ellipsis), range, torch.dtype, Given)
 )
+_BY_EQUALITY = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec, jax.Device
 _BY_IDENTITY = (
     type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
@@ -102,7 +112,8 @@ class _Walk:
     def __init__(self, owner: Any) -> None:
         self.found: list[Any] = []
         self._owner = owner
-        self._met: dict[int, tuple[int, Any]] = {}
+        self.cells: list[types.CellType] = []  # variables of closures
+        self.met: dict[int, tuple[int, Any]] = {}
 
     def add(self, value: Any) -> None:
         """Add a value to the key."""
@@ -120,15 +131,17 @@ class _Walk:
 
     def _add_object(self, kind: type, value: Any) -> None:
         """A value that may hold others; what was met before is told by its number."""
-        known = self._met.get(id(value))
+        known = self.met.get(id(value))
         if known is not None:
             self.found += "met", known[0]
             return
-        if len(self._met) > _MOST:
+        if len(self.met) > _MOST:
             raise NotUnderstood
-        self._met[id(value)] = len(self._met), value
+        self.met[id(value)] = len(self.met), value
         if kind is types.FunctionType:
             self._add_function(value)
+        elif isinstance(value, _BY_EQUALITY):
+            self.found += kind, value
         elif kind is types.MethodType:
             self._add_all(kind, (value.__func__, value.__self__))
         elif kind is functools.partial:
@@ -146,6 +159,10 @@ class _Walk:
             self._add_all("default", [getattr(value, "default_factory", None)])
         elif kind in (set, frozenset):
             self._add_set(kind, value)
+        elif kind is weakref.ReferenceType:
+            self._add_all(kind, (value(),))
+        elif kind is object:  # which holds nothing
+            self._add_same(value)
         elif kind is slice:
             self._add_all(kind, (value.start, value.stop, value.step))
         elif isinstance(value, np.ndarray | np.generic):
@@ -187,6 +204,7 @@ class _Walk:
             if value is not None:
                 self.add(value)
         for cell in function.__closure__ or ():
+            self.cells.append(cell)
             self._add_all("cell", _contents(cell))
         if "__wrapped__" in function.__dict__:
             self.add(function.__dict__["__wrapped__"])
@@ -242,6 +260,14 @@ class _Walk:
             self._add_all("slots", (getattr(value, name) for name in slots))
 
 
+_UNWRITTEN = (
+    types.FunctionType,
+    types.MethodType,
+    functools.partial,
+    tuple,
+    *_BY_IDENTITY,
+    *_BY_EQUALITY,
+)
 _IS_HEAP_TYPE = 1 << 9  # made by a ``class`` statement, or as such
 _RUNNING = (types.GeneratorType, types.CoroutineType, torch.Tensor)
 _OF_CLASSES = frozenset(
@@ -263,8 +289,8 @@ def _names(code: types.CodeType) -> Names:
 
 
 def _module_of(value: Any) -> types.ModuleType | None:
-    """The module that a callable says it is of."""
-    return sys.modules.get(str(getattr(value, "__module__", None)))
+    """The module that an object itself says it is of, as what wraps a function does."""
+    return sys.modules.get(str(getattr(value, "__dict__", {}).get("__module__")))
 
 
 def _contents(cell: types.CellType) -> tuple:

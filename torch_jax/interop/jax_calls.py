@@ -22,9 +22,15 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import numbers, trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
+from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
 from torch_jax.interop import function_errors, proven
-from torch_jax.interop.function_state import holds_arrays, owner_of, state_of
+from torch_jax.interop.function_state import (
+    holds_arrays,
+    identities_of,
+    owner_of,
+    state_of,
+)
 from torch_jax.interop.same_program import same_program
 from torch_jax.memory import dtypes, storage
 
@@ -122,15 +128,29 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         return _known(states, form, _trace(function, is_wide, structure, given))
     traces = states.of(state)
     try:
-        traced = traces.find(form)
+        kept = traces.find(form)
     except TypeError as error:
         raise function_errors.not_hashable(function) from error
-    if traced is None:
+    if kept is None or not kept.is_of(function, given.static):
         traced = _trace(function, is_wide, structure, given)
         if state_of(function, given.static) != state:
             raise function_errors.not_pure(function)
-        traces.keep(form, traced)
-    return traced
+        calls_back = jax_programs.mentions(traced.program.closed.jaxpr, "callback")
+        kept = _Kept(traced, identities_of(function, given.static) if calls_back else None)
+        traces.keep(form, kept)
+    proven.note_callbacks(function, kept.identities is not None)
+    return kept.traced
+
+
+class _Kept(NamedTuple):
+    """A trace, and what it may write: one that calls Python back is of these very objects."""
+
+    traced: Traced
+    identities: tuple[Any, ...] | None
+
+    def is_of(self, function: Any, static: tuple) -> bool:
+        """Whether the trace is right for a function of the same state."""
+        return self.identities is None or self.identities == identities_of(function, static)
 
 
 def _known(states: _States, form: Any, traced: Traced) -> Traced:

@@ -84,14 +84,14 @@ def _is_tensor(leaf: Any) -> bool:
 def _guard(function: Any, static: tuple, state: tuple | None) -> None:
     """Have Dynamo ask before each call whether the function reads what it has read."""
     if state is None:
-        answers = itertools.count()  # what cannot be told is never the same
+        raise TypeError(
+            f"the JAX function {function_errors.name_of(function)} reads what may change unseen, "
+            "such as an iterator: a graph of torch.compile cannot guard that. Pass it as an "
+            "argument"
+        )
 
-        def still() -> Any:
-            return next(answers)
-    else:
-
-        def still() -> Any:
-            return state_of(function, static) == state
+    def still() -> bool:
+        return state_of(function, static) == state
 
     name = f"still_{next(_numbers)}"
     setattr(sys.modules[__name__], name, still)

@@ -47,14 +47,29 @@ class StateOfFunction(Place):
 
 def note(function: Callable[..., Any], static: tuple, state: tuple | None) -> None:
     """A JAX function is called: what is watching shall know of all that it reads."""
-    watch = ACTIVE.tracer.watch if in_whole_function() else ACTIVE.scout
+    watch = _watch()
     if watch is None:
         return
     if state is None:
-        watch.proof.add(f"the JAX function {name_of(function)} reads what may change unseen")
-        watch.refuse_doubt()
+        _doubt(watch, f"the JAX function {name_of(function)} reads what may change unseen")
         return
     owner = owner_of(function)
     label = f"what the JAX function {name_of(function)} reads"
     place = StateOfFunction(owner, _Asked(function, static, state), label, True)
     watch.notes.places.setdefault(place.address, place)
+
+
+def note_callbacks(function: Callable[..., Any], calls_back: bool) -> None:
+    """A JAX function may call Python back, which may do anything."""
+    watch = _watch() if calls_back else None
+    if watch is not None:
+        _doubt(watch, f"the JAX function {name_of(function)} calls back to Python")
+
+
+def _watch() -> Any:
+    return ACTIVE.tracer.watch if in_whole_function() else ACTIVE.scout
+
+
+def _doubt(watch: Any, why: str) -> None:
+    watch.proof.add(why)
+    watch.refuse_doubt()
