@@ -16,8 +16,6 @@ from tests.support import (
     mesh_checkpoints,
     mesh_checks,
     mesh_interop,
-    mesh_checkpoints,
-    mesh_checks,
     mesh_jax_functions,
     mesh_programs,
     mesh_training,
@@ -26,8 +24,15 @@ from tests.support.on_mesh import CHECKS
 
 FLAG = "--xla_force_host_platform_device_count=8"
 # they enter their checks
-FILES = mesh_arrays, mesh_checkpoints, mesh_checks, mesh_interop, mesh_programs, mesh_training
-FILES = mesh_checkpoints, mesh_checks, mesh_jax_functions, mesh_programs, mesh_training
+FILES = (
+    mesh_arrays,
+    mesh_checkpoints,
+    mesh_checks,
+    mesh_interop,
+    mesh_jax_functions,
+    mesh_programs,
+    mesh_training,
+)
 
 
 def main(kind: str) -> None:
