@@ -20,6 +20,7 @@ def to_jax(tree: Any) -> Any:
     shows, computed on the device. Dtypes stay, 64-bit ones too, and so do shardings. Trees are of
     dicts, dataclasses, outputs of models (:mod:`torch_jax.core.trees`); what is no tensor stays.
 
+    >>> import torch
     >>> x = torch.arange(3, device="jax")
     >>> array = to_jax(x)
     >>> x += 10
