@@ -314,3 +314,36 @@ def test_attributes_are_no_state():
     ):
         jax.jit(fn)(params, buffers, jnp.ones(2))
     assert net.last is None and net.total.tolist() == [0, 0]
+
+
+@pytest.mark.slow
+def test_models_of_transformers_with_caches_and_checkpoints():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=100,
+    )  # fmt: skip
+    net = LlamaForCausalLM(config).eval()
+    fn, params, buffers = functional(net)
+    tokens = torch.randint(100, (2, 8))
+    x = jnp.asarray(tokens.int())
+    out, _ = jax.jit(fn)(params, buffers, input_ids=x)
+    expected = net(tokens)
+    close(out.logits, expected.logits)
+    step, _ = jax.jit(fn)(params, buffers, input_ids=x[:, :1], past_key_values=out.past_key_values)
+    again = net(tokens[:, :1], past_key_values=expected.past_key_values)
+    close(step.logits, again.logits)
+    net.train().gradient_checkpointing_enable()
+    fn, params, buffers = functional(net)
+
+    def loss(params):
+        return fn(params, buffers, input_ids=x, labels=x, use_cache=False)[0].loss
+
+    value, slopes = jax.jit(jax.value_and_grad(loss))(params)
+    wanted = net(tokens, labels=tokens, use_cache=False).loss
+    wanted.backward()
+    close(value, wanted)
+    for name, parameter in net.named_parameters():
+        close(slopes[name], parameter.grad, rtol=1e-3, atol=1e-5)
