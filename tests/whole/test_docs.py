@@ -65,7 +65,9 @@ def test_the_page_of_operators_is_up_to_date():
     assert done.stdout == page.read_text(), "run `make docs`"
 
 
-@pytest.mark.parametrize("name", ["how-an-op-is-found", "environment", "extend", "errors", "transforms"])
+@pytest.mark.parametrize(
+    "name", ["how-an-op-is-found", "environment", "extend", "errors", "transforms"]
+)
 @pytest.mark.slow
 def test_a_page_shows_what_is_printed(name):
     page = (pages.DOCS / f"{name}.md").read_text()

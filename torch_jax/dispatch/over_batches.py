@@ -108,7 +108,7 @@ class _OverBatches(torch.autograd.Function):
 
         def of_one(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             one, gradients = values[: len(tensors)], values[len(tensors) :]
-            _, pull = func.vjp(call.of(wanted, one), *(one[i] for i in wanted))
+            _, pull, *_ = func.vjp(call.of(wanted, one), *(one[i] for i in wanted))
             return pull(gradients)
 
         for level in reversed(call.dims):
@@ -124,9 +124,9 @@ class _OverBatches(torch.autograd.Function):
 
         def of_one(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             one, tangents = values[: len(tensors)], values[len(tensors) :]
-            results, pull = func.vjp(call.of(moving, one), *(one[i] for i in moving))
+            results, pull, *_ = func.vjp(call.of(moving, one), *(one[i] for i in moving))
             # the transpose of the transpose, since forward mode has one level only
-            _, push = func.vjp(lambda *g: pull(g), *map(torch.zeros_like, results))
+            _, push, *_ = func.vjp(lambda *g: pull(g), *map(torch.zeros_like, results))
             return push(tangents)
 
         for level in reversed(call.dims):

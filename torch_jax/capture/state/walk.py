@@ -407,7 +407,6 @@ class Walker:
                     label = f"{name}.{group}".lstrip(".")
                     self._elements(vars(one).get(group, {}), label, NOTHING)
 
-
     def note_tensors_of(self, module: Any) -> None:
         """Note a module's own parameters and buffers, before others stand there for a while."""
         if isinstance(module, torch.nn.Module):
