@@ -78,7 +78,7 @@ def _needs_rule(op: Any) -> bool:
 def _register(library: Any, op: Any, rule: Rule) -> None:
     """Serve an overload under vmap by a rule where one of its tensors is on the device."""
     before = functorch.kernel_under_vmap(op)
-    if before is None:  # nothing could serve tensors of other devices
+    if before is None:  # tensors of other devices could not go PyTorch's way
         return
 
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,6 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import functorch
 from torch_jax.dispatch.batched_operator import Dims, batched, positions_of
 
-_vjp: Any = func.vjp  # its annotation is of the form with auxiliary results
-
 
 def over_batches(op: Any, dims: Dims, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What an overload gives for each example of batches in ``dims``; these come first in it."""
@@ -110,7 +108,7 @@ class _OverBatches(torch.autograd.Function):
 
         def of_one(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             one, gradients = values[: len(tensors)], values[len(tensors) :]
-            _, pull = _vjp(call.of(wanted, one), *(one[i] for i in wanted))
+            _, pull, *_ = func.vjp(call.of(wanted, one), *(one[i] for i in wanted))
             return pull(gradients)
 
         for level in reversed(call.dims):
@@ -126,9 +124,9 @@ class _OverBatches(torch.autograd.Function):
 
         def of_one(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
             one, tangents = values[: len(tensors)], values[len(tensors) :]
-            results, pull = _vjp(call.of(moving, one), *(one[i] for i in moving))
+            results, pull, *_ = func.vjp(call.of(moving, one), *(one[i] for i in moving))
             # the transpose of the transpose, since forward mode has one level only
-            _, push = _vjp(lambda *g: pull(g), *map(torch.zeros_like, results))
+            _, push, *_ = func.vjp(lambda *g: pull(g), *map(torch.zeros_like, results))
             return push(tangents)
 
         for level in reversed(call.dims):
