@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import gc
 import threading
-import weakref
 from typing import Any
 
 import jax
@@ -22,7 +20,6 @@ import torch_jax
 from tests.support import executors
 from tests.support.compare import assert_same
 from torch_jax import call_jax, from_jax_function
-from torch_jax.interop import jax_calls
 
 
 def _wave(x, scale=2.0):
@@ -35,20 +32,6 @@ def _wave_of_torch(x, scale=2.0):
 
 def _values(*shape: int, dtype=torch.float32) -> torch.Tensor:
     return torch.linspace(-1, 1, torch.Size(shape).numel(), dtype=dtype).reshape(shape)
-
-
-@pytest.fixture
-def traces(monkeypatch):
-    """Which functions are traced."""
-    seen: list[Any] = []
-    original = jax_calls._trace
-
-    def trace(function, *args):
-        seen.append(function)
-        return original(function, *args)
-
-    monkeypatch.setattr(jax_calls, "_trace", trace)
-    return seen
 
 
 @executors.each
@@ -103,10 +86,17 @@ def test_results_are_new_tensors():
     assert_same([x, again, same], [_values(3), _values(3), _values(3) + 1])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_gradients_of_all_orders(dtype):
-    x = torch.rand(3, dtype=dtype).to("jax").requires_grad_()
-    y = torch.rand(3, dtype=dtype).to("jax").requires_grad_()
+@pytest.mark.parametrize(
+    ("dtype", "is_quick"),
+    [
+        (torch.float64, True),
+        (torch.complex128, True),
+        pytest.param(torch.complex128, False, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_of_all_orders(dtype, is_quick):
+    x = torch.rand(2, dtype=dtype).to("jax").requires_grad_()
+    y = torch.rand(2, dtype=dtype).to("jax").requires_grad_()
 
     def of_jax(x, y):
         return jnp.abs(x) ** 2 * jnp.conj(y) * jnp.exp(x), jnp.real(x * y)
@@ -115,6 +105,8 @@ def test_gradients_of_all_orders(dtype):
         return call_jax(of_jax, x, y)
 
     assert torch.autograd.gradcheck(function, (x, y), check_forward_ad=True)
+    if is_quick and dtype.is_complex:
+        return
     assert torch.autograd.gradgradcheck(function, (x, y))
     assert torch.autograd.gradgradcheck(lambda x: function(x, x)[0], (x,))
 
@@ -148,6 +140,21 @@ def test_own_derivatives_are_honoured():
     assert gradient.tolist() == [7, 7]
     _, tangent = jvp(lambda x: call_jax(forwards, x), (x.detach(),), (torch.ones_like(x),))
     assert tangent.tolist() == [7, 7]
+
+
+def test_rules_read_what_the_function_has_read():
+    held = {"by": 2.0}
+
+    @jax.custom_vjp
+    def function(x):
+        return x * held["by"]
+
+    function.defvjp(lambda x: (x * held["by"], None), lambda _, g: (g * held["by"],))
+    x = torch.ones(1, device="jax", requires_grad=True)
+    first = call_jax(function, x)
+    held["by"] = 3.0
+    second = call_jax(function, x)
+    assert [torch.autograd.grad(y, x)[0].item() for y in (first, second)] == [2, 3]
 
 
 def test_functions_of_torch_func():
@@ -229,173 +236,6 @@ def test_no_gradient_where_pytorch_stops_it():
     assert x.grad.tolist() == [1, 1]
 
 
-# --- what is traced when --------------------------------------------------------------------------
-
-SCALE = 2.0
-
-
-def test_a_function_made_anew_is_the_same_function(traces):
-    x = _values(3).to("jax")
-
-    def scaled(by):
-        return call_jax(lambda x: x * by, x)
-
-    assert_same([scaled(by) for by in (2, 3, 2, 3)], [_values(3) * by for by in (2, 3, 2, 3)])
-    assert len(traces) == 2
-    call_jax(lambda x: x * 1, x[:2])
-    assert len(traces) == 3
-
-
-def test_nothing_is_stale(traces, monkeypatch):
-    held = {"by": [2.0, np.ones(1, np.float32)], 3: {1}}
-
-    class Scaled:
-        more = 1.0
-
-        def __init__(self):
-            self.by = 2.0
-
-        def __call__(self, x):
-            return x * self.by * _helper(self.more)
-
-    scaled = Scaled()
-
-    def of_globals(x):
-        return x * SCALE
-
-    def of_containers(x):
-        return x * held["by"][0] * held["by"][1] * len(held[3])
-
-    x = torch.ones(1, device="jax")
-    functions = of_globals, of_containers, scaled, scaled.__call__, functools.partial(scaled, x)
-
-    def all_of_them():
-        calls = [(f, x) for f in functions[:4]] + [(functions[4],)]
-        return [call_jax(f, *args).item() for f, *args in calls]
-
-    assert all_of_them() == [2, 2, 2, 2, 2]
-    count = len(traces)
-    assert all_of_them() == [2, 2, 2, 2, 2] and len(traces) == count
-    monkeypatch.setitem(globals(), "SCALE", 3.0)
-    held["by"][0] = 5.0
-    scaled.by = 7.0
-    assert all_of_them() == [3, 5, 7, 7, 7]
-    held["by"][1][0] = 2
-    monkeypatch.setattr(Scaled, "more", 2.0)
-    assert all_of_them() == [3, 10, 14, 14, 14]
-    held[3].add(2)
-    monkeypatch.setitem(globals(), "_helper", lambda more: more * 10)
-    assert all_of_them() == [3, 20, 140, 140, 140]
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert all_of_them()[0] == 2
-
-
-def _helper(more):
-    return more
-
-
-def test_static_arguments_count_by_what_they_hold(traces):
-    class Options:
-        by = 2.0
-
-    options, x = Options(), torch.ones(1, device="jax")
-    values = [1.0, -0.0, 0.0, {1, 2}, {1, 2}, options]
-
-    def function(x, value):
-        by = getattr(value, "by", len(value) if isinstance(value, set) else value)
-        return jnp.sign(x) / by
-
-    found = [call_jax(function, x, value).item() for value in values]
-    assert found == [1, -np.inf, np.inf, 0.5, 0.5, 0.5] and len(traces) == 5
-    options.by = 4.0
-    assert call_jax(function, x, options).item() == 0.25
-
-
-def test_what_cannot_be_known_is_traced_at_each_call(traces):
-    numbers = iter([2.0, 2.0, 3.0])
-    x = torch.ones(1, device="jax")
-    function = lambda x: x * next(numbers)  # noqa: E731
-    assert [call_jax(function, x).item() for _ in range(3)] == [2, 2, 3]
-    assert len(traces) == 3
-
-
-def test_what_a_backward_pass_uses_is_what_the_forward_pass_read():
-    by = 2.0
-
-    def function(x):
-        return x * by
-
-    x = torch.ones(1, device="jax", requires_grad=True)
-    y = call_jax(function, x)
-    by = 3.0
-    y.backward()
-    assert x.grad.item() == 2
-
-
-@pytest.mark.parametrize("executor", [executors.param(name) for name in executors.COMPILED])
-def test_nothing_is_stale_in_programs(executor, monkeypatch):
-    def function(x):
-        return x * SCALE
-
-    run = executors.by(executor, lambda x: call_jax(function, x) + 1)
-    x = torch.ones(1, device="jax")
-    assert [run(x).item() for _ in range(3)] == [3, 3, 3]
-    monkeypatch.setitem(globals(), "SCALE", 4.0)
-    assert [run(x).item() for _ in range(2)] == [5, 5]
-    monkeypatch.setitem(globals(), "SCALE", 2.0)
-    assert run(x).item() == 3
-
-
-def test_a_function_under_jit_is_proven():
-    held = {"by": 2.0}
-    runs = []
-
-    def step(x):
-        return call_jax(lambda x: x * held["by"], x) + 1
-
-    compiled = torch_jax.jit(step, fallback="error")
-    x = torch.ones(1, device="jax")
-    assert [compiled(x).item() for _ in range(2)] == [3, 3]
-    held["by"] = 5.0
-    assert compiled(x).item() == 6
-    assert not runs
-    with pytest.raises(torch_jax.NotTraceableError, match="not understood"):
-        numbers = iter([1.0, 2.0])
-        torch_jax.jit(lambda x: call_jax(lambda x: x * next(numbers), x), fallback="error")(x)
-
-
-def test_functions_and_programs_are_let_go():
-    def make():
-        function = eval("lambda x: x * 2")
-        x = torch.ones(3, device="jax", requires_grad=True)
-        call_jax(function, x).sum().backward()
-        return weakref.ref(function), weakref.ref(x)
-
-    found = make()
-    gc.collect()
-    assert [one() for one in found] == [None, None]
-
-    def call(array):
-        call_jax(lambda x: x * array, torch.ones(3, device="jax"))
-        return weakref.ref(array)
-
-    arrays = [call(jnp.ones(3)) for _ in range(5)]
-    gc.collect()
-    assert sum(array() is not None for array in arrays) <= 2
-
-
-def test_a_graph_keeps_its_programs():
-    torch._dynamo.reset()
-    function = eval("lambda x: x * 2")
-    compiled = torch.compile(lambda x: call_jax(function, x), backend="jax", fullgraph=True)
-    x = torch.ones(2, device="jax", requires_grad=True)
-    compiled(x)
-    jax_calls._by_code.clear()
-    gc.collect()
-    compiled(x).sum().backward()
-    assert x.grad.tolist() == [2, 2]
-
-
 def test_threads():
     x, results = _values(3), {}
 
@@ -415,25 +255,6 @@ def test_threads():
 
 
 # --- values that are no tensors -------------------------------------------------------------------
-
-
-def test_arrays_and_keys_among_arguments_and_closures(traces):
-    x, key = _values(3), jax.random.key(3)
-    held = jnp.arange(3.0)
-
-    def noisy(key, x, more, of_numpy):
-        return x + jax.random.normal(key, x.shape) + held + more + of_numpy
-
-    numpy = np.ones(3)
-    expected = torch.tensor(np.asarray(noisy(key, jnp.asarray(x.numpy()), held, numpy)))
-    for given in (key, jax.random.split(key)[0], jax.random.PRNGKey(3)):
-        found = call_jax(noisy, given, x.to("jax"), held, numpy)
-        if given is key:
-            assert_same(found, expected)
-    assert len(traces) == 2
-    numpy += 1
-    assert_same(call_jax(noisy, key, x.to("jax"), held, numpy), expected + 1)
-    assert len(traces) == 2
 
 
 def test_numbers_and_none_as_results():

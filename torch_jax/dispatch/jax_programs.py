@@ -7,6 +7,7 @@ backward pass runs is of no account.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import weakref
@@ -246,8 +247,10 @@ class Forward:
         self.arguments = tuple(dict.fromkeys(at_of["argument"]))
         self.outputs = tuple(dict.fromkeys(at_of["output"]))
         if self.program is not None and mentions(of.closed.jaxpr, "custom_"):
-            # rules of the user's run now, and read what the function has read
-            self.backward(tuple(of.differentiable), wanted)
+            # rules of the user's run now, and read what the function has read; an error of theirs
+            # is raised by the backward pass, which traces them again
+            with contextlib.suppress(Exception):
+                self.backward(tuple(of.differentiable), wanted)
 
     def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
         """From ``arguments``, ``outputs`` and gradients to the gradients of ``needed`` ones."""
