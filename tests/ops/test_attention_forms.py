@@ -69,7 +69,7 @@ def test_the_form_of_a_call(call, changes, form):
     heads=st.integers(1, 1000),
     is_causal=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_blocks_hold_each_row_once_and_all_keys_that_it_sees(rows, keys, heads, is_causal):
     seen = 0
     for group in groups((heads, rows, 8), keys, is_causal):
