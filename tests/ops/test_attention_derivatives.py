@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
-from tests.calls.definitions import attention as defined
+from tests.support.defined import attention as defined
 from tests.support.executors import EXECUTORS
 
 
