@@ -35,6 +35,13 @@ def outside_of_traces() -> Any:
     return getattr(core, "eval_context", public)()
 
 
+def code_that_compiles() -> Any:
+    """The code in which JAX compiles a program; None where this release has none of that name."""
+    pxla = importlib.import_module("jax._src.interpreters.pxla")
+    compile = getattr(getattr(pxla, "MeshComputation", None), "compile", None)
+    return getattr(compile, "__code__", None)
+
+
 def x64_state() -> Any:
     """JAX's thread-local 64-bit flag: an object with ``get_local()`` and ``set_local(value)``."""
     config = importlib.import_module("jax._src.config")

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.capture.state import known_types, new_objects
 from torch_jax.capture.state.bytecode import Names, watched_names
 from torch_jax.capture.state.code_that_ran import CodeThatRan
@@ -56,7 +56,10 @@ from torch_jax.capture.state.walk import (
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
 
+# What runs beneath these is none of the function's: what modules do when they are imported, and the
+# libraries that JAX asks while it compiles (etils, for paths of its cache).
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+_COMPILE = jax_core.code_that_compiles()
 # Builtins are called by the ten thousand in one trace: all others are passed over at once.
 _HEEDED = READERS_OF_TENSORS | REFUSED.keys()
 
@@ -89,7 +92,7 @@ class Watch:
         self._walker = Walker(self.notes, self.ran, on_object, self.proof.add)
         self._roots: list[tuple[Any, str, bool]] = []  # and whether values must be understood
         self._started: set[int] = set()  # frames of generators that began in this trace
-        self._importing = 0  # how many imports are under way, one inside the other
+        self._unseen = 0  # how many imports and compilations are under way, one inside the other
         self._refused: Exception | None = None
         self._generators: _HostGenerators | None = None
         self._old_profiler: Any = None
@@ -145,10 +148,10 @@ class Watch:
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         """What Python calls at each call and return of this thread, and those of builtins."""
-        if frame.f_code is _IMPORT:
-            self._importing += {"call": 1, "return": -1}.get(event, 0)
-        elif self._importing:
-            return  # what modules do when they are imported is done once
+        if frame.f_code is _IMPORT or frame.f_code is _COMPILE:
+            self._unseen += {"call": 1, "return": -1}.get(event, 0)
+        elif self._unseen:
+            return
         elif event == "call":
             names = watched_names(frame.f_code)
             if names is None:
