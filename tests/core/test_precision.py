@@ -34,13 +34,14 @@ def forget():
 
 @pytest.fixture(autouse=True)
 def as_it_was():
-    cuda = torch.backends.cuda.matmul
-    yield
-    torch.backends.fp32_precision = "none"
-    torch.set_float32_matmul_precision("highest")
-    cuda.fp32_precision = "none"
-    torch.backends.mkldnn.matmul.fp32_precision = "none"
-    torch.backends.cudnn.allow_tf32 = True
+    # torch.testing._internal freezes these switches where another test of the process imports it
+    with torch.backends.__allow_nonbracketed_mutation():
+        yield
+        torch.backends.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.backends.cudnn.allow_tf32 = True
     forget()
 
 
