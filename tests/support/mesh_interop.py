@@ -97,3 +97,21 @@ def programs_of_others_make_tensors_like_what_they_trace():
     assert found.tolist() == [3] * 3
     compiled = torch.compile(function, backend="jax")(torch.ones(3, device="jax"))
     assert compiled.tolist() == [3] * 3
+
+
+@quick
+def what_a_trace_has_left_behind_is_no_array_over_a_mesh():
+    import jax
+    import jax.numpy as jnp
+
+    import torch_jax
+
+    torch_jax.shard(torch.ones(8, device="jax"), torch_jax.mesh(data=8), ("data",))
+    kept = []
+    jax.jit(torch_jax.to_jax_function(lambda x: kept.append(x * 2) or x.sum()))(jnp.ones(3))
+    try:
+        torch_jax.to_jax_function(lambda x: x + kept[0])(jnp.ones(3))
+    except torch_jax.NotTraceableError as error:
+        assert "left it behind" in str(error), error
+    else:
+        raise AssertionError("a tensor without elements was added")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 
@@ -100,7 +99,7 @@ def translate(error: Exception, where: str) -> Exception:
     text = str(error)
     if is_deleted(error):
         text = f"the memory of a tensor {DELETED}. {text}"
-    if isinstance(error, jax.errors.UnexpectedTracerError):
+    if type(error).__name__ == "UnexpectedTracerError":  # `import torch` loads this file, not jax
         text = f"a tensor or an array {ENDED}"
     if "incompatible devices" in text:
         text = f"{APART}. {text}"

@@ -335,7 +335,9 @@ def copied(memory: Any, mesh: Any) -> jax.Array:
 
 def is_bound(memory: Any) -> bool:
     """Whether an array was placed on one device by a user, who JAX takes at his word."""
-    return sharding_of(memory) is None and getattr(memory, "committed", False) is True
+    if isinstance(memory, jax.core.Tracer) or sharding_of(memory) is not None:
+        return False
+    return getattr(memory, "committed", False) is True
 
 
 def refuse_two(shardings: Sequence[Any]) -> None:
