@@ -29,7 +29,13 @@ os.environ.setdefault("TORCH_JAX_CACHE", "0")  # `make` gives the tests a cache 
 if PROFILE == "fast" and FAST_XLA[0] not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FAST_XLA)).strip()
 
+import hypothesis  # noqa: E402
 import torch  # noqa: E402, F401, before any library that it looks for among those imported
+
+# The same examples at every run, so that what fails is the change's own fault; with
+# HYPOTHESIS_PROFILE=default they are drawn anew, to look for what no run has met.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 pytest_plugins = ["tests.support.ledger"]
 

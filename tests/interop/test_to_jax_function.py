@@ -506,14 +506,14 @@ def _write_view(a, b):
 PROGRAMS = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9)), max_size=6)
 
 
-@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=3)
 @hypothesis.given(PROGRAMS)
 def test_random_programs(steps):
     check_program(steps)
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=100, deadline=None, database=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(PROGRAMS)
 def test_more_random_programs(steps):
     check_program(steps)
