@@ -5,34 +5,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import time
 import traceback
 
-from tests.support import (
-    mesh_arrays,
-    mesh_checkpoints,
-    mesh_checks,
-    mesh_interop,
-    mesh_jax_functions,
-    mesh_programs,
-    mesh_training,
-)
 from tests.support.on_mesh import CHECKS
 
 FLAG = "--xla_force_host_platform_device_count=8"
-# they enter their checks
-FILES = (
-    mesh_arrays,
-    mesh_checkpoints,
-    mesh_checks,
-    mesh_interop,
-    mesh_jax_functions,
-    mesh_programs,
-    mesh_training,
-)
+FILES = "arrays checkpoints checks interop jax_functions programs training".split()
+for _name in FILES:  # they enter their checks
+    importlib.import_module(f"tests.support.mesh_{_name}")
 
 
 def main(kind: str) -> None:
