@@ -275,6 +275,8 @@ def test_all_operators_with_products_are_declared():
     asking = {name for name, row in registry.TABLE.items() if _asks(row.function, set())}
     declared = {name for name, row in registry.TABLE.items() if row.products}
     assert {"mm", "convolution", "addmm"} < declared and asking == declared
+    products = torch._foreach_mm([torch.ones(2, 3, device="jax")], [torch.ones(3, 2, device="jax")])
+    assert products[0].tolist() == [[3, 3], [3, 3]]  # derived operators are as the first
 
 
 def _asks(function, seen):

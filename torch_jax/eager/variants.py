@@ -99,7 +99,8 @@ def foreach_lowering(op: Any) -> Lowering | None:
     lowering, keywords = element
     lists = [_is_list(a) for a in schema.arguments]
     function = _repeat(lowering.function, lists, keywords, in_place=bool(schema.is_mutable))
-    return Lowering(schema.name, function, lowering.static, host=frozenset({"scalars"}))
+    host, products = frozenset({"scalars"}), lowering.products
+    return Lowering(schema.name, function, lowering.static, host=host, products=products)
 
 
 def _is_list(argument: Any) -> bool:
