@@ -68,11 +68,10 @@ def precision(dtype: Any, of: str = "matmul") -> lax.Precision:
 
     Only products of float32, and of complex numbers of such, may be less exact than they can be.
 
-    >>> precision(jnp.float32)
-    HIGHEST
     >>> with precisions_are(Precisions("high", "highest")):
-    ...     precision(jnp.float32), precision(jnp.float32, "conv"), precision(jnp.float64)
-    (HIGH, HIGHEST, HIGHEST)
+    ...     asked = precision(jnp.float32), precision(jnp.float32, "conv"), precision(jnp.float64)
+    >>> [one.name for one in asked]
+    ['HIGH', 'HIGHEST', 'HIGHEST']
     """
     asked = getattr(current(), of)
     return _JAX[asked] if jnp.dtype(dtype) in _FLOAT32 else lax.Precision.HIGHEST
