@@ -7,6 +7,7 @@ batches are one call again. Whatever transforms are around, this is asked for on
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,7 @@ class _OverBatches(torch.autograd.Function):
 
         for level in reversed(call.dims):
             in_dims = (*level, *(0 for _ in given))
-            of_one = _gathered(of_one, in_dims, [level[i] for i in wanted])
+            of_one = _gathered(call.op, of_one, in_dims, [level[i] for i in wanted])
         found = iter(of_one(*tensors, *given))
         return None, *(next(found) if i in wanted else None for i in range(len(tensors)))
 
@@ -142,14 +143,19 @@ class _OverBatches(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _gathered(function: Any, in_dims: tuple, own: list[int | None]) -> Callable[..., Any]:
-    """A function of one example over all: a gradient has its batch where its tensor has one."""
+def _gathered(op: Any, function: Any, in_dims: tuple, own: list[int | None]) -> Callable[..., Any]:
+    """A gradient of one example over all: it has its batch where its tensor has one."""
 
     def call(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         try:
             found = func.vmap(function, in_dims=in_dims)(*values)
-        except RuntimeError:  # some gradients look at values
+        except RuntimeError as error:  # some gradients look at values
             found = _one_by_one(function, in_dims, values)
+            warnings.warn(
+                f"There is a performance drop because the gradient of {op} is computed for one "
+                f"example at a time under vmap: {error}",
+                stacklevel=2,
+            )
         pairs = zip(found, own, strict=True)
         return tuple(g.sum(0) if dim is None else g.movedim(0, dim) for g, dim in pairs)
 
