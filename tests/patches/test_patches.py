@@ -74,9 +74,14 @@ FOR_GOOD = {
 
 @pytest.fixture(scope="module", autouse=True)
 def all_patches():
+    """All are in place; what earlier tests have left is passed over by the collections below."""
     torch_jax.jit(torch.sin)(ones(1))
     torch._dynamo.reset()  # it is imported now
     trees.flatten(torch.Size([1]))
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def fails(works: Works) -> bool:
