@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -348,34 +347,3 @@ def test_models_of_transformers_with_caches_and_checkpoints():
     close(value, wanted)
     for name, parameter in net.named_parameters():
         close(slopes[name], parameter.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_the_module_may_be_used_and_changed_while_its_function_runs():
-    """The function has a structure of its own: threads, and what happens to the module later."""
-    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 3)).eval().to("jax")
-    fn, params, buffers = functional(model)
-    x = torch.ones(2, 3, device="jax")
-    expected, inside = model(x), threading.Event()
-    found = []
-
-    def other_thread():
-        inside.wait(60)
-        found.append(model(x))
-
-    def pauses(module, array):
-        inside.set()
-        thread.join(60)
-        return module(array)
-
-    thread = threading.Thread(target=other_thread)
-    thread.start()
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    result, _ = jax.jit(lambda p, x: fn(p, buffers, x, method=pauses))(zeros, jnp.ones((2, 3)))
-    assert not result.any()
-    assert torch.equal(found[0], expected)
-
-    model.train()
-    model[0] = nn.Identity()
-    result, _ = fn(params, buffers, jnp.ones((2, 3)))
-    np.testing.assert_allclose(result, expected.detach().cpu(), rtol=1e-6)
-    assert all(p.device.type == "jax" for p in model.parameters())

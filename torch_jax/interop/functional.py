@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +65,7 @@ def functional(
     waking.wake()
     interpreter.keep_x64()
     model = Functional(module, derivatives)
-    params, buffers = model.arrays(module)
+    params, buffers = model.arrays()
 
     def fn(
         params: Arrays,
@@ -121,12 +120,12 @@ def load_functional(
     return module
 
 
-class Functional:
-    """The structure of a module, the names of its tensors, and the modes of its parts.
+# Modules are changed while a function runs, which one thread does at a time.
+_SWAPPING = threading.RLock()
 
-    The structure is a copy, since tensors are put into it while the function runs: what another
-    thread does with the module meanwhile, or the user later, is nothing to the function.
-    """
+
+class Functional:
+    """A module, the names of its tensors, and the modes of its parts."""
 
     def __init__(self, module: torch.nn.Module, derivatives: str = "torch"):
         if not isinstance(module, torch.nn.Module):
@@ -141,9 +140,8 @@ class Functional:
                     f"{name!r} of {type(module).__name__} has no shape yet: call the module once, "
                     "so that its lazy parameters are made, and then torch_jax.functional"
                 )
-        self.module, self.by_jax = _structure(module), is_by_jax(derivatives)
-        self.modes = {part: part.training for part in self.module.modules()}
-        self._calling = threading.RLock()  # one thread at a time puts its tensors there
+        self.module, self.by_jax = module, is_by_jax(derivatives)
+        self.modes = {part: part.training for part in module.modules()}
         self.names = _first_names(module)
         self.trained = {n: _Form.of(t) for n, t in tensors[0].items() if t.requires_grad}
         frozen = {n: t for n, t in tensors[0].items() if not t.requires_grad}
@@ -151,9 +149,9 @@ class Functional:
         # an attribute that is a tensor of the CPU comes along with a module that is not on a device
         self.host = not any(map(is_jax, {**tensors[0], **tensors[1]}.values()))
 
-    def arrays(self, module: torch.nn.Module) -> tuple[Arrays, Arrays]:
-        """The arrays of the parameters of the module, and of all else that it has."""
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    def arrays(self) -> tuple[Arrays, Arrays]:
+        """The arrays of the parameters and of all else."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return (
             {name: _array_of(tensors[name]) for name in self.trained},
             {name: _array_of(tensors[name]) for name in self.kept},
@@ -203,7 +201,7 @@ class Functional:
     @contextmanager
     def _holding(self, tensors: dict[str, torch.Tensor], training: bool | None) -> Iterator[None]:
         """Context in which the module has these tensors, and the modes that it had."""
-        with self._calling:
+        with _SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
             before = {part: part.training for part in self.modes}
             attributes = {part: dict(vars(part)) for part in self.modes}
@@ -244,29 +242,6 @@ class Functional:
                     " gives out new buffers only: what a forward pass changes has to be a buffer, "
                     "or a parameter that requires no gradient"
                 )
-
-
-def _structure(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a module whose parameters and buffers have no memory; itself if it has none.
-
-    Attributes that are tensors are the module's own: to the function they are constants.
-    """
-    kept = (vars(part).values() for part in module.modules())
-    memo: dict[int, Any] = {id(v): v for vs in kept for v in vs if isinstance(v, torch.Tensor)}
-    for tensor in (*module.parameters(), *module.buffers()):
-        memo[id(tensor)] = _without_memory(tensor)
-    try:
-        return copy.deepcopy(module, memo)
-    except (TypeError, RuntimeError, copy.Error):  # a lock, a file: something that is there once
-        return module
-
-
-def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return tensor
-    empty = torch.empty_like(tensor.detach(), device="meta")
-    is_parameter = isinstance(tensor, torch.nn.Parameter)
-    return torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
 
 
 class _Form:

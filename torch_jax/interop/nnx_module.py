@@ -39,7 +39,7 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
     """
     waking.wake()
     interpreter.keep_x64()
-    return _class()(module, rngs)
+    return _class()(Functional(module), rngs)
 
 
 def _nnx() -> Any:
@@ -57,10 +57,9 @@ def _class() -> Any:
     class TorchModule(nnx.Module):  # type: ignore[name-defined]
         """A module of PyTorch; see :func:`nnx_from_torch`."""
 
-        def __init__(self, module: Any, rngs: Any = None):
-            model = Functional(module)
-            params, kept = model.arrays(module)
-            buffers = dict(module.named_buffers())
+        def __init__(self, model: Functional, rngs: Any = None):
+            params, kept = model.arrays()
+            buffers = dict(model.module.named_buffers())
             variables = {name: nnx.Param(array) for name, array in params.items()}
             for name, array in kept.items():
                 kind = nnx.BatchStat if name in buffers else nnx.Variable
@@ -68,7 +67,7 @@ def _class() -> Any:
             self.tensors = _nested(nnx, variables)
             self.rngs = rngs
             self.model = nnx.static(model)
-            self.deterministic = not module.training
+            self.deterministic = not model.module.training
 
         def __call__(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Any:
             variables = dict(_flat("", self.tensors))
