@@ -347,3 +347,15 @@ def test_models_of_transformers_with_caches_and_checkpoints():
     close(value, wanted)
     for name, parameter in net.named_parameters():
         close(slopes[name], parameter.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_what_stands_in_place_of_a_method_has_the_parameters_too():
+    """A function that closes over a submodule, as libraries put in place of ``forward``."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    original = model[0].forward
+    model[0].forward = lambda x: original(x) * 2
+    model(torch.ones(2, 3)).sum().backward()
+    fn, params, buffers = functional(model)
+    slopes = jax.grad(lambda params: fn(params, buffers, jnp.ones((2, 3)))[0].sum())(params)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(slopes[name], parameter.grad, rtol=1e-5)
