@@ -19,9 +19,10 @@ from torch import nn
 from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.capture import unwatched
 from torch_jax.core import trees, waking
+from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, flags
-from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, types_of_jax
+from torch_jax.interop.jax_defaults import asks_for_wide, narrowed
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import wrap
 
@@ -128,7 +129,7 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
     wide = _is_wide((args, kwargs))
 
     def init(words: jax.Array, args: Any, kwargs: Any) -> Any:
-        with types_of_jax(wide):
+        with x64_as(wide):
             args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
             made = module.init(_key(words), *args, method=method, **kwargs)
             return linen.meta.unbox(made)
@@ -262,7 +263,7 @@ class FlaxModule(nn.Module):
                     args, kwargs = trees.unflatten(form, called)
                     run(arrays, None, args, kwargs)
 
-                with types_of_jax(wide):
+                with x64_as(wide):
                     jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
 
             with unwatched():
@@ -283,7 +284,7 @@ def _updating(definition: Any, method: str, training: bool, wide: bool) -> Calla
     function = definition.function(method, training)
 
     def run(arrays: list[jax.Array], words: Any, args: tuple, kwargs: dict) -> Any:
-        with types_of_jax(wide):
+        with x64_as(wide):
             args, kwargs = jax.tree_util.tree_map(lambda x: narrowed(x, wide), (args, kwargs))
             result, after = function(arrays, None if words is None else _key(words), args, kwargs)
             changed = {

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import tracers
+from torch_jax.eager import variants
 from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.interop import names
 from torch_jax.memory import generators, storage, transfer
@@ -262,7 +263,7 @@ def _is_device(device: Any) -> bool:
 def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Tensors that an operator writes to."""
     for at, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if variants.is_mutated(argument):
             yield from storage.tensors_in(args[at] if at < len(args) else kwargs.get(argument.name))
 
 

@@ -7,18 +7,12 @@ JAX's defaults, numbers and random draws would then be of float64.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import numpy as np
 
 from torch_jax._private import jax_core
-
-
-def types_of_jax(wide: bool) -> AbstractContextManager:
-    """A context in which JAX has 64-bit types, or has none."""
-    return jax.enable_x64(wide)
 
 
 def asks_for_wide(dtypes: Iterable[Any]) -> bool:

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path, types_of_jax
+from torch_jax.core.x64 import x64_as
+from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path
 
 
 class Name(str):
@@ -62,7 +63,7 @@ class Tree:
             random[:] = map(_algorithm, leaves)
             return state, list(map(_plain, leaves, random))
 
-        with types_of_jax(self.wide):
+        with x64_as(self.wide):
             state, plain = jax.eval_shape(init, self.parameters(shapes))
         structure: Any
         found, structure = jax.tree_util.tree_flatten_with_path(state)
@@ -108,7 +109,7 @@ class Tree:
 
     def start(self, *arrays: jax.Array) -> list[jax.Array]:
         """The arrays of :attr:`kept` before the first step, for these parameters."""
-        with types_of_jax(self.wide):
+        with x64_as(self.wide):
             return self.taken_apart(self.tx.init(self.parameters(arrays)))
 
     def numbers(self) -> dict[str, Any]:
@@ -123,7 +124,7 @@ class Tree:
             pairs = zip(self.leaves, arrays, strict=True)
             return [array for leaf, array in pairs if leaf.number is not None]
 
-        with types_of_jax(self.wide):
+        with x64_as(self.wide):
             values = jax.jit(read)()
         return {
             str(leaf.number): _python(value) for leaf, value in zip(wanted, values, strict=True)
@@ -205,7 +206,7 @@ def program(trees: Sequence[Tree], takes: Callable[[Any], bool]) -> Callable[...
         for tree, values, gradients, arrays, given in zip(
             trees, params, grads, kept, numbers, strict=True
         ):
-            with types_of_jax(tree.wide):
+            with x64_as(tree.wide):
                 old, updates = tree.parameters(values), tree.parameters(gradients)
                 more = {"grad": updates, **extra} if takes(tree.tx) else {}
                 state = tree.build(arrays, given)

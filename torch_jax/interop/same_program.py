@@ -21,10 +21,6 @@ def same_program(closed: Any) -> tuple:
     >>> same_program(one) == same_program(jax.make_jaxpr(lambda x: x * 3)(1.0))
     False
     """
-    return _of_closed(closed)
-
-
-def _of_closed(closed: Any) -> tuple:
     return _of_jaxpr(closed.jaxpr), tuple(map(_of_constant, closed.consts))
 
 
@@ -66,7 +62,7 @@ def _of_constant(value: Any) -> Any:
 
 def _of_param(value: Any) -> Any:
     if isinstance(value, core.ClosedJaxpr):
-        return _of_closed(value)
+        return same_program(value)
     if isinstance(value, core.Jaxpr):
         return _of_jaxpr(value)
     if isinstance(value, tuple | list):
