@@ -11,6 +11,7 @@ from jax.extend import core
 
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
+from torch_jax.core import signals
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -42,11 +43,15 @@ class Body(NamedTuple):
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
-    """The body of an entry for operands like these."""
+    """The body of an entry for operands like these.
+
+    Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their handlers
+    raise, and Ctrl-C would be lost.
+    """
     avals = tuple(map(aval_of, operands))
     body = entry.bodies.get(avals)
     if body is None:
-        body = entry.bodies[avals] = _make(entry, avals)
+        body = entry.bodies[avals] = signals.undisturbed(_make, entry, avals)
     return body
 
 
