@@ -33,6 +33,9 @@ sys.unraisablehook = lambda what: asked.set()  # what Python's garbage collector
 threading.Thread(target=send, daemon=True).start()
 x = torch.zeros(8).to("jax")
 rows = torch.zeros(4, 8).to("jax")
+with torch_jax.lazy():  # imports what it needs, some of which swallow interrupts (mpmath does)
+    torch.zeros(3).to("jax").mul_(2)
+torch_jax.sync()
 done = begun = n = 0
 deadline = time.monotonic() + 200
 while arrived < count:
