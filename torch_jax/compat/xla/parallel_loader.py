@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch_jax.compat import xla_model
+from torch_jax.compat.xla import xla_model
 from torch_jax.recorded.device_loader import DeviceLoader
 
 

@@ -11,22 +11,22 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.compat import world
-from torch_jax.compat.collectives import REDUCE_AND as REDUCE_AND
-from torch_jax.compat.collectives import REDUCE_MAX as REDUCE_MAX
-from torch_jax.compat.collectives import REDUCE_MIN as REDUCE_MIN
-from torch_jax.compat.collectives import REDUCE_MUL as REDUCE_MUL
-from torch_jax.compat.collectives import REDUCE_OR as REDUCE_OR
-from torch_jax.compat.collectives import REDUCE_SUM as REDUCE_SUM
-from torch_jax.compat.collectives import all_gather as all_gather
-from torch_jax.compat.collectives import all_reduce as all_reduce
-from torch_jax.compat.collectives import all_to_all as all_to_all
-from torch_jax.compat.collectives import broadcast_master_param as broadcast_master_param
-from torch_jax.compat.collectives import collective_broadcast as collective_broadcast
-from torch_jax.compat.collectives import mesh_reduce as mesh_reduce
-from torch_jax.compat.collectives import on_cpu
-from torch_jax.compat.collectives import reduce_scatter as reduce_scatter
-from torch_jax.compat.collectives import rendezvous as rendezvous
+from torch_jax.compat.xla import world
+from torch_jax.compat.xla.collectives import REDUCE_AND as REDUCE_AND
+from torch_jax.compat.xla.collectives import REDUCE_MAX as REDUCE_MAX
+from torch_jax.compat.xla.collectives import REDUCE_MIN as REDUCE_MIN
+from torch_jax.compat.xla.collectives import REDUCE_MUL as REDUCE_MUL
+from torch_jax.compat.xla.collectives import REDUCE_OR as REDUCE_OR
+from torch_jax.compat.xla.collectives import REDUCE_SUM as REDUCE_SUM
+from torch_jax.compat.xla.collectives import all_gather as all_gather
+from torch_jax.compat.xla.collectives import all_reduce as all_reduce
+from torch_jax.compat.xla.collectives import all_to_all as all_to_all
+from torch_jax.compat.xla.collectives import broadcast_master_param as broadcast_master_param
+from torch_jax.compat.xla.collectives import collective_broadcast as collective_broadcast
+from torch_jax.compat.xla.collectives import mesh_reduce as mesh_reduce
+from torch_jax.compat.xla.collectives import on_cpu
+from torch_jax.compat.xla.collectives import reduce_scatter as reduce_scatter
+from torch_jax.compat.xla.collectives import rendezvous as rendezvous
 from torch_jax.device import device_module
 from torch_jax.recorded import lazy
 

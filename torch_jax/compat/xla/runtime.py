@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_jax import config
-from torch_jax.compat import world, xla_model
+from torch_jax.compat.xla import world, xla_model
 
 
 def device_type() -> str:
