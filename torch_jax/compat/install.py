@@ -18,11 +18,11 @@ from typing import Any
 
 from torch_jax.compat.tables import MODULES, NOT_CARRIED
 
+# Modules that hold others; of what is not carried over, these know their modules' names only.
 _FOLDERS = {
     ".".join(parts[:end])
-    for parts in (name.split(".") for name in (*MODULES, *NOT_CARRIED))
+    for parts in (name.split(".") for name in MODULES)
     for end in range(1, len(parts))
-    if ".".join(parts) in MODULES or parts[-1].islower()
 }
 
 
@@ -32,14 +32,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if not (fullname in MODULES or fullname in _FOLDERS or fullname in NOT_CARRIED):
+        if not (fullname in MODULES or fullname in _FOLDERS or refusal(fullname)):
             return None
         return importlib.util.spec_from_loader(fullname, self, is_package=fullname in _FOLDERS)
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
-        if name in NOT_CARRIED:
-            raise ModuleNotFoundError(_refusal(name), name=name)
+        if not (name in MODULES or name in _FOLDERS):
+            raise ModuleNotFoundError(refusal(name), name=name)
         module.__getattr__ = lambda attribute: _missing(name, attribute)  # type: ignore[method-assign]
         if name in MODULES:
             source = importlib.import_module(f"torch_jax.compat.{MODULES[name]}")
@@ -62,21 +62,27 @@ def _is_public(name: str, value: Any) -> bool:
 def _missing(module: str, attribute: str) -> Any:
     """What a module gives for a name that it does not hold."""
     name = f"{module}.{attribute}"
-    if name in NOT_CARRIED:
-        raise AttributeError(_refusal(name))
     if name in MODULES or name in _FOLDERS:
         return importlib.import_module(name)
-    raise AttributeError(f"torch_jax's module {module!r} has no attribute {attribute!r}")
+    raise AttributeError(refusal(name) or f"module {module!r} has no attribute {attribute!r}")
 
 
-def _refusal(name: str) -> str:
-    return f"{name} is not carried over by torch_jax: {NOT_CARRIED[name]}"
+def refusal(name: str) -> str | None:
+    """What is said of a name of a bridge that is not carried over; None for names of others."""
+    path, _, last = name.rpartition(".")
+    if name in NOT_CARRIED:
+        return f"{name} is not carried over by torch_jax: {NOT_CARRIED[name]}"
+    while path and not last.startswith("__"):
+        if f"{path}.*" in NOT_CARRIED:
+            return f"{name} is not carried over by torch_jax: {NOT_CARRIED[f'{path}.*']}"
+        path = path.rpartition(".")[0]
+    return None
 
 
 def install() -> None:
-    """Have ``import torch_xla`` and ``import torchax`` find the names that this package has of them.
+    """Have ``import torch_xla`` and ``import torchax`` find what this package has of them.
 
-    The bridges themselves go first where they are installed. A script calls this above its imports,
+    The bridges themselves go first where they are installed. A script calls it above its imports,
     as the processes that it starts run these again.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -82,7 +82,7 @@ class JittableModule(nn.Module):
         own["params"] = {name: params[name] for name in dict.fromkeys(own["_first"].values())}
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # noqa: D105, isinstance asks for it
+    def __class__(self) -> type:
         return self._model.__class__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``torchax.ops.jtorch``: the decorator that gives functions of PyTorch's to functions of arrays."""
+"""``torchax.ops.jtorch``: the decorator by which functions of arrays serve PyTorch's functions."""
 
 from __future__ import annotations
 

@@ -64,6 +64,8 @@ def make_train_step(
 class Container:
     """Holds a module without being one."""
 
+    one_mod: nn.Module
+
 
 class ScannedModule(nn.Module):
     """Layers that are alike as one, whose weights are stacked, under ``jax.lax.scan``.
@@ -78,7 +80,7 @@ class ScannedModule(nn.Module):
 
     def __init__(self, module_list: Sequence[nn.Module], checkpoint_policy: Any = None):
         super().__init__()
-        self.c: Any = Container()
+        self.c = Container()
         self.c.one_mod = module_list[0]
         self.checkpoint_policy = checkpoint_policy
         stacked = defaultdict(list)
