@@ -15,11 +15,16 @@ import pytest
 import torch
 
 import torch_jax
-from tests.patches import needs_of_jit, needs_of_libraries, needs_of_tensors
+from tests.patches import (
+    needs_of_jit,
+    needs_of_libraries,
+    needs_of_profiles,
+    needs_of_tensors,
+)
 from tests.patches.needs import NEEDS, Works, ones
 from torch_jax.core import patching, trees
 
-FILES = needs_of_jit, needs_of_libraries, needs_of_tensors  # they enter rows
+FILES = needs_of_jit, needs_of_libraries, needs_of_profiles, needs_of_tensors  # enter rows
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
 # line that is empty is where the original comes back.
 ELSEWHERE = {

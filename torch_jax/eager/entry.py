@@ -250,8 +250,17 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         return arrays[0] if simple else arrays
 
     runs = run if shared is None else shared.in_turns(run, written, check is not None)
+    runs.__name__ = _label(op)
     function = Untraced(runs) if concrete else Tiered(runs, elements)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
+
+
+def _label(op: Any) -> str:
+    """What profiles call the programs of an operator; in-place and ``out=`` forms share a name.
+
+    Equal programs of one name are one entry of the cache on disk.
+    """
+    return f"{op.namespace}.{op._opname.rstrip('_')}"
 
 
 def _whole(written: Any) -> Any:

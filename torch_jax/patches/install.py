@@ -29,6 +29,7 @@ def at_first_use() -> None:
         hook_errors,
         jax_arrays,
         processes,
+        profiler,
         signals,
         storages,
         tensors,
