@@ -1,4 +1,4 @@
-"""The wheel, made of the sdist, gives torch its device in an environment that has nothing of ours."""
+"""The wheel, made of the sdist, works in an environment without this project; files about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pytest
 import yaml
 
 import torch_jax
-
 from tests.support.processes import ROOT, environment
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "demo_output")
