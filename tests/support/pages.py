@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import multiprocessing
 import re
 import runpy
@@ -50,6 +51,17 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
+def blocks_of(path: Path) -> list[Block]:
+    """The fenced blocks of a page, or the code of a notebook but for what installs packages."""
+    if path.suffix != ".ipynb":
+        return blocks(path.read_text())
+    return [
+        Block("python", "".join(cell["source"]), number)
+        for number, cell in enumerate(json.loads(path.read_text())["cells"], 1)
+        if cell["cell_type"] == "code" and "install" not in cell["metadata"].get("tags", ())
+    ]
+
+
 def outputs(path: Path) -> list[str]:
     """What is printed before each ``text`` block of a page, all run in one new process.
 
@@ -85,7 +97,7 @@ def _run(path: str) -> list[str]:
         with contextlib.redirect_stdout(printed):
             if given(page).exists():
                 names |= runpy.run_path(str(given(page)))
-            return list(_printed(blocks(page.read_text()), names, printed))
+            return list(_printed(blocks_of(page), names, printed))
 
 
 def _printed(found: list[Block], names: dict[str, object], printed: io.StringIO) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -47,13 +48,12 @@ def name_of(path: Path) -> str:
 def with_language(language: str) -> list[Path]:
     """The pages that have blocks of a language."""
     return [
-        path
-        for path in PAGES
-        if any(block.language == language for block in pages.blocks(path.read_text()))
+        path for path in PAGES if any(block.language == language for block in pages.blocks_of(path))
     ]
 
 
 WITH_CODE, WITH_COMMANDS = with_language("python"), with_language("sh")
+WITH_CODE += (ROOT / "notebooks").glob("*.ipynb")
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = set(PROJECT["optional-dependencies"])
@@ -98,7 +98,7 @@ def test_the_page_of_operators_is_up_to_date():
 @pytest.mark.parametrize("path", WITH_CODE, ids=name_of)
 @pytest.mark.slow
 def test_a_page_shows_what_its_code_prints(path):
-    found = pages.blocks(path.read_text())
+    found = pages.blocks_of(path)
     expected = [block.content for block in found if block.language == "text"]
     printed = pages.outputs(path)
     assert len(expected) == len(printed)
@@ -108,12 +108,18 @@ def test_a_page_shows_what_its_code_prints(path):
         assert pages.blanked(shown) == pages.blanked(actual) != ""
 
 
+def test_notebooks_are_kept_without_outputs():
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            assert not cell.get("outputs") and not cell.get("execution_count")
+
+
 def test_every_block_of_every_page_is_run_or_listed():
     """Python runs; text is compared with what Python prints; commands name what there is."""
     not_run = Counter(
         (name_of(path), block.language)
         for path in PAGES
-        for block in pages.blocks(path.read_text())
+        for block in pages.blocks_of(path)
         if block.language not in ("python", "sh")
         and (block.language != "text" or path not in WITH_CODE or name_of(path) in ILLUSTRATED)
     )
@@ -124,7 +130,7 @@ def test_every_block_of_every_page_is_run_or_listed():
 def test_commands_of_pages_name_what_there_is(path):
     lines = [
         line.partition(" #")[0]
-        for block in pages.blocks(path.read_text())
+        for block in pages.blocks_of(path)
         if block.language == "sh"
         for line in block.content.replace("\\\n", " ").splitlines()
     ]
