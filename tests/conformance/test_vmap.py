@@ -15,14 +15,9 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-<<<<<<< HEAD
-from tests.conformance.gaps import VMAP_GAPS
-from tests.conformance.samples import in_turn
-=======
 from tests.conformance.gaps import OTHER_LAYOUTS, VMAP_GAPS
 from tests.conformance.report import Result
-from tests.conformance.samples import entries
->>>>>>> site
+from tests.conformance.samples import in_turn
 
 KNOWN = {name for names in VMAP_GAPS.values() for name in names}
 MAY_PASS = set(VMAP_GAPS["memory that nobody has written"])
@@ -89,13 +84,8 @@ def fault(entry: Any) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-<<<<<<< HEAD
-def test_operators_under_vmap(part):
-    mine = in_turn(1)[part::PARTS]
-=======
 def test_operators_under_vmap(part, record):
-    mine = list(entries())[part::PARTS]
->>>>>>> site
+    mine = in_turn(1)[part::PARTS]
     faults = {entry.full_name: fault(entry) for entry in mine}
     compared = {n: what for n, what in faults.items() if what is not None}
     record([Result("vmap", n, "", w) for n, w in compared.items() if n not in OTHER_LAYOUTS])

@@ -93,7 +93,9 @@ class History:
             self._known.clear()
         recent = self._recent.setdefault(pattern, deque(maxlen=_RECENT))
         form = tuple(
-            number for size, t in zip(sizes, tensors, strict=True) for number in (*size, *t.stride())
+            number
+            for size, t in zip(sizes, tensors, strict=True)
+            for number in (*size, *t.stride())
         )
         step = _step(form, recent)
         recent.append(form)
@@ -141,7 +143,9 @@ def _operands(sig: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list, tupl
             pattern.append((value.dim(), value.dtype))
             tensors.append(value)
             lazy = value.is_conj() or value.is_neg()
-            whole = storage.is_jax(value) and dtypes.to_jax(value.dtype) == storage.held_by(value).dtype
+            whole = (
+                storage.is_jax(value) and dtypes.to_jax(value.dtype) == storage.held_by(value).dtype
+            )
             return whole and not lazy and value.numel() > 0
         if kind in (TENSORS, NUMBERS) and isinstance(value, list | tuple):
             pattern.append(len(value))
@@ -233,7 +237,9 @@ class _Program:
         self.run, self.grows, self.message = run, grows, message
 
 
-def serve(kernel: Any, entry: Any, growth: Growth, args: tuple, kwargs: dict, inferred: Any) -> None:
+def serve(
+    kernel: Any, entry: Any, growth: Growth, args: tuple, kwargs: dict, inferred: Any
+) -> None:
     """Have an entry run the program of all calls of its kind; nothing is done where that cannot be.
 
     Within a trace of JAX's the entry's own function still serves it.
@@ -258,7 +264,10 @@ def serve(kernel: Any, entry: Any, growth: Growth, args: tuple, kwargs: dict, in
         growth.pattern,
         tuple(reads),
         tuple(number.slot for number in _of(entries.Number, placed.values())),
-        tuple(None if r.direct else _length(storage.held_by(t)) for r, t in zip(reads, tensors, strict=True)),
+        tuple(
+            None if r.direct else _length(storage.held_by(t))
+            for r, t in zip(reads, tensors, strict=True)
+        ),
         tuple(s and (s.dtype, len(s.size), s.stride and (s.size, s.stride)) for s in inferred),
         policies.checks_indices(),
     )

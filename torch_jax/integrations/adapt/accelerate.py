@@ -81,7 +81,9 @@ def _states_file(folder: Any, process: int) -> Path:
 
 def keep_random_state(folder: Any, process: int) -> None:
     """Write the state of the device's generator into a folder, for this process."""
-    torch.save(torch.get_device_module(choice.DEVICE).get_rng_state(), _states_file(folder, process))
+    torch.save(
+        torch.get_device_module(choice.DEVICE).get_rng_state(), _states_file(folder, process)
+    )
 
 
 def restore_random_state(folder: Any, process: int) -> None:
@@ -118,9 +120,7 @@ def _patch_load(original: Any) -> Any:
     return _beside_states(original, "input_dir", restore_random_state)
 
 
-@patch(
-    f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True
-)
+@patch(f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True)
 def _register_backend(backends: Any) -> Callable[[], None]:
     """Backends of ``torch.compile`` are the members of an enumeration, whoever registers others."""
     name = pytorch.DEVICE_TYPE.upper()
