@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import torch_jax
-from tests.support.processes import output, run
 from torch_jax.observe.running import script
 
 SCRIPTS = Path(__file__).parent / "cuda_scripts"
