@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import torch_jax
+from torch_jax import config
 
 QUICK = ("with_accelerate", "with_lightning", "with_ignite")
 # Their imports, and the models that they train, take many seconds.
@@ -35,14 +36,13 @@ def test_losses_are_those_of_the_cpu(name):
 
 
 @each
-def test_losses_of_whole_steps_are_those_of_the_cpu(name):
-    # looks at labels, to check them, would end programs
-    torch_jax.config.set("check_indices", "never")
+def test_losses_of_whole_steps_are_those_of_the_cpu(name, monkeypatch):
+    as_for_users = {"jit_fallback": "record", "jit_recorded_calls": 8}
+    # and as on accelerators: a look at labels, to check them, would end a program
+    for setting, value in (as_for_users | {"check_indices": "never"}).items():
+        monkeypatch.setitem(config._values, setting, value)
     torch_jax.reset_metrics()
-    try:
-        losses = program(name).main("jax", whole_step=True)
-    finally:
-        torch_jax.config.set("check_indices", "auto")
+    losses = program(name).main("jax", whole_step=True)
     graphs = torch_jax.metrics()["graphs"]
     assert losses == pytest.approx(on_cpu(name), rel=1e-4)
     steps = len(losses) - (name in ("with_lightning", "with_ignite"))  # their last is a metric
