@@ -111,6 +111,12 @@ docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itsel
 	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
 	$(BIN)/python docs/generate.py
 
+site: $(VENV)/.dev  ## the pages as a site in build/site; a broken link or anchor fails
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH='$(CURDIR)' $(BIN)/python -m mkdocs build
+
+dist: $(VENV)/.dev  ## the sdist and the wheel, in dist/
+	$(BIN)/python -m build
+
 bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
@@ -124,4 +130,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream docs bench lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream docs site dist bench lint clean

@@ -1,15 +1,19 @@
 """Writes the pages that say what the code says: ``python docs/generate.py`` (``make docs``).
 
 ``settings.md`` comes from ``torch_jax.config.SETTINGS``, ``modules.md`` from the docstrings of the
-package's files, in the order of the floors of ``house.md``, ``plans.md`` from ``torch_jax.plan``.
+package's files, in the order of the floors of ``house.md``, ``api.md`` from those of the public
+names, ``plans.md`` from ``torch_jax.plan``.
 """
 
 import argparse
 import ast
+import inspect
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
+import torch_jax
 from torch_jax import config
 from torch_jax.observe.planning import page as plan_page
 
@@ -78,10 +82,61 @@ def _folder(name: str) -> str:
 
 def _sentence(path: Path) -> str:
     """The first sentence of a file's docstring, in Markdown."""
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return _first(ast.get_docstring(ast.parse(path.read_text())) or "")
+
+
+def _first(text: str) -> str:
+    """The first sentence of a docstring, in Markdown."""
     first = re.split(r"(?<=[.?!])\s|\n\n", text, maxsplit=1)[0]
     role = re.sub(r":\w+:`~?(?:torch_jax\.)?([^`]*)`", r"`\1`", " ".join(first.split()))
     return role.replace("``", "`").replace("|", "\\|")
+
+
+API = """\
+# Public names
+
+Everything that programs may rely on, with the first sentence of its docstring; the site shows all
+of it, as `help(torch_jax.jit)` does. This page is made by `make docs`.
+"""
+MODULES_OF_TORCH = {
+    "torch.jax": "torch_jax.device.device_module",
+    "torch.backends.jax": "torch_jax.device.precision_switches",
+}
+
+
+def api() -> str:
+    """The page of public names, by the folders that they come from."""
+    found = [API, "\n## In PyTorch itself\n"]
+    found += (_named(name, path) for name, path in MODULES_OF_TORCH.items())
+    by_folder = sorted(torch_jax._LAZY, key=lambda name: (_folder_of(name), name.lower()))
+    for folder, names in groupby(by_folder, _folder_of):
+        found.append(f"\n## `{folder}`\n" if folder else "\n## Modules\n")
+        found += map(_public, names)
+    found.append("\n## Names of other projects\n")
+    for path in sorted((PACKAGE / "compat").rglob("*.py")):
+        known_as = re.match(r"`((?:torch_xla|torchax)[.\w]*)`: ", _sentence(path))
+        if known_as:
+            module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            found.append(_named(known_as[1], module.removesuffix(".__init__")))
+    return "".join(found)
+
+
+def _folder_of(name: str) -> str:
+    """The folder of the package that a public name comes from; none for a module."""
+    folder, _, rest = torch_jax._LAZY[name].partition(".")
+    return folder if rest else ""
+
+
+def _public(name: str) -> str:
+    sentence = _first(inspect.getdoc(getattr(torch_jax, name)) or "")
+    return f"\n### `torch_jax.{name}`\n\n{sentence}\n"
+
+
+def _named(name: str, module: str) -> str:
+    """A module that is known by another name than its own, which a comment keeps for the site."""
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return f"\n### `{name}`\n\n<!-- {module} -->\n{_sentence(path)}\n"
 
 
 PLANS_PAGE = """\
@@ -167,7 +222,7 @@ def _plan(command: str) -> str:
     return " | ".join(cells)
 
 
-PAGES = {"settings.md": settings, "modules.md": modules, "plans.md": plans}
+PAGES = {"settings.md": settings, "modules.md": modules, "api.md": api, "plans.md": plans}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+import importlib.metadata
 import json
 import os
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.conformance import report
+from tests.conformance import report, samples
 from tests.support.executables import few_executables_at_a_time
 
 __all__ = ["few_executables_at_a_time"]
@@ -43,9 +47,27 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def _conditions() -> dict[str, object]:
+    """What the run was of."""
+    torch.ones(1, device="jax")  # the first use has JAX choose its platform
+    return {
+        "torch": torch.__version__,
+        "jax": importlib.metadata.version("jax"),
+        "device": torch.jax.get_device_name(),
+        "date": datetime.date.today().isoformat(),
+        "samples": samples.LIMIT,
+        "week": report.WEEK,
+        "entries": len(samples.entries()),
+    }
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     if not _results:
         return
+    path = os.environ.get("CONFORMANCE_RESULTS")
+    if path:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("".join(report.lines(_results, _conditions())))
     week = f", week {report.WEEK}" if report.WEEK else ""
     terminalreporter.section(f"conformance to PyTorch's operator database{week}")
     for line in report.table(report.counts(_results)):

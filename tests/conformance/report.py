@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import defaultdict
@@ -30,6 +31,10 @@ TARGETS: dict[str, float] = {  # per cent of cases; rows without a target are fo
     "errors": 0,
     "modules": 100,
     "optimizers": 100,
+    "recorded": 0,
+    "interpreted": 0,
+    "compiled": 0,
+    "vmap": 0,
 }
 
 
@@ -52,6 +57,16 @@ class Count(NamedTuple):
     cases: int
     entries_passed: int
     entries: int
+
+
+def lines(results: Iterable[Result], conditions: dict[str, object]) -> list[str]:
+    """A run as lines of JSON for ``docs/conformance.py``: what it was of, and each case.
+
+    >>> lines([Result("vmap", "add", "", "raises TypeError")], {"samples": 3})
+    ['{"samples": 3}\\n', '["vmap", "add", "", false]\\n']
+    """
+    cases = ([*result[:3], not result.message] for result in results)
+    return [json.dumps(line) + "\n" for line in (conditions, *cases)]
 
 
 def counts(results: Iterable[Result]) -> dict[str, Count]:

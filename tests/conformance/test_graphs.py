@@ -21,6 +21,8 @@ from torch.utils import _pytree as pytree
 
 import torch_jax
 from tests.conformance.checks import detached, reference, told_apart
+from tests.conformance.gaps import OTHER_LAYOUTS
+from tests.conformance.report import Result
 from tests.conformance.samples import drawn, dtypes, in_turn
 from tests.conformance.unique import is_random
 from tests.support.agreement import assert_agree
@@ -40,7 +42,7 @@ Call = Callable[[list[torch.Tensor]], Any]
 
 
 @pytest.mark.parametrize("entry", in_turn(0), ids=lambda e: e.full_name)
-def test_interpreted(entry):
+def test_interpreted(entry, record):
     """By ``JaxInterpreter``, the graph that ``make_fx`` makes of the entry on the CPU."""
 
     def run(call: Call, sample: Any) -> Any:
@@ -52,11 +54,11 @@ def test_interpreted(entry):
         result = torch_jax.JaxInterpreter(graph)(*arrays)
         return pytree.tree_map_only(jax.Array, storage.wrap, result)
 
-    check(entry, INTERPRETED, run)
+    check(entry, INTERPRETED, run, "interpreted", record)
 
 
 @pytest.mark.parametrize("entry", in_turn(1), ids=lambda e: e.full_name)
-def test_compiled(entry, monkeypatch):
+def test_compiled(entry, monkeypatch, record):
     """By ``torch.compile``, in one graph, where PyTorch makes one of it on the CPU."""
     # random entries seed within their call, which no graph can
     monkeypatch.setattr(common_methods_invocations, "wrapper_set_seed", _call)
@@ -70,7 +72,7 @@ def test_compiled(entry, monkeypatch):
             return None
         raise error
 
-    check(entry, COMPILED, run)
+    check(entry, COMPILED, run, "compiled", record)
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -83,20 +85,29 @@ def _compiled(call: Call, backend: str, arguments: Any) -> Any:
     return compiled(found_in(arguments))
 
 
-def check(entry: Any, gaps: dict[str, str], run: Callable[[Call, Any], Any]) -> None:
+def check(
+    entry: Any,
+    gaps: dict[str, str],
+    run: Callable[[Call, Any], Any],
+    row: str,
+    record: Callable[[list[Result]], None],
+) -> None:
     """What ``run`` gives for a sample is what the CPU gives, unless the entry is among the gaps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sample = first_sample(entry)
         if sample is None:
             return
-        _, error = outcome(_compare, entry, sample, run)
+        compared, error = outcome(_compare, entry, sample, run)
+    if entry.full_name not in OTHER_LAYOUTS and (compared or error):
+        record([Result(row, entry.full_name, "", repr(error) if error else "")])
     if error is not None and entry.full_name not in gaps:
         raise error
     assert error is not None or entry.full_name not in gaps, "it passes: take it off the list"
 
 
-def _compare(entry: Any, sample: Any, run: Callable[[Call, Any], Any]) -> None:
+def _compare(entry: Any, sample: Any, run: Callable[[Call, Any], Any]) -> bool:
+    """Raise where they differ; False where there is no graph to compare."""
     leaves, form = pytree.tree_flatten(detached(sample))
 
     def call(given: list[torch.Tensor]) -> Any:
@@ -107,15 +118,16 @@ def _compare(entry: Any, sample: Any, run: Callable[[Call, Any], Any]) -> None:
 
     actual = run(call, sample)
     if actual is None:
-        return
+        return False
     cpu = on("cpu", detached(sample))
     expected = entry.op(*cpu[0], **cpu[1])
     if is_random(entry.full_name, *detached(sample)):
         assert list(map(_form, tensors(actual))) == list(map(_form, tensors(expected)))
-        return
+        return True
     unique = functools.partial(told_apart, entry, on("cpu", detached(sample)))
     true = reference(entry, sample, _apply(entry), functools.partial(told_apart, entry))
     assert_agree(unique(pytree.tree_map(_to_cpu, actual)), unique(expected), true)
+    return True
 
 
 def _apply(entry: Any) -> Callable[..., Any]:

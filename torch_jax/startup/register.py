@@ -43,6 +43,7 @@ def register() -> None:
                 f"'{pytorch.backend_name()}' has taken it"
             )
         from torch_jax.device import device_module, precision_switches
+        from torch_jax.integrations import install as integrations
         from torch_jax.patches import install
 
         waking.on_wake(_start)
@@ -58,6 +59,7 @@ def register() -> None:
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
         install.at_import()
+        integrations.install()
 
 
 def _start() -> None:
