@@ -190,11 +190,12 @@ def _run(raw: _Raw) -> tuple:
 
 
 def _calls(line: list[_Raw]) -> Iterator[tuple[str, int]]:
-    """Calls of programs by a thread: the module's name, or nothing for compiled calls; and when."""
+    """Calls of programs by a thread: the module's name, nothing where no one says; and when."""
     name, until = "", 0
     for raw in line:
         if raw.name.startswith(_JITTED):
-            name, until = raw.name.removeprefix(_JITTED).rstrip(")"), raw.end
+            # executables are called as PjitFunction(jit(name)), functions as PjitFunction(name)
+            name, until = raw.name.removeprefix(_JITTED).removeprefix("jit(").rstrip(")"), raw.end
         elif _EXECUTES in raw.name:
             module = "jit_" + re.sub(r"[^\w.-]", "_", name)
             yield module if raw.begin <= until else "", raw.begin
