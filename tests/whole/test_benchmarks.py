@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import pytest
 
@@ -27,6 +28,16 @@ def test_contenders_alternate_after_a_few_calls_each():
 def test_spread_is_relative_to_the_median():
     assert timing.spread([1.0]) == 0.0
     assert timing.spread([9.0, 10.0, 10.0, 10.0, 11.0]) == 0.05
+
+
+def test_ratios_are_kept_for_the_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("BENCH_RESULTS", str(tmp_path / "results"))
+    timing.compare("A step", {"ours": [1.0, 2.0], "theirs": [2.0, 4.0]}, {"theirs": 0.9})
+    timing.table("Operators", [("mm", 3.0, 2.0, 4.0)], "us")
+    step, mm = map(json.loads, (tmp_path / "results").read_text().splitlines())
+    assert (step["title"], step["ours"], step["theirs"]) == ("A step", "ours", "theirs")
+    assert (step["ratio"], step["wanted"], step["spread"]) == (0.5, 0.9, 0.0)
+    assert (mm["ours"], mm["theirs"], mm["ratio"]) == ("mm", "bare JAX", 1.5)
 
 
 def test_ratios_are_of_the_first_contender_to_the_others(capsys):
