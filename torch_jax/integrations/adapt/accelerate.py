@@ -66,7 +66,7 @@ def _patch_grad_scaler(original: Any) -> Any:
 
     @functools.wraps(original)
     def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
-        state = sys.modules[_STATE].PartialState()  # type: ignore[attr-defined]
+        state = sys.modules[_STATE].PartialState()
         is_sharded = getattr(distributed_type, "value", None) == "FSDP"
         if is_sharded or not choice.is_device(state.device):
             return original(distributed_type, **kwargs)
@@ -81,7 +81,9 @@ def _states_file(folder: Any, process: int) -> Path:
 
 def keep_random_state(folder: Any, process: int) -> None:
     """Write the state of the device's generator into a folder, for this process."""
-    torch.save(torch.get_device_module(choice.DEVICE).get_rng_state(), _states_file(folder, process))
+    torch.save(
+        torch.get_device_module(choice.DEVICE).get_rng_state(), _states_file(folder, process)
+    )
 
 
 def restore_random_state(folder: Any, process: int) -> None:
@@ -98,7 +100,7 @@ def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None])
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if choice.is_device(sys.modules[_STATE].PartialState().device):  # type: ignore[attr-defined]
+        if choice.is_device(sys.modules[_STATE].PartialState().device):
             given = signature.bind(*args, **kwargs).arguments
             also(given[folder], given["process_index"])
         return result
@@ -118,9 +120,7 @@ def _patch_load(original: Any) -> Any:
     return _beside_states(original, "input_dir", restore_random_state)
 
 
-@patch(
-    f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True
-)
+@patch(f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True)
 def _register_backend(backends: Any) -> Callable[[], None]:
     """Backends of ``torch.compile`` are the members of an enumeration, whoever registers others."""
     name = pytorch.DEVICE_TYPE.upper()
