@@ -31,6 +31,7 @@ COMMANDS = {
         "the memory, collectives and time of a training step",
         (ValueError, KeyError),
     ),
+    "doctor": Command("doctor.page", "what is installed, and whether it works"),
 }
 
 
