@@ -5,12 +5,15 @@ For its source package of PyPI, which carries the common tests and not those of 
 
 from __future__ import annotations
 
+import importlib
 import unittest
 from typing import Any
 
 import torch
 import transformers
 from transformers.testing_utils import torch_device
+
+common = importlib.import_module("tests.test_modeling_common")  # of transformers
 
 
 class Sizes:
