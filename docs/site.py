@@ -54,7 +54,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
     first, *parts = re.split(r"^## ", index, flags=re.MULTILINE)
     found: list[dict[str, Any]] = [{first.split("\n")[0].lstrip("# "): "docs/index.md"}]
     for heading, _, text in (part.partition("\n") for part in parts):
-        found.append({heading: [{_title(t): _source(DOCS / p)} for t, p in _LINK.findall(text)]})
+        listed = [(title, path) for title, path in _LINK.findall(text) if path.endswith(".md")]
+        found.append({heading: [{_title(title): _source(DOCS / path)} for title, path in listed]})
     return found
 
 
