@@ -64,7 +64,7 @@ def reached(start: Path = DOCS / "index.md") -> set[Path]:
     found, left = set(), [start]
     while left:
         path = left.pop()
-        if path in found:
+        if path in found or not path.is_file():  # of what is not there mkdocs warns
             continue
         found.add(path)
         left += links(path) if path.suffix == ".md" else ()

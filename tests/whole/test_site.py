@@ -14,7 +14,7 @@ import torch_jax
 from tests.support.processes import ROOT, environment
 
 SITE = runpy.run_path(str(ROOT / "docs" / "site.py"))
-MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir"]
+MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--site-dir"]
 TABLE = re.compile(r"^ *\|(?: *:?-+:? *\|)+ *$", re.MULTILINE)
 ITEM = re.compile(r"^ *(?:[-*]|\d+\.) ", re.MULTILINE)
 
