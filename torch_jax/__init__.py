@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
     from torch_jax.core.tracers import NotTraceableError as NotTraceableError
+    from torch_jax.device.memory_report import memory_report as memory_report
     from torch_jax.distributed.checkpoint_folders import last_checkpoint as last_checkpoint
     from torch_jax.distributed.hosts import initialize as initialize
     from torch_jax.distributed.mesh import mesh as mesh
@@ -97,6 +98,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "DataDependentError": "core.tracers",
     "NotTraceableError": "core.tracers",
     "last_checkpoint": "distributed.checkpoint_folders",
+    "memory_report": "device.memory_report",
     "spawn": "distributed.spawn",
     "initialize": "distributed.hosts",
     "mesh": "distributed.mesh",

@@ -51,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
         "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
         "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
     ),
+    "enabled": Setting(
+        False,
+        (),
+        "Enable the environment (torch_jax.default_env) on all threads at `import torch`; read "
+        "only there, so that it is the environment variable which counts.",
+    ),
     "redirect_default": Setting(
         True,
         (),

@@ -15,11 +15,17 @@ import pytest
 import torch
 
 import torch_jax
-from tests.patches import needs_of_jit, needs_of_libraries, needs_of_tensors
+from tests.patches import (
+    needs_of_jit,
+    needs_of_libraries,
+    needs_of_profiles,
+    needs_of_tensors,
+)
 from tests.patches.needs import NEEDS, Works, ones
 from torch_jax.core import patching, trees
+from torch_jax.integrations import install as integrations
 
-FILES = needs_of_jit, needs_of_libraries, needs_of_tensors  # they enter rows
+FILES = needs_of_jit, needs_of_libraries, needs_of_profiles, needs_of_tensors  # enter rows
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
 # line that is empty is where the original comes back.
 ELSEWHERE = {
@@ -94,8 +100,10 @@ def fails(works: Works) -> bool:
 
 
 def test_every_row_is_in_place_and_tested():
-    assert patching.in_place() == set(patching.PATCHES)
-    assert set(patching.PATCHES) == NEEDS.keys() | ELSEWHERE.keys() | FOR_GOOD
+    # tests/integrations has those of libraries that train, whose imports take long
+    rows = {name for name, row in patching.PATCHES.items() if row.when not in integrations.FILES}
+    assert patching.in_place() >= rows
+    assert rows == NEEDS.keys() | ELSEWHERE.keys() | FOR_GOOD
     for row in patching.PATCHES.values():
         assert row.why and row.when and row.since, row
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import _thread
+import signal
 
+import jax
+import pytest
+import torch
+
+import torch_jax
 from tests.support import processes
 
 # Each line of the loop does one thing, and says so first: after an interrupt every tensor is what
@@ -27,6 +33,9 @@ sys.unraisablehook = lambda what: asked.set()  # what Python's garbage collector
 threading.Thread(target=send, daemon=True).start()
 x = torch.zeros(8).to("jax")
 rows = torch.zeros(4, 8).to("jax")
+with torch_jax.lazy():  # imports what it needs, some of which swallow interrupts (mpmath does)
+    torch.zeros(3).to("jax").mul_(2)
+torch_jax.sync()
 done = begun = n = 0
 deadline = time.monotonic() + 200
 while arrived < count:
@@ -57,3 +66,25 @@ print(arrived)
 @pytest.mark.parametrize("count", [100, 1000])
 def test_nothing_is_lost(count):
     assert processes.output("-c", PROGRAM, str(count)) == str(count)
+
+
+def test_an_except_of_jax_swallows_none(monkeypatch):
+    make_jaxpr = jax.make_jaxpr
+
+    def interrupted(function):
+        try:
+            _thread.interrupt_main()
+            sum(range(1000))
+        except:  # noqa: E722 - as JAX has several
+            pass
+        return make_jaxpr(function)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        x = torch.arange(7.0).to("jax")
+        monkeypatch.setattr(jax, "make_jaxpr", interrupted)
+        with pytest.raises(KeyboardInterrupt), torch_jax.lazy():
+            x.xlogy_(2.5)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert torch.equal(x.cpu(), torch.arange(7.0))  # the operator itself was interrupted

@@ -27,6 +27,7 @@ def site(tmp_path_factory):
     command = [*MKDOCS, str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr  # strict: any warning fails
+    assert "Documentation built" in done.stderr  # where mkdocs is quiet, it counts no warnings
     return folder
 
 

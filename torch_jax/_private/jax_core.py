@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import functools
 import importlib
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -227,3 +228,11 @@ def is_valid(tracer: Any) -> bool:
     """Whether the trace of a tracer goes on, as far as JAX tells: of ``jax.jit`` it does not."""
     trace = getattr(tracer, "_trace", None)
     return getattr(trace, "is_valid", lambda: True)()
+
+
+def hide_frames(*packages: str) -> None:
+    """Have JAX name the line of the user's own code where it says where an equation comes from."""
+    source_info = importlib.import_module("jax._src.source_info_util")
+    exclude = getattr(source_info, "register_exclusion", lambda path: None)
+    for package in packages:
+        exclude(os.path.dirname(sys.modules[package].__file__ or ""))

@@ -17,7 +17,7 @@ from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.capture.state import changing_numbers
 from torch_jax.core import precision
-from torch_jax.environment import environment, overrides
+from torch_jax.environment import overrides, regions
 from torch_jax.memory.storage import is_jax
 
 
@@ -218,7 +218,7 @@ def world() -> tuple:
         pytorch.default_device(),
         config.version(),
         precision.with_switch(),
-        environment.is_enabled(),
+        regions.is_enabled(),
         overrides.state(),
         torch.is_anomaly_enabled(),
         torch.is_autocast_cache_enabled(),

@@ -1,4 +1,6 @@
-"""PyTorch/XLA's names, carried onto those of this package: programs change their imports only.
+"""Names of the bridges PyTorch/XLA and torchax, carried onto those of this package.
 
 May import: everything but startup. Loaded by ``import torch``: no.
 """
+
+from torch_jax.compat.install import install as install

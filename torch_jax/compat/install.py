@@ -1,4 +1,9 @@
-"""``import torch_xla`` finds the modules of this folder, where PyTorch/XLA is not installed."""
+"""``import torch_xla`` and ``import torchax`` find the modules of this folder.
+
+One finder serves both packages, by the tables of :mod:`torch_jax.compat.tables`: a module is made
+of the public names of one of this folder's, its submodules are imported when they are asked for,
+and a name that is not carried says what to use instead.
+"""
 
 from __future__ import annotations
 
@@ -11,52 +16,74 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-_MODULES = {
-    "torch_xla": "torch_xla",
-    "torch_xla.core.xla_model": "xla_model",
-    "torch_xla.debug.metrics": "metrics",
-    "torch_xla.distributed.parallel_loader": "parallel_loader",
-    "torch_xla.distributed.xla_backend": "xla_backend",
-    "torch_xla.distributed.xla_multiprocessing": "xla_multiprocessing",
-    "torch_xla.runtime": "runtime",
-    "torch_xla.utils.utils": "utils",
+from torch_jax.compat.tables import MODULES, NOT_CARRIED
+
+# Modules that hold others; of what is not carried over, these know their modules' names only.
+_FOLDERS = {
+    ".".join(parts[:end])
+    for parts in (name.split(".") for name in MODULES)
+    for end in range(1, len(parts))
 }
-_FOLDERS = {name.rpartition(".")[0] for name in _MODULES} - {""}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of PyTorch/XLA by its name, and gives the one of this folder."""
+    """Finds a module of a bridge by its name, and gives the one of this folder."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _MODULES and fullname not in _FOLDERS:
+        if not (fullname in MODULES or fullname in _FOLDERS or refusal(fullname)):
             return None
-        is_folder = fullname in _FOLDERS
-        return importlib.util.spec_from_loader(fullname, self, is_package=is_folder)
+        return importlib.util.spec_from_loader(fullname, self, is_package=fullname in _FOLDERS)
 
     def exec_module(self, module: ModuleType) -> None:
-        own = _MODULES.get(module.__name__)
-        if own is None:
-            return
-        source = importlib.import_module(f"torch_jax.compat.{own}")
-        for name, value in vars(source).items():
-            if name in ("__doc__", "__version__") or _is_public(name, value):
-                setattr(module, name, value)
-        if module.__name__ == "torch_xla":  # which imports its modules itself
-            for name in _MODULES:
-                importlib.import_module(name)
+        name = module.__name__
+        if not (name in MODULES or name in _FOLDERS):
+            raise ModuleNotFoundError(refusal(name), name=name)
+        module.__getattr__ = lambda attribute: _missing(name, attribute)  # type: ignore[method-assign]
+        if name in MODULES:
+            source = importlib.import_module(f"torch_jax.compat.{MODULES[name]}")
+            vars(module).update(public_names(source))
+
+
+def public_names(module: ModuleType) -> dict[str, Any]:
+    """What a module of a bridge has of one of this folder's."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name in ("__doc__", "__version__") or _is_public(name, value)
+    }
 
 
 def _is_public(name: str, value: Any) -> bool:
     return not name.startswith("_") and not isinstance(value, ModuleType)
 
 
-def install() -> None:
-    """Have ``import torch_xla`` find the names that this package has of it.
+def _missing(module: str, attribute: str) -> Any:
+    """What a module gives for a name that it does not hold."""
+    name = f"{module}.{attribute}"
+    if name in MODULES or name in _FOLDERS:
+        return importlib.import_module(name)
+    raise AttributeError(refusal(name) or f"module {module!r} has no attribute {attribute!r}")
 
-    PyTorch/XLA itself goes first where it is installed. A script calls this above its imports, as
-    the processes that it starts run these again.
+
+def refusal(name: str) -> str | None:
+    """What is said of a name of a bridge that is not carried over; None for names of others."""
+    path, _, last = name.rpartition(".")
+    if name in NOT_CARRIED:
+        return f"{name} is not carried over by torch_jax: {NOT_CARRIED[name]}"
+    while path and not last.startswith("__"):
+        if f"{path}.*" in NOT_CARRIED:
+            return f"{name} is not carried over by torch_jax: {NOT_CARRIED[f'{path}.*']}"
+        path = path.rpartition(".")[0]
+    return None
+
+
+def install() -> None:
+    """Have ``import torch_xla`` and ``import torchax`` find what this package has of them.
+
+    The bridges themselves go first where they are installed. A script calls it above its imports,
+    as the processes that it starts run these again.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

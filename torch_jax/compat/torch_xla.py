@@ -11,7 +11,7 @@ import torch
 
 from torch_jax._version import __version__ as __version__
 from torch_jax.capture import jit
-from torch_jax.compat import world, xla_backend, xla_model, xla_multiprocessing
+from torch_jax.compat.xla import world, xla_backend, xla_model, xla_multiprocessing
 from torch_jax.recorded import lazy
 
 xla_backend.register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,10 @@ APART = (
 )
 
 
+# What errors of no memory add to their message: what is there. Set when the device is first used.
+in_memory: Callable[[], str] = lambda: ""  # noqa: E731
+
+
 def is_deleted(error: Exception) -> bool:
     """Whether JAX's error says that an array is gone."""
     return "has been deleted" in str(error) or "deleted or donated" in str(error)
@@ -105,7 +110,7 @@ def translate(error: Exception, where: str) -> Exception:
         text = f"{APART}. {text}"
     # what is computed from an array that found no room fails as INTERNAL, with the text of both
     if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
-        return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}")
+        return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}{in_memory()}")
     if isinstance(error, np.linalg.LinAlgError):
         return torch.linalg.LinAlgError(text)
     kind = type(error) if isinstance(error, IndexError | NotImplementedError) else RuntimeError

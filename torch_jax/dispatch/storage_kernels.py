@@ -194,24 +194,35 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
             stride = storage.dense_strides(self.shape, stride)
     order = geometry.memory_order(self.shape, stride)
     if order is None or geometry.row_major(self.shape) == tuple(stride):
-        return wrap(_value(self, dtype), dtype)
+        return _copy(self, dtype)
     return storage.wrap_strided(_value(self.permute(order), dtype), self.shape, stride)
 
 
-def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
-    """The value of a tensor in a dtype, as an array: its own where nothing has to be done."""
+def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous copy in a dtype, of the same array where nothing has to be done."""
     memory = storage.held_by(tensor)
     lazy = tensor.is_conj() or tensor.is_neg()
     if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
-        return memory if type(memory) is Node else storage.memory_of(tensor)
+        return wrap(memory if type(memory) is Node else storage.memory_of(tensor), dtype)
     if lazy and type(memory) is Node:
-        return storage.held_by(_resolved(tensor).to(dtype))
+        return _resolved(tensor).to(dtype)
     if dtype == tensor.dtype and lazy:
-        return transfer.value_of(tensor)
+        return wrap(transfer.value_of(tensor), dtype)
     policies.note_doubles((dtype,), "a cast on device 'jax'")
     if lazy:
         tensor = wrap(transfer.value_of(tensor), tensor.dtype)
-    return storage.held_by(torch.ops.torch_jax.copy(tensor, dtype))
+    return torch.ops.torch_jax.copy(tensor, dtype)
+
+
+def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
+    """The value of a tensor in a dtype as an array of its shape: its own where that will do."""
+    memory = storage.held_by(tensor)
+    if dtype == tensor.dtype and storage.is_whole(tensor, memory):
+        if not (tensor.is_conj() or tensor.is_neg()):
+            return memory if type(memory) is Node else storage.memory_of(tensor)
+    copy = _copy(tensor, dtype)
+    found = storage.held_by(copy)
+    return found if storage.is_whole(copy, found) else transfer.value_of(copy)
 
 
 def _resolved(lazy: torch.Tensor) -> torch.Tensor:

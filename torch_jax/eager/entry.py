@@ -83,7 +83,7 @@ def wrap_output(spec: Any, arrays: list[Any]) -> Any:
     return tensor if spec.stride is None else storage.restride(tensor, spec.size, spec.stride, 0)
 
 
-class _View(NamedTuple):
+class View(NamedTuple):
     """Where a tensor argument is read from: a slot and a geometry over it."""
 
     slot: int
@@ -132,7 +132,7 @@ class _View(NamedTuple):
         memories[self.slot] = new
 
 
-class _Number(NamedTuple):
+class Number(NamedTuple):
     """A traced number, or key data, in a slot."""
 
     slot: int
@@ -144,15 +144,15 @@ def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
 
     def place(kind: int, value: Any) -> Any:
         if kind == GENERATOR:
-            return _Number(_slot(slots, next(count)))
+            return Number(_slot(slots, next(count)))
         if value is None:
             return None
         if kind == INTEGERS and ACTIVE.tracer is None:
-            return _Number(_slot(slots, next(count)))
+            return Number(_slot(slots, next(count)))
         if kind in (TENSOR, NUMBER):
             slot = _slot(slots, next(count))
             if not isinstance(value, torch.Tensor):
-                return _Number(slot)
+                return Number(slot)
             view, moves = _view(slot, value)
             return view._replace(starts=_slot(slots, next(count))) if moves else view
         if kind in (TENSORS, NUMBERS):
@@ -175,12 +175,12 @@ def _slot(slots: tuple[int, ...] | None, index: int) -> int:
     return index if slots is None else slots[index] if index < len(slots) else index
 
 
-def _view(slot: int, tensor: torch.Tensor) -> tuple[_View, bool]:
+def _view(slot: int, tensor: torch.Tensor) -> tuple[View, bool]:
     """Where a tensor is read, and whether the place where it begins is an input of its own."""
     size, stride, dtype = tuple(tensor.shape), tensor.stride(), dtypes.to_jax(tensor.dtype)
     if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
-        return _View(slot, size, geometry.row_major(size), 0, dtype), False
-    view = _View(slot, size, stride, int(tensor.storage_offset()), dtype)
+        return View(slot, size, geometry.row_major(size), 0, dtype), False
+    view = View(slot, size, stride, int(tensor.storage_offset()), dtype)
     memory = storage.held_by(tensor)
     whole = size == memory.shape and tensor.is_contiguous() and not view.offset
     if whole or ACTIVE.tracer is not None:
@@ -217,7 +217,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     given = dict(zip(sig.names, args, strict=False)) | kwargs
     elements = _elements(given, inferred, [_whole(given[name]) for name in names])
     values_of = _reader(placed, elements, lowering.numpy) if concrete else _in_trace
-    operands = [view for view in _leaves(placed.values()) if isinstance(view, _View)]
+    operands = [view for view in _leaves(placed.values()) if isinstance(view, View)]
     shared = visits.of(op, lowering, *([view.place() for view in v] for v in (targets, operands)))
 
     def run(*given, write=None):
@@ -229,15 +229,15 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = generators.key(memories[key_slot.slot])
         with promotion.default_float_is(default), precisions_are(precisions):
-            results = _results(_apply(lowering.function, sig, call), sig, op)
+            found = results(apply(lowering.function, sig, call), sig, op)
             ok = check(**by_parameter(check, call)) if check else None
         arrays: list[Any] = []
         specs = inferred or [None] * sig.fresh
         emitted = [
-            _emit(result, spec, arrays, op)
-            for result, spec in zip(results[: sig.fresh], specs, strict=True)
+            emit(result, spec, arrays, op)
+            for result, spec in zip(found[: sig.fresh], specs, strict=True)
         ]
-        for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
+        for name, value in zip(sig.writes, found[sig.fresh :], strict=True):
             _put(placed.get(name), value, memories, lowering.uniform, write)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
@@ -250,8 +250,17 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         return arrays[0] if simple else arrays
 
     runs = run if shared is None else shared.in_turns(run, written, check is not None)
+    runs.__name__ = _label(op)
     function = Untraced(runs) if concrete else Tiered(runs, elements)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
+
+
+def _label(op: Any) -> str:
+    """What profiles call the programs of an operator; in-place and ``out=`` forms share a name.
+
+    Equal programs of one name are one entry of the cache on disk.
+    """
+    return f"{op.namespace}.{op._opname.rstrip('_')}"
 
 
 def _whole(written: Any) -> Any:
@@ -278,15 +287,15 @@ def _elements(*values: Any) -> int:
     return count
 
 
-def _views(placed: Any) -> list[_View]:
-    return [placed] if isinstance(placed, _View) else [v for v in placed if v is not None]
+def _views(placed: Any) -> list[View]:
+    return [placed] if isinstance(placed, View) else [v for v in placed if v is not None]
 
 
 class _Values(NamedTuple):
     """What arguments are filled with: the memories, and how a view's value comes of them."""
 
     memories: list[Any]
-    read: Callable[[_View], Any]
+    read: Callable[[View], Any]
 
 
 def _in_trace(memories: list[Any]) -> _Values:
@@ -299,7 +308,7 @@ def _reader(placed: dict[str, Any], elements: int, numpy: bool) -> Callable[[lis
     With ``numpy`` they arrive as NumPy's arrays where JAX computes on the CPU; then nothing is
     compiled whose shape hangs on values.
     """
-    views = [v for v in _leaves(placed.values()) if isinstance(v, _View)]
+    views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
     convert = on_host if numpy and policies.on_cpu() else jnp.asarray
 
     def read(*memories):
@@ -328,16 +337,16 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 def _fill(placed: Any, values: _Values) -> Any:
     """An argument's value, out of the memories."""
-    if isinstance(placed, _View):
+    if isinstance(placed, View):
         return values.read(placed)
-    if isinstance(placed, _Number):
+    if isinstance(placed, Number):
         return values.memories[placed.slot]
     if isinstance(placed, list):
         return [_fill(item, values) for item in placed]
     return placed
 
 
-def _apply(function, sig: Signature, call: dict[str, Any]) -> Any:
+def apply(function, sig: Signature, call: dict[str, Any]) -> Any:
     """Call a lowering: positional arguments in order, keyword-only ones by name."""
     count = len(sig.positional)
     positional = []
@@ -358,7 +367,7 @@ def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
     return {name: call[given] for name, given in schema_names.items() if given in call}
 
 
-def _results(result: Any, sig: Signature, op: Any) -> list[Any]:
+def results(result: Any, sig: Signature, op: Any) -> list[Any]:
     """What a lowering returned as a list: new values first, then one per written argument."""
     total = sig.fresh + len(sig.writes)
     if total == 1:
@@ -379,7 +388,7 @@ def _wrong(result: Any, wanted: str, op: Any) -> TypeError:
     return TypeError(f"the function that serves {op} returned {given} in place of {wanted}")
 
 
-def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
+def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
     if result is None:
         return None
@@ -393,7 +402,7 @@ def _emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         raise _wrong(result, "a jax.Array", op)
     if isinstance(result, list | tuple):
         specs = spec if isinstance(spec, list) else [None] * len(result)
-        return [_emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
+        return [emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
     if not hasattr(result, "dtype"):
         return Value(result)
     if spec is None:

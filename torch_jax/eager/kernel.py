@@ -28,7 +28,7 @@ from torch_jax.core import errors, log, numbers, policies, precision, progress, 
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers, NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, checks, cpu_error, likes, masks, overlap, variants
+from torch_jax.eager import bound, checks, cpu_error, growing, likes, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
@@ -67,6 +67,7 @@ class Kernel:
         counts = op._schema.name.startswith("aten::_foreach_")
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
+        self.history = growing.History()
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype]] = {}
         self.call = self._make_call()
 
@@ -143,7 +144,7 @@ class Kernel:
         entry = self.cache.get(signature)
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-            with progress.operator():
+            with progress.operator(self.op.name()):
                 arrays = self._run(entry, signature, memories, args, kwargs)
         else:
             arrays = self._run(entry, signature, memories, args, kwargs)
@@ -328,10 +329,12 @@ class Kernel:
         raise errors.same_device(self.op, tensor)
 
     def _compile(self, key, args, kwargs, slots) -> Entry:
+        growth = self.history.growth(self, args, kwargs)
         for listener in compile_listeners:
             listener(self.op)
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
-        log.compiles(self.op, args, kwargs)
+        if growth is None:
+            log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
@@ -351,6 +354,8 @@ class Kernel:
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         entry.run.promoted = functools.partial(_drop, self.hot, key)
         self.cache[key], entry.key = entry, key
+        if growth is not None:
+            growing.serve(self, entry, growth, args, kwargs, inferred)
         bound.added(self, config.get("cache_size"))
         return entry
 

@@ -6,28 +6,13 @@ tensors, whether ``"cuda"`` means jax, and which functions serve which operators
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch_jax import config
-from torch_jax.core import dynamo_constants, forks
-from torch_jax.core.scopes import Scopes, decorate
-from torch_jax.environment import overrides, redirects
+from torch_jax.core.scopes import decorate
+from torch_jax.environment import overrides, redirects, regions
 from torch_jax.environment.overrides import Override
-
-_regions = Scopes("torch_jax environment")
-_lock = threading.RLock()
-_everywhere = False
-_is_lost = False  # in a process forked from one that had used the device
-_installed = False
-
-
-@dynamo_constants.question
-def is_enabled() -> bool:
-    """Whether the environment is enabled for the caller."""
-    return (_everywhere or _regions.any()) and not _is_lost
 
 
 class Environment:
@@ -68,26 +53,23 @@ class Environment:
     @property
     def enabled(self) -> bool:
         """Whether it is enabled here: on all threads, or by a region that the caller is in."""
-        return is_enabled()
+        return regions.is_enabled()
 
     def enable_globally(self) -> None:
         """Enable it on every thread, those that run already too, until told otherwise."""
-        global _everywhere
-        _install()
-        _everywhere = True
+        redirects.enable_globally()
 
     def disable_globally(self) -> None:
         """Undo :meth:`enable_globally`; regions (``with env:``) are not touched."""
-        global _everywhere
-        _everywhere = False
+        regions.everywhere(False)
 
     def __enter__(self) -> Environment:
-        _install()
-        _regions.enter()
+        redirects.install()
+        regions.regions.enter()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        _regions.leave()
+        regions.regions.leave()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Enable it while ``function`` runs; a generator or coroutine function too."""
@@ -146,22 +128,3 @@ _environment = object.__new__(Environment)
 def default_env() -> Environment:
     """The environment of this process, always the same object."""
     return _environment
-
-
-def _install() -> None:
-    global _installed
-    with _lock:
-        if not _installed:
-            redirects.install(is_enabled)
-            _installed = True
-
-
-def _after_fork() -> None:
-    """In a child that cannot use the device, nothing may be sent there."""
-    global _is_lost, _lock
-    _lock = threading.RLock()
-    _is_lost = forks.is_lost()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

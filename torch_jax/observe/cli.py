@@ -1,25 +1,38 @@
-"""The command line: ``python -m torch_jax ops`` and ``plan``.
+"""The command line: ``python -m torch_jax``, one row of a table for each command.
 
-Of operators, it answers which run on JAX, and how:
-
-- ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it;
-- ``python -m torch_jax ops aten.dropout`` shows what the operator ends in, for training and for
-  inference, on example arguments;
-- ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` shows it for a call;
-- ``python -m torch_jax ops --markdown`` prints the page ``docs/operators.md``.
-
-Of training, what a step needs: ``python -m torch_jax plan --config llama-3-8b --mesh fsdp=8 --batch
-8`` (:mod:`.planning`).
+A command is a module with ``add_arguments(parser)`` and ``answer(given)``, which returns the lines
+that the command prints, or its exit status where it prints by itself. The module is imported when
+its command is given.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch_jax.observe.planning import page
+
+class Command(NamedTuple):
+    """A row: the module of a command below ``torch_jax``, its help, and which errors are answers.
+
+    Such errors (of a name that is not there, say) are printed without a traceback.
+    """
+
+    module: str
+    help: str
+    refusals: tuple[type[Exception], ...] = ()
+
+
+COMMANDS = {
+    "ops": Command("observe.operators_page", "which rung serves each operator", (KeyError,)),
+    "plan": Command(
+        "observe.planning.page",
+        "the memory, collectives and time of a training step",
+        (ValueError, KeyError),
+    ),
+    "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,133 +45,36 @@ def main(arguments: list[str] | None = None) -> int:
     <BLANKLINE>
     0
     """
-    parser = argparse.ArgumentParser(prog="python -m torch_jax", description=__doc__.split("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    ops = commands.add_parser("ops", help="which rung of the ladder serves each operator")
-    ops.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
-    ops.add_argument("--call", help="a Python expression; torch, F and nn are there")
-    ops.add_argument("--markdown", action="store_true", help="print docs/operators.md")
-    plan = commands.add_parser("plan", help="the memory, collectives and time of a training step")
-    page.add_arguments(plan)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser, module = _parser(arguments[0] if arguments else "")
     given = parser.parse_args(arguments)
     try:
-        for line in page.answer(given) if given.command == "plan" else _answer(given):
-            print(line)
-    except ValueError as error:
-        if given.command != "plan":
-            raise
-        print(error, file=sys.stderr)
-        return 1
-    except KeyError as error:
+        return _print(module.answer(given))
+    except COMMANDS[given.command].refusals as error:
         print(error.args[0], file=sys.stderr)
         return 1
     except BrokenPipeError:  # `| head`
         sys.stderr.close()
+        return 0
+
+
+def _parser(name: str) -> tuple[argparse.ArgumentParser, Any]:
+    """The parser, which knows all commands by name and the options of one; and its module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_jax", description="JAX as a native device of PyTorch."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    parsers = {one: commands.add_parser(one, help=row.help) for one, row in COMMANDS.items()}
+    if name not in COMMANDS:
+        return parser, None
+    module = importlib.import_module(f"torch_jax.{COMMANDS[name].module}")
+    module.add_arguments(parsers[name])
+    return parser, module
+
+
+def _print(answer: Any) -> int:
+    if isinstance(answer, int):
+        return answer
+    for line in answer:
+        print(line)
     return 0
-
-
-def _answer(given: argparse.Namespace) -> Iterator[str]:
-    if given.markdown:
-        return _page()
-    if given.call:
-        return _call(given.call)
-    return _operator(given.name) if given.name else _list()
-
-
-def _list() -> Iterator[str]:
-    from torch_jax.observe.operators import operators
-
-    for operator in operators():
-        yield f"{operator.name:60} {operator.rung:14} {operator.where}".rstrip()
-
-
-def _operator(name: str) -> Iterator[str]:
-    from torch_jax.observe import operators
-
-    for op in operators.find(name):
-        answer = operators.describe(op)
-        yield f"{op._schema}".replace("aten::", "aten.", 1)
-        yield f"  {answer.rung}: {operators.RUNGS[answer.rung]}"
-        if answer.where:
-            yield f"  {answer.where}"
-        if not op._schema.is_mutable:
-            for mode in ("training", "inference"):
-                yield from _example(op, mode)
-        yield ""
-
-
-def _example(op: Any, mode: str) -> Iterator[str]:
-    import torch
-
-    from torch_jax.observe import operators
-
-    training = mode == "training"
-    args = operators.example(op, training)
-    if args is None:
-        yield f"  {mode}: no example arguments found; give a call with --call"
-        return
-    yield f"  {mode}: {operators.show_example(op, args)}"
-    moved = operators.to_device(args, training)
-    with torch.set_grad_enabled(training):
-        yield from _steps(lambda: op(*moved, **operators.placement(op)))
-
-
-def _call(expression: str) -> Iterator[str]:
-    import torch
-
-    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
-    yield expression
-    yield from _steps(lambda: eval(expression, names))
-
-
-def _steps(function: Any) -> Iterator[str]:
-    from torch_jax.observe import trace_ops
-
-    reached = trace_ops.path(function)
-    if not reached.forward:
-        yield "    runs nothing: its result is its input"
-    yield from _lines(reached.forward)
-    if reached.backward or reached.error:
-        yield f"    backward: {reached.error}".rstrip()
-    yield from _lines(reached.backward)
-
-
-def _lines(steps: Any) -> Iterator[str]:
-    for step in steps:
-        yield _line(step.operator, 4)
-        for inner in step.ends_in:
-            yield _line(inner, 6)
-
-
-def _line(operator: Any, indent: int) -> str:
-    name = " " * indent + operator.name
-    return f"{name:48} {operator.rung:14} {operator.where}".rstrip()
-
-
-def _page() -> Iterator[str]:
-    from torch_jax.observe import operators
-
-    families, rungs = operators.coverage()
-    yield "# Operators"
-    yield ""
-    yield "Made by `python -m torch_jax ops --markdown` (`make docs`); ask `python -m torch_jax ops"
-    yield "aten.dropout` what an operator ends in."
-    yield ""
-    yield "## By rung of the lookup ladder"
-    yield ""
-    yield "| rung | overloads | what it is |"
-    yield "|---|---|---|"
-    for rung, text in operators.RUNGS.items():
-        if rungs[rung]:
-            yield f"| {rung} | {rungs[rung]} | {text} |"
-    yield ""
-    yield "## By family"
-    yield ""
-    yield "Lowerings are written by hand, variants follow from them by schema."
-    yield ""
-    yield "| family | lowerings | variants | what it holds |"
-    yield "|---|---|---|---|"
-    for name in sorted(families):
-        counts = families[name]
-        about = operators.purpose(name)
-        yield f"| `{name}` | {counts['table']} | {counts['variant']} | {about} |"

@@ -6,6 +6,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -40,24 +41,49 @@ _PATCHED = {
 }
 
 
+_files = {name: [f"torch_jax.patches.{file}"] for name, file in _PATCHED.items()}
+
+
 def install() -> None:
     """Patch the modules that are imported already, and the others when they are; called once."""
-    for name in _PATCHED:
+    for name in _files:
         if name in sys.modules:
             _patch(name)
     sys.meta_path.insert(0, _AfterImport())
 
 
+def also(files: dict[str, str]) -> None:
+    """Patches that stand elsewhere: for each module of a library, the file that has its rows.
+
+    Such a file is about a library whose releases come and go: one that it does not understand is
+    left as it is, with a warning.
+    """
+    for name, file in files.items():
+        _files.setdefault(name, []).append(file)
+        if name in sys.modules:
+            _patch(name)
+
+
 def _patch(name: str) -> None:
-    importlib.import_module(f"torch_jax.patches.{_PATCHED[name]}")
-    patching.apply(name)
+    for file in _files[name]:
+        try:
+            importlib.import_module(file)
+            patching.apply(name)
+        except Exception as error:
+            if not file.startswith("torch_jax.integrations."):
+                raise
+            warnings.warn(
+                f"torch_jax does not understand this release of {name.partition('.')[0]}, and "
+                f"leaves {name} as it is: {error!r}",
+                stacklevel=2,
+            )
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Runs a patch right after its module's own code."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in _PATCHED:
+        if name not in _files:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:

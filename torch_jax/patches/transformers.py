@@ -16,7 +16,10 @@ _MODULE = "transformers.utils.import_utils"
 
 @patch(f"{_MODULE}.is_jax_jitting", _MODULE, since="transformers 5.0")
 def _patch_is_jax_jitting(original: Any) -> Any:
-    """Its models skip looks at values where they are told that they are being traced."""
+    """Its models skip looks at values where they are told that they are being traced.
+
+    So they do with a tensor that is only written down (lazy mode): a look would end the program.
+    """
 
     def is_jax_jitting(x: Any) -> bool:
         if getattr(getattr(x, "device", None), "type", "") != pytorch.DEVICE_TYPE:
@@ -24,9 +27,11 @@ def _patch_is_jax_jitting(original: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return True
         from torch_jax.core import tracers
+        from torch_jax.core.node import Node
         from torch_jax.memory import storage
 
-        return tracers.is_traced(storage.memory_of(x))
+        held = storage.held_by(x)
+        return type(held) is Node or tracers.is_traced(held)
 
     return is_jax_jitting
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torch_jax import config
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.patches import hook_errors
@@ -43,6 +44,7 @@ def register() -> None:
                 f"'{pytorch.backend_name()}' has taken it"
             )
         from torch_jax.device import device_module, precision_switches
+        from torch_jax.integrations import install as integrations
         from torch_jax.patches import install
 
         waking.on_wake(_start)
@@ -58,6 +60,22 @@ def register() -> None:
         autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
         _libraries.extend((doors, rest, autocast))
         install.at_import()
+        integrations.install()
+        if config.get("enabled"):
+            _enable()
+
+
+def _enable() -> None:
+    """What ``TORCH_JAX_ENABLED`` asks for, and ``python -m torch_jax run`` of its children."""
+    import os
+
+    from torch_jax.environment import redirects
+
+    redirects.enable_globally()
+    if os.environ.get("TORCH_JAX_RUN"):
+        from torch_jax.observe.running import costs
+
+        costs.follow()
 
 
 def _start() -> None:

@@ -15,14 +15,18 @@ def start() -> None:
     # when the process ends, and after JAX, to come before JAX's.
     process_exit.install()
     _import_jax()
+    from torch_jax._private import jax_core
     from torch_jax.compiler import disk_cache
     from torch_jax.core import signals
+    from torch_jax.device import memory_report
     from torch_jax.dispatch import registration
     from torch_jax.patches import install
     from torch_jax.recorded import lazy
 
+    jax_core.hide_frames("torch", "torch_jax")
     registration.install()
     install.at_first_use()
+    memory_report.install()
     signals.install()
     lazy.install()
     disk_cache.install()

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from torch_jax._private import pytorch
-from torch_jax.compat import world
+from torch_jax.compat.xla import world
 from torch_jax.distributed import process_group
 
 NAME = "xla"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree
 
-from torch_jax.compat import world
+from torch_jax.compat.xla import world
 
 REDUCE_SUM = "sum"
 REDUCE_MUL = "mul"

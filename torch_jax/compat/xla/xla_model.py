@@ -8,26 +8,29 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import torch
+from torch.utils import _pytree
 
 from torch_jax._private import pytorch
-from torch_jax.compat import world
-from torch_jax.compat.collectives import REDUCE_AND as REDUCE_AND
-from torch_jax.compat.collectives import REDUCE_MAX as REDUCE_MAX
-from torch_jax.compat.collectives import REDUCE_MIN as REDUCE_MIN
-from torch_jax.compat.collectives import REDUCE_MUL as REDUCE_MUL
-from torch_jax.compat.collectives import REDUCE_OR as REDUCE_OR
-from torch_jax.compat.collectives import REDUCE_SUM as REDUCE_SUM
-from torch_jax.compat.collectives import all_gather as all_gather
-from torch_jax.compat.collectives import all_reduce as all_reduce
-from torch_jax.compat.collectives import all_to_all as all_to_all
-from torch_jax.compat.collectives import broadcast_master_param as broadcast_master_param
-from torch_jax.compat.collectives import collective_broadcast as collective_broadcast
-from torch_jax.compat.collectives import mesh_reduce as mesh_reduce
-from torch_jax.compat.collectives import on_cpu
-from torch_jax.compat.collectives import reduce_scatter as reduce_scatter
-from torch_jax.compat.collectives import rendezvous as rendezvous
+from torch_jax.compat.xla import world
+from torch_jax.compat.xla.collectives import REDUCE_AND as REDUCE_AND
+from torch_jax.compat.xla.collectives import REDUCE_MAX as REDUCE_MAX
+from torch_jax.compat.xla.collectives import REDUCE_MIN as REDUCE_MIN
+from torch_jax.compat.xla.collectives import REDUCE_MUL as REDUCE_MUL
+from torch_jax.compat.xla.collectives import REDUCE_OR as REDUCE_OR
+from torch_jax.compat.xla.collectives import REDUCE_SUM as REDUCE_SUM
+from torch_jax.compat.xla.collectives import all_gather as all_gather
+from torch_jax.compat.xla.collectives import all_reduce as all_reduce
+from torch_jax.compat.xla.collectives import all_to_all as all_to_all
+from torch_jax.compat.xla.collectives import broadcast_master_param as broadcast_master_param
+from torch_jax.compat.xla.collectives import collective_broadcast as collective_broadcast
+from torch_jax.compat.xla.collectives import mesh_reduce as mesh_reduce
+from torch_jax.compat.xla.collectives import on_cpu
+from torch_jax.compat.xla.collectives import reduce_scatter as reduce_scatter
+from torch_jax.compat.xla.collectives import rendezvous as rendezvous
 from torch_jax.device import device_module
+from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.recorded import lazy
 
 _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": "TPU"}
@@ -62,6 +65,59 @@ def xla_device_hw(device: Any) -> str:
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
     """Whether a tensor is on the device."""
     return tensor.device.type == pytorch.DEVICE_TYPE
+
+
+def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
+    """What the devices of this process are, such as ``["CPU:0"]``."""
+    return [f"{xla_device_hw(xla_device())}:{world.local_rank()}"]
+
+
+def get_xla_supported_devices(
+    devkind: str | None = None, max_devices: int | None = None
+) -> list[str]:
+    """The devices of this process: it has one."""
+    return [str(xla_device())]
+
+
+def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
+    """The same with tensors on the device, each laid over a mesh where a ``ShardingSpec`` says."""
+    moved = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), datas)
+    for tensor in _pytree.tree_leaves(moved) if input_sharding is not None else ():
+        if isinstance(tensor, torch.Tensor) and input_sharding.can_apply(tensor):
+            input_sharding.apply(tensor)
+    return moved
+
+
+# --- randomness and memory ------------------------------------------------------------------------
+
+
+def set_rng_state(seed: int, device: Any = None) -> None:
+    """Seed the device's random numbers."""
+    device_module.manual_seed(int(seed))
+
+
+def get_rng_state(device: Any = None) -> int:
+    """The seed that was set."""
+    return device_module.initial_seed()
+
+
+def get_memory_info(device: Any = None) -> dict[str, int]:
+    """How many bytes the device has and how many of them are used; 0 where JAX does not say."""
+    _, limit = device_module.mem_get_info()
+    used, peak = device_module.memory_allocated(), device_module.max_memory_allocated()
+    return {"bytes_used": used, "bytes_limit": limit, "peak_bytes_used": peak}
+
+
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Have XLA compute these before what follows, in place."""
+    for tensor, after in zip(tensors, _barrier([t.detach() for t in tensors]), strict=True):
+        tensor.data = after
+
+
+_barrier = jax_function(jax.lax.optimization_barrier)
+
+
+# --- who this process is --------------------------------------------------------------------------
 
 
 def get_ordinal(defval: int = 0) -> int:

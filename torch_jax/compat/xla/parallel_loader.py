@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch_jax.compat import xla_model
+from torch_jax.compat.xla import xla_model
+from torch_jax.compat.xla.spmd import ShardingSpec
 from torch_jax.recorded.device_loader import DeviceLoader
 
 
@@ -16,26 +17,44 @@ class MpDeviceLoader:
       loader: what gives the batches.
       device: of this process.
       batches_per_execution: how many batches a step has.
+      input_sharding: a ``ShardingSpec`` by which the tensors of a batch are laid over a mesh, or a
+        dict of such by the keys of a batch.
       kwargs: ``loader_prefetch_size`` and others that say how PyTorch/XLA loads ahead; of these,
         ``device_prefetch_size`` is how many batches wait on the device.
     """
 
     def __init__(
-        self, loader: Iterable[Any], device: Any, batches_per_execution: int = 1, **kwargs: Any
+        self,
+        loader: Iterable[Any],
+        device: Any,
+        batches_per_execution: int = 1,
+        input_sharding: Any = None,
+        **kwargs: Any,
     ):
-        self._loader, self._device = loader, device
+        self._loader, self._device, self._sharding = loader, device, input_sharding
         self._every, self._ahead = batches_per_execution, kwargs.get("device_prefetch_size", 2)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        batches = DeviceLoader(self._loader, ahead=max(self._ahead, 1))
+        one = self._sharding if isinstance(self._sharding, ShardingSpec) else None
+        where = (
+            {"mesh": one.mesh.jax_mesh, "spec": one.mesh.named(one.partition_spec)} if one else {}
+        )
+        batches = DeviceLoader(self._loader, ahead=max(self._ahead, 1), **where)
         for number, batch in enumerate(batches, start=1):
-            yield batch
+            yield batch if one or not self._sharding else self._laid(batch)
             if number % self._every == 0:
                 xla_model.mark_step()
         xla_model.mark_step()
+
+    def _laid(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch with each of its tensors over the mesh of its key."""
+        for key, spec in self._sharding.items():
+            if spec is not None:
+                spec.apply(batch[key])
+        return batch
 
 
 class ParallelLoader:

@@ -26,3 +26,8 @@ def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
     if text is None:
         return defval
     return text.lower() in ("1", "true") if type is bool else type(text)
+
+
+def check_env_flag(name: str, default: str = "") -> bool:
+    """Whether a variable of the environment is set to something that means yes."""
+    return os.environ.get(name, default).upper() in ("ON", "1", "YES", "TRUE", "Y")

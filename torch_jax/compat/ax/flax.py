@@ -1,0 +1,24 @@
+"""``torchax.flax``: modules of flax as modules of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from torch_jax.interop.flax_module import nn_from_flax
+
+
+class FlaxNNModule(nn.Module):
+    """A module of flax, whose variables are made by a first call with sample arguments.
+
+    It is what ``torch_jax.nn_from_flax`` makes: gradients flow through it.
+    """
+
+    def __init__(self, env: Any, flax_module: Any, sample_args: tuple, sample_kwargs: Any = None):
+        super().__init__()
+        self.module = nn_from_flax(flax_module, *sample_args, **(sample_kwargs or {}))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module of flax gives."""
+        return self.module(*args, **kwargs)

@@ -1,0 +1,151 @@
+"""``JittableModule``: a module whose parameters and buffers are arguments of its methods."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_jax._private import pytorch
+from torch_jax.capture.jit import jit
+from torch_jax.compat.ax import draws
+from torch_jax.compat.ax.environment import default_env, tensor_of
+from torch_jax.compat.ax.views import jitted
+
+Tensors = dict[str, torch.Tensor]
+
+# A module's tensors are exchanged while a method runs, which one thread does at a time.
+_EXCHANGING = threading.RLock()
+
+
+def extract_all_buffers(module: nn.Module) -> tuple[Tensors, Tensors]:
+    """The parameters that require gradients, and all other tensors, by name.
+
+    Tied ones stand under each of their names, and plain attributes are there, too.
+    """
+    params: Tensors = {}
+    others: Tensors = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        prefix = f"{path}." if path else ""
+        held = {**vars(part), **part._parameters, **part._buffers}
+        for name, tensor in held.items():
+            if isinstance(tensor, torch.Tensor):
+                is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+                (params if is_trained else others)[prefix + name] = tensor
+    return params, others
+
+
+def set_all_buffers(module: nn.Module, params: Tensors, buffers: Tensors) -> None:
+    """Have a module hold these tensors, by the names of :func:`extract_all_buffers`."""
+    for name, tensor in {**params, **buffers}.items():
+        path, _, last = name.rpartition(".")
+        part = module.get_submodule(path)
+        if name in params and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor.detach())
+        if last in part._buffers or last in part._parameters:
+            setattr(part, last, tensor)
+        else:
+            vars(part)[last] = tensor
+
+
+class JittableModule(nn.Module):
+    """A module with its tensors as two dicts, ``params`` and ``buffers``, which may be replaced.
+
+    Its methods are compiled: by ``jax.jit`` where ``extra_jit_args`` says how, else by
+    ``torch_jax.jit``, through which gradients flow and which writes buffers.
+
+    Args:
+      m: the module.
+      env: an environment; there is one way of computing in all.
+      extra_jit_args: options of ``jax.jit`` for methods as ``f(params, buffers, *args)``.
+      dedup_parameters: whether a tied parameter is there once, under its first name.
+    """
+
+    def __init__(
+        self,
+        m: nn.Module,
+        env: Any = None,
+        extra_jit_args: dict[str, Any] | None = None,
+        dedup_parameters: bool = True,
+    ):
+        super().__init__()
+        own = vars(self)
+        own["_model"], own["_env"] = m, env or default_env()
+        own["_options"], own["_jitted"] = extra_jit_args, {}
+        params, own["buffers"] = extract_all_buffers(m)
+        own["_first"] = (
+            _first_names(params) if dedup_parameters else {name: name for name in params}
+        )
+        own["params"] = {name: params[name] for name in dict.fromkeys(own["_first"].values())}
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self._model.__class__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``forward``."""
+        return self.forward(*args, **kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Dicts of tensors are no modules or parameters of this one."""
+        vars(self)[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module has."""
+        compiled = vars(self).get("_jitted", {})
+        return compiled[name] if name in compiled else getattr(vars(self)["_model"], name)
+
+    def functional_call(
+        self, method_or_name: Any, params: Any, buffers: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run a method of the module, or a function of it, with other tensors in their places.
+
+        A ``jax.random.key`` before the other arguments is what random operators draw from.
+        """
+        key, args = (args[0], args[1:]) if args and draws.is_key(args[0]) else (None, args)
+        held = {**buffers, **{name: params[first] for name, first in self._first.items()}}
+        held = {name: tensor_of(value) for name, value in held.items()}
+        method = method_or_name
+        if isinstance(method, str):
+            method = getattr(self._model, method)
+        elif callable(method):
+            method = functools.partial(method, self._model)
+        else:
+            raise TypeError(
+                "method_or_name should be a callable or a string, "
+                f"got {type(method_or_name).__name__}"
+            )
+        with self._env.override_property(**({} if key is None else {"prng": key})):
+            with _EXCHANGING, pytorch.reparametrized(self._model, held):
+                return method(*args, **kwargs)
+
+    def with_rng(self, rng: Any) -> Any:
+        """A block in which random operators draw from a key."""
+        return self._env.override_property(prng=rng)
+
+    def jittable_call(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method, compiled."""
+        if method_name not in self._jitted:
+            self.make_jitted(method_name)
+        return self._jitted[method_name](*args, **kwargs)
+
+    def make_jitted(self, key: str) -> None:
+        """Have a method compiled when it is called."""
+        call = functools.partial(self.functional_call, key)
+        compiled = jit(call) if self._options is None else jitted(call, self._options)
+        self._jitted[key] = lambda *args, **kwargs: compiled(
+            self.params, self.buffers, *args, **kwargs
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own, compiled."""
+        return self.jittable_call("forward", *args, **kwargs)
+
+
+def _first_names(tensors: Tensors) -> dict[str, str]:
+    """For each name the first one of the same tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}

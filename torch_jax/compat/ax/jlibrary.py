@@ -1,0 +1,30 @@
+"""``torchax.ops.jlibrary``: operators of libraries as named functions of the exported program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from torch_jax.compat.ax.jaten import op
+from torch_jax.compat.ax.views import of_arrays
+
+
+def register_jax_composite(
+    composite_name: str, impl: Callable[..., Any], *ops: Any, **jit_args: Any
+) -> None:
+    """Have a function of arrays serve operators, as a function of that name under ``jax.jit``."""
+
+    def named(*args: Any) -> Any:
+        return impl(*args)
+
+    named.__name__ = named.__qualname__ = composite_name
+    op(*ops)(jax.jit(named, **jit_args))
+
+
+def register_torch_composite(
+    composite_name: str, impl: Callable[..., Any], *ops: Any, **jit_args: Any
+) -> None:
+    """The same with a function of tensors, or a module."""
+    register_jax_composite(composite_name, of_arrays(lambda *args: impl(*args)), *ops, **jit_args)

@@ -1,0 +1,15 @@
+"""``torchax.ops.jtorch``: the decorator by which functions of arrays serve PyTorch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax.compat.ax.ops_registry import register_torch_function_op
+
+
+def register_function(
+    torch_func: Any, **kwargs: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have the decorated function serve a function of PyTorch's."""
+    return lambda function: register_torch_function_op(torch_func, function, **kwargs)

@@ -1,0 +1,39 @@
+"""``torchax.ops.ops_registry``: functions in place of operators, from the moment they are given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch_jax.compat.ax.environment import default_env
+from torch_jax.environment import environment
+
+
+def register_torch_dispatch_op(
+    aten_op: Any,
+    impl_callable: Callable[..., Any],
+    is_jax_function: bool = True,
+    is_user_defined: bool = False,
+    needs_env: bool = False,
+    is_view_op: bool = False,
+) -> Callable[..., Any]:
+    """Have a function serve an operator: one of arrays, or of tensors; it is returned."""
+    function = impl_callable
+    if needs_env:
+        function = functools.partial(impl_callable, env=default_env())
+    takes = "jax" if is_jax_function else "torch"
+    environment.default_env().override(aten_op, takes=takes)(function)
+    return impl_callable
+
+
+def register_torch_function_op(
+    torch_func: Any,
+    impl_callable: Callable[..., Any],
+    is_jax_function: bool = True,
+    is_user_defined: bool = False,
+    needs_env: bool = False,
+    is_view_op: bool = False,
+) -> Callable[..., Any]:
+    """Have a function serve a function of PyTorch's; it is returned."""
+    return register_torch_dispatch_op(torch_func, impl_callable, is_jax_function, True, needs_env)

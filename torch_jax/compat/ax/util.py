@@ -1,0 +1,26 @@
+"""``torchax.util``: lists taken apart and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def partition(original: list[Any], func: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """The elements of which something holds, and the others, with None in the gaps.
+
+    >>> partition([1, "a", 2], lambda x: isinstance(x, int))
+    ([1, None, 2], [None, 'a', None])
+    """
+    holds = [func(one) for one in original]
+    pairs = list(zip(original, holds, strict=True))
+    return [o if yes else None for o, yes in pairs], [None if yes else o for o, yes in pairs]
+
+
+def merge(list1: list[Any], list2: list[Any]) -> list[Any]:
+    """The elements of the first list, and those of the second where it has None.
+
+    >>> merge([1, None], [None, "a"])
+    [1, 'a']
+    """
+    return [b if a is None else a for a, b in zip(list1, list2, strict=True)]

@@ -1,0 +1,153 @@
+"""Values and functions of JAX as PyTorch's, and the other way round."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+
+from torch_jax.compat.ax import draws
+from torch_jax.compat.ax.environment import array_of, is_narrow, tensor_of
+from torch_jax.core import trees
+from torch_jax.core.x64 import x64_as
+from torch_jax.interop.to_jax_function import run
+from torch_jax.memory import dtypes
+
+
+def torch_view(value: Any) -> Any:
+    """What is JAX's as PyTorch's, in trees: arrays as tensors, dtypes, functions of arrays."""
+    return trees.map(torch_view_elem, value)
+
+
+def jax_view(value: Any) -> Any:
+    """What is PyTorch's as JAX's, in trees: tensors as arrays, dtypes, functions of tensors."""
+    return trees.map(jax_view_elem, value)
+
+
+def torch_view_elem(value: Any) -> Any:
+    """A value of JAX's as PyTorch's; what is neither array, dtype nor function stays."""
+    if isinstance(value, jax.Array):
+        return tensor_of(value)
+    if isinstance(value, np.dtype):
+        return dtypes.to_torch(value)
+    return functools.partial(call_jax, value) if _is_function(value) else value
+
+
+def jax_view_elem(value: Any) -> Any:
+    """A value of PyTorch's as JAX's; what is neither tensor, dtype nor function stays."""
+    if isinstance(value, torch.Tensor):
+        return array_of(value)
+    if isinstance(value, torch.dtype):
+        return dtypes.to_jax(value)
+    return of_arrays(value) if _is_function(value) else value
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, nn.Module)
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+# What calls a function many times, and traces it once: a key from outside would be one for all.
+_LOOPS = (jax.lax.scan, jax.lax.fori_loop, jax.lax.while_loop, jax.lax.map)
+
+
+def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a JAX function as it is, with tensors as arrays, and its arrays as tensors.
+
+    No gradient of PyTorch's flows through it: :func:`j2t_autograd` and ``torch_jax.call_jax`` are
+    for that.
+    """
+    view = _view_in_loop if function in _LOOPS else jax_view_elem
+    with x64_as(not is_narrow()):
+        args, kwargs = trees.map(view, (args, kwargs))
+        return torch_view(function(*args, **kwargs))
+
+
+def _view_in_loop(value: Any) -> Any:
+    return of_arrays(value, _no_words) if _is_function(value) else jax_view_elem(value)
+
+
+def _no_words() -> None:
+    """Nothing to draw from."""
+
+
+def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of tensors with arrays, and give its tensors as arrays.
+
+    It may be differentiated, mapped and compiled by JAX; gradients are PyTorch's own.
+    """
+    return of_arrays(function)(*args, **kwargs)
+
+
+def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Callable[..., Any]:
+    """A function of tensors as one of arrays, which draws from what ``words`` gives."""
+
+    @contextmanager
+    def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        args, kwargs = torch_view((args, kwargs))
+        yield trees.map(_function_as_jax, function(*args, **kwargs))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with x64_as(not is_narrow()):
+            key = draws.key_of(words())
+            return run(called, function, args, kwargs, key)
+
+    return functools.update_wrapper(call, function, updated=())
+
+
+def _function_as_jax(value: Any) -> Any:
+    return value if isinstance(value, torch.Tensor) else jax_view_elem(value)
+
+
+# --- under jax.jit --------------------------------------------------------------------------------
+
+
+def jitted(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """A function of tensors under ``jax.jit``, which gets the key words of each call.
+
+    They stand before the other arguments.
+    """
+
+    def program(words: Any, *args: Any, **kwargs: Any) -> Any:
+        return of_arrays(function, lambda: words)(*args, **kwargs)
+
+    functools.update_wrapper(program, function, updated=())
+    program.__signature__ = _after_words(function)  # type: ignore[attr-defined]
+    compiled = jax.jit(program, **{name: _moved(name, value) for name, value in options.items()})
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        words = draws.next_words()
+        return call_jax(compiled, _ZEROS if words is None else words, *args, **kwargs)
+
+    return functools.update_wrapper(call, function, updated=())
+
+
+_ZEROS = np.zeros(4, np.uint32)
+
+
+def _after_words(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function with an argument before the others, for ``static_argnames``."""
+    words = inspect.Parameter("words", inspect.Parameter.POSITIONAL_ONLY)
+    try:
+        given = inspect.signature(function)
+    except (TypeError, ValueError):
+        given = inspect.signature(lambda *args, **kwargs: None)
+    return given.replace(parameters=[words, *given.parameters.values()])
+
+
+def _moved(name: str, value: Any) -> Any:
+    """An option of ``jax.jit`` for the arguments one place further on."""
+    if name.endswith("_argnums"):
+        numbers = (value,) if isinstance(value, int) else value or ()
+        return tuple(number + 1 if number >= 0 else number for number in numbers)
+    if name == "in_shardings" and isinstance(value, tuple | list):
+        return (None, *value)
+    return value

@@ -1,0 +1,130 @@
+"""Which module of a bridge is which file of this folder, and what is not carried over.
+
+A name that a bridge has publicly and this package has no equal of stands in :data:`NOT_CARRIED`
+with what to use instead: nothing of a bridge is missing without a word.
+"""
+
+from __future__ import annotations
+
+MODULES: dict[str, str] = {
+    "torch_xla": "torch_xla",
+    "torch_xla.amp": "xla.amp",
+    "torch_xla.amp.syncfree": "xla.syncfree",
+    "torch_xla.backends": "xla.backends",
+    "torch_xla.core.functions": "xla.functions",
+    "torch_xla.core.xla_builder": "xla.xla_builder",
+    "torch_xla.core.xla_model": "xla.xla_model",
+    "torch_xla.debug.metrics": "xla.metrics",
+    "torch_xla.debug.profiler": "xla.profiler",
+    "torch_xla.distributed.fsdp": "xla.fsdp",
+    "torch_xla.distributed.fsdp.wrap": "xla.wrapping",
+    "torch_xla.distributed.parallel_loader": "xla.parallel_loader",
+    "torch_xla.distributed.spmd": "xla.spmd",
+    "torch_xla.distributed.spmd.debugging": "xla.spmd_debugging",
+    "torch_xla.distributed.spmd.xla_sharding": "xla.spmd",
+    "torch_xla.distributed.xla_backend": "xla.xla_backend",
+    "torch_xla.distributed.xla_multiprocessing": "xla.xla_multiprocessing",
+    "torch_xla.experimental": "xla.experimental",
+    "torch_xla.experimental.assume_pure": "xla.assume_pure",
+    "torch_xla.experimental.custom_kernel": "xla.custom_kernel",
+    "torch_xla.experimental.distributed_checkpoint": "xla.distributed_checkpoint",
+    "torch_xla.experimental.eager": "xla.experimental",
+    "torch_xla.experimental.scan": "xla.scan",
+    "torch_xla.experimental.scan_layers": "xla.scan_layers",
+    "torch_xla.experimental.spmd_fully_sharded_data_parallel": "xla.spmd_fsdp",
+    "torch_xla.experimental.xla_sharding": "xla.spmd",
+    "torch_xla.runtime": "xla.runtime",
+    "torch_xla.stablehlo": "xla.stablehlo",
+    "torch_xla.test.test_utils": "xla.test_utils",
+    "torch_xla.utils.checkpoint": "xla.checkpoint",
+    "torch_xla.utils.serialization": "xla.serialization",
+    "torch_xla.utils.utils": "xla.utils",
+    "torchax": "torchax",
+    "torchax.amp": "ax.amp",
+    "torchax.checkpoint": "ax.checkpoint",
+    "torchax.config": "ax.configuration",
+    "torchax.export": "ax.export",
+    "torchax.flax": "ax.flax",
+    "torchax.interop": "ax.interop",
+    "torchax.mesh_util": "ax.mesh_util",
+    "torchax.ops.jaten": "ax.jaten",
+    "torchax.ops.jlibrary": "ax.jlibrary",
+    "torchax.ops.jtorch": "ax.jtorch",
+    "torchax.ops.mappings": "ax.mappings",
+    "torchax.ops.ops_registry": "ax.ops_registry",
+    "torchax.tensor": "ax.tensor",
+    "torchax.train": "ax.train",
+    "torchax.types": "ax.types",
+    "torchax.util": "ax.util",
+}
+
+_TABLE = "the table of operators is torch_jax's own"
+
+_LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
+_ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"
+_CHECKPOINTS = "torch.distributed.checkpoint reads tensors whatever processes wrote them"
+_SHARD = "torch_jax.shard is for a mesh, and torch.distributed.tensor's functions for processes"
+_PROCESSES = "torchrun, or torch_jax.initialize, starts a program on many hosts (docs/hosts.md)"
+
+# The last part of a name may be *, for all that a module lacks.
+NOT_CARRIED: dict[str, str] = {
+    "torch_xla.*": "docs/from-pytorch-xla.md lists what is, and what stands for the rest",
+    "torch_xla._XLAC": "it is PyTorch/XLA's own library; torch_jax.trace_ops, torch_jax.lower and "
+    "torch_jax.explain show programs",
+    "torch_xla._dynamo": "torch.compile(backend='jax') is what there is (docs/compile.md)",
+    "torch_xla._internal": "it is PyTorch/XLA's own",
+    "torch_xla.core.functions.nms": "torchvision.ops.nms runs on the CPU",
+    "torch_xla.core.dynamo_bridge": "torch.compile(backend='jax') is what there is",
+    "torch_xla.core.xla_builder.*": _LOWEST,
+    "torch_xla.core.xla_env_vars": "settings are torch_jax.config's (docs/settings.md)",
+    "torch_xla.core.xla_op_registry": _LOWEST,
+    "torch_xla.debug.metrics_saver": "torch_jax.metrics() is a dict to be saved",
+    "torch_xla.debug.model_comparator": "the same model runs on the CPU, to compare with",
+    "torch_xla.distributed.cluster": _PROCESSES,
+    "torch_xla.distributed.fsdp.consolidate_sharded_model_checkpoints": _CHECKPOINTS,
+    "torch_xla.distributed.fsdp.state_dict_utils": _CHECKPOINTS,
+    "torch_xla.distributed.spmd.XLAPatchedLinear": "torch.nn.functional.linear flattens nothing",
+    "torch_xla.distributed.spmd.XLAShard": "tensor.jax().addressable_shards, of a jax.Array, are "
+    "what each device holds (torch_jax.to_jax)",
+    "torch_xla.distributed.spmd.auto_policy": "torch_jax.shard takes rules by names",
+    "torch_xla.distributed.spmd.debugging.visualize_sharding": "shardings are objects, not text: "
+    "visualize_tensor_sharding shows that of a tensor",
+    "torch_xla.distributed.spmd.disable_manual_sharding": "jax.shard_map, in torch_jax.call_jax, "
+    "computes with the parts of tensors",
+    "torch_xla.distributed.spmd.enable_manual_sharding": "jax.shard_map, in torch_jax.call_jax, "
+    "computes with the parts of tensors",
+    "torch_xla.distributed.spmd.xla_distribute_module": _SHARD,
+    "torch_xla.distributed.spmd.xla_distribute_tensor": _SHARD,
+    "torch_xla.distributed.xla_dist": _PROCESSES,
+    "torch_xla.experimental.custom_kernel.*": _ATTENTION,
+    "torch_xla.experimental.distributed_checkpoint.CheckpointManager": "torch_jax.last_checkpoint "
+    "finds the newest whole folder (docs/checkpoints.md)",
+    "torch_xla.experimental.distributed_checkpoint.prime_optimizer": "optimizers load their state "
+    "without a step before",
+    "torch_xla.experimental.gradient_accumulation": "a loop over backward() in a function under "
+    "torch_jax.jit is one program",
+    "torch_xla.experimental.pjrt": "torch_xla.runtime has its names",
+    "torch_xla.experimental.plugins": "JAX finds plug-ins of devices by itself",
+    "torch_xla.experimental.splash_attention": _ATTENTION,
+    "torch_xla.experimental.torch_dynamo_xla_backend": "torch.compile(backend='jax')",
+    "torch_xla.runtime.get_master_ip": _PROCESSES,
+    "torch_xla.runtime.get_num_cached_compilation_graph": "torch_jax.metrics() counts programs",
+    "torch_xla.tpu": "torch.jax.get_device_properties tells of the device",
+    "torch_xla.utils.gcsfs": "fsspec, or etils.epath, opens files of cloud storage",
+    "torch_xla.utils.utils.*": "it is PyTorch/XLA's own",
+    "torchax.*": "docs/from-torchax.md lists what is, and what stands for the rest",
+    "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops NAME` "
+    "tells what an operator ends in",
+    "torchax.device_module": "torch.jax is the module of the device",
+    "torchax.ops.jax_reimplement": f"{_TABLE}; an operator is replaced by "
+    "torch_jax.default_env().override",
+    "torchax.ops.jc10d": "torch.distributed runs on the backend 'jax' (docs/distributed.md)",
+    "torchax.ops.jimage": f"{_TABLE}; an operator is replaced by torch_jax.default_env().override",
+    "torchax.ops.jtorchvision_nms": "torchvision's own operator runs on the CPU",
+    "torchax.ops.op_base": "in-place and out= variants are derived from the functional operator "
+    "by its schema",
+    "torchax.tensor.View": "views are PyTorch's own, with shared storage",
+    "torchax.tensor.XLADispatchMode": "tensors of device 'jax' need no mode",
+    "torchax.tensor.XLAFunctionMode": "tensors of device 'jax' need no mode",
+    "torchax.view": "views are PyTorch's own, with shared storage",
+}

@@ -1,0 +1,82 @@
+"""``torch_xla.experimental.custom_kernel``: attention, and kernels of Pallas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+import torch.nn.functional as F
+
+from torch_jax.interop.from_jax import from_jax_function
+from torch_jax.memory import dtypes
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    sm_scale: float = 1.0,
+    *,
+    ab: torch.Tensor | None = None,
+    partition_spec: Any = None,
+    mesh: Any = None,
+) -> torch.Tensor:
+    """Attention whose scores are never kept: ``F.scaled_dot_product_attention``.
+
+    Which kernel computes it docs/attention.md says; over a mesh it is laid out as its arguments
+    are, so that ``partition_spec`` has nothing to say.
+    """
+    mask = ab
+    if q_segment_ids is not None and kv_segment_ids is not None:
+        same = q_segment_ids[:, None, :, None] == kv_segment_ids[:, None, None, :]
+        mask = same if ab is None else ab.masked_fill(~same, float("-inf"))
+    if mask is not None and causal:
+        rows, columns = q.shape[-2], k.shape[-2]
+        below = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril()
+        if mask.dtype == torch.bool:
+            mask = mask & below
+        else:
+            mask = mask.masked_fill(~below, float("-inf"))
+    return F.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=causal and mask is None, scale=sm_scale
+    )
+
+
+def make_kernel_from_pallas(
+    kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A function of arrays that calls a kernel of Pallas, as one of tensors.
+
+    Its outputs are seen when it is traced. ``torch_jax.pallas_op`` takes the kernel itself, with a
+    backward pass, and interprets it on the CPU.
+    """
+    operator = from_jax_function(kernel)
+
+    def call(*args: Any, static_argnums: Any = None, static_argnames: Any = None, **kwargs: Any):
+        return operator(*args, **kwargs)
+
+    return call
+
+
+def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
+    """A dtype of PyTorch's as JAX's."""
+    return dtypes.to_jax(dtype)
+
+
+def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> Any:
+    """The shape and the dtype of a tensor, for JAX."""
+    return jax.ShapeDtypeStruct(tuple(tensor.shape), dtypes.to_jax(tensor.dtype))
+
+
+def jax_import_guard() -> None:
+    """Nothing to guard: the device is JAX's."""
+
+
+def requires_jax(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function: JAX is there."""
+    return func

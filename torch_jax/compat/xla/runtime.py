@@ -1,0 +1,142 @@
+"""``torch_xla.runtime``: what the device is, and how many processes there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from torch_jax import config
+from torch_jax.compat.xla import world, xla_model
+from torch_jax.core import waking
+
+
+def device_type() -> str:
+    """What the device is: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
+    return xla_model.xla_device_hw(xla_model.xla_device())
+
+
+def using_pjrt() -> bool:
+    """Whether PJRT runs the programs: JAX always does so."""
+    return True
+
+
+def world_size() -> int:
+    """How many processes there are."""
+    return world.size()
+
+
+def global_ordinal() -> int:
+    """The number of this process."""
+    return world.rank()
+
+
+def local_ordinal() -> int:
+    """The number of this process on its host."""
+    return world.local_rank()
+
+
+def process_count() -> int:
+    """How many processes there are."""
+    return world.size()
+
+
+def process_index() -> int:
+    """The number of this process."""
+    return world.rank()
+
+
+def local_process_count() -> int:
+    """How many processes this host has."""
+    return world.local_size()
+
+
+def global_device_count() -> int:
+    """How many devices all processes have: one each."""
+    return world.size()
+
+
+def local_device_count() -> int:
+    """How many devices the processes of this host have."""
+    return world.local_size()
+
+
+def addressable_device_count() -> int:
+    """How many devices this process has."""
+    return 1
+
+
+_spmd = [False]
+
+
+def is_spmd() -> bool:
+    """Whether :func:`use_spmd` was called."""
+    return _spmd[0]
+
+
+def use_spmd(auto: bool = False) -> None:
+    """One process has many devices; tensors lie on them as ``spmd.mark_sharding`` says.
+
+    Nothing else changes: ``torch_jax.mesh`` and ``torch_jax.shard`` ask for no mode.
+    """
+    if auto:
+        raise NotImplementedError(
+            "XLA's automatic sharding is not asked for here: mark parameters and inputs "
+            "(xs.mark_sharding), and XLA lays out all values between them"
+        )
+    world.begin()
+    _spmd[0] = True
+
+
+def global_runtime_device_count() -> int:
+    """How many devices all processes have."""
+    world.begin()
+    return jax.device_count()
+
+
+def addressable_runtime_device_count() -> int:
+    """How many devices this process has."""
+    world.begin()
+    return jax.local_device_count()
+
+
+def global_runtime_device_attributes() -> list[dict[str, Any]]:
+    """What is known of all devices."""
+    world.begin()
+    return [_attributes(device) for device in jax.devices()]
+
+
+def runtime_device_attributes(device: str) -> dict[str, Any]:
+    """What is known of a device, such as ``"TPU:0"``."""
+    return next(one for one in global_runtime_device_attributes() if one["name"] == device)
+
+
+def _attributes(device: Any) -> dict[str, Any]:
+    found = {"name": f"{device_type()}:{device.id}"}
+    known = {
+        name: getattr(device, name, None) for name in ("coords", "core_on_chip", "slice_index")
+    }
+    return found | {name: value for name, value in known.items() if value is not None}
+
+
+def host_index() -> int:
+    """The number of this host."""
+    return world.rank() // world.local_size()
+
+
+def is_bf16_supported() -> bool:
+    """Whether the device computes in bfloat16: it does everywhere."""
+    return True
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Choose the platform, before the device is used."""
+    if waking.is_awake() and device_type() != pjrt_device:
+        raise RuntimeError("Can't change device type after XLA runtime is initialized")
+    jax.config.update("jax_platforms", pjrt_device.lower())
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Keep compiled programs in a folder."""
+    config.set("cache_dir", path)
+    config.set("cache", True)

@@ -1,0 +1,118 @@
+"""``SpmdFullyShardedDataParallel``: parameters in parts over one axis of a mesh (FSDPv2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_jax.compat.xla import spmd, wrapping
+from torch_jax.distributed import rules
+
+
+class Wrapper(nn.Module):
+    """A module around another, whose attributes it has."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self._orig_module = module
+
+    @property
+    def module(self) -> nn.Module:
+        """The module inside."""
+        return self._orig_module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives."""
+        return self.module(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the module has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part of a sequence of modules."""
+        return self.module[key]  # type: ignore[index]
+
+
+class SpmdFullyShardedDataParallel(Wrapper):
+    """A module whose parameters lie in parts over the axis ``fsdp`` of a mesh, and its results.
+
+    ``torch_jax.shard(module, mesh, spec)`` does this for a module as it is.
+
+    Args:
+      module: parameters that were marked before stay as they are.
+      mesh: with an axis named ``fsdp``; the global mesh where none is given.
+      shard_output: called with what the module gives, and the mesh; marks the first dimension of a
+        tensor, or of the first one of a tuple, by default.
+      auto_wrap_policy: which parts are wrapped, too, as the module is.
+      auto_wrapper_callable: what wraps them, in place of this class.
+      extra_data_axis: an axis over which results are split, too.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        mesh: spmd.Mesh | None = None,
+        shard_output: Callable[[Any, spmd.Mesh], Any] | None = None,
+        auto_wrap_policy: Callable[..., bool] | None = None,
+        auto_wrapper_callable: Callable[..., nn.Module] | None = None,
+        extra_data_axis: str | None = None,
+        **kwargs: Any,
+    ):
+        if isinstance(module, SpmdFullyShardedDataParallel):
+            raise RuntimeError(
+                "Cannot wrap a module that is already wrapped with FSDP: wrap its parts first"
+            )
+        mesh = mesh or spmd.get_global_mesh()
+        if mesh is None:
+            raise ValueError("No mesh found: set_global_mesh, or give mesh=")
+        axes = {axis for axis in ("fsdp", extra_data_axis) if axis}
+        if axes - set(mesh.axis_names or ()):
+            raise ValueError(f"The mesh must have axes named {sorted(axes)}")
+        if auto_wrap_policy is not None:
+            options = {
+                "mesh": mesh,
+                "shard_output": shard_output,
+                "extra_data_axis": extra_data_axis,
+            }
+            wrapper = auto_wrapper_callable or SpmdFullyShardedDataParallel
+            wrapping.recursive_wrap(
+                module, auto_wrap_policy, wrapper, only_wrap_children=True, **options
+            )
+        super().__init__(module)
+        self._mesh, self._data = mesh, extra_data_axis
+        self._shard_output = shard_output or self._mark_output
+        for _, tensor in rules.tensors_of(module):
+            if not spmd.is_sharded(tensor):
+                spmd.mark_sharding(tensor, mesh, self._spec(tensor))
+
+    def _spec(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """The first dimension of a parameter that the axis divides is split; buffers are whole."""
+        count = self._mesh.shape()["fsdp"]
+        fits = [at for at, length in enumerate(tensor.shape) if length % count == 0]
+        split = fits[0] if fits and isinstance(tensor, nn.Parameter) else None
+        return tuple("fsdp" if at == split else None for at in range(tensor.dim()))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module gives, marked."""
+        output = self.module(*args, **kwargs)
+        self._shard_output(output, self._mesh)
+        return output
+
+    def _mark_output(self, output: Any, mesh: spmd.Mesh) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if not isinstance(first, torch.Tensor):
+            raise RuntimeError(
+                f"The output type is not supported: {type(output)}. Please provide your own "
+                "shard_output callable."
+            )
+        if first.dim():
+            axes = (self._data, "fsdp") if self._data else "fsdp"
+            spmd.mark_sharding(first, mesh, (axes, *[None] * (first.dim() - 1)))

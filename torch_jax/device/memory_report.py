@@ -1,0 +1,166 @@
+"""``torch_jax.memory_report``: what fills the device's memory, by tensor and by module."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax.core import errors
+
+_IN_ERRORS = 10  # rows that an error of no memory shows
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Row(NamedTuple):
+    """Arrays that are alike, or what a module holds."""
+
+    what: str
+    arrays: int
+    bytes: int
+
+
+class MemoryReport(NamedTuple):
+    """The answer of :func:`memory_report`; ``print`` shows it as tables.
+
+    Attributes:
+      bytes: of all arrays that are alive.
+      limit: bytes of the device, 0 where JAX does not know (the CPU).
+      modules: parameters, buffers, gradients and optimizer state, largest first.
+      others: all other arrays by dtype and shape, largest first.
+      top: how many rows of each table ``print`` shows.
+    """
+
+    bytes: int
+    limit: int
+    modules: tuple[Row, ...]
+    others: tuple[Row, ...]
+    top: int = 20
+
+    def __str__(self) -> str:
+        arrays = sum(row.arrays for row in (*self.modules, *self.others))
+        of = f" of {readable(self.limit)}" if self.limit else ""
+        lines = [f"{readable(self.bytes)}{of} in {arrays} array{'s' * (arrays != 1)}"]
+        for title, rows in (("module", self.modules), ("array", self.others)):
+            lines += _table(title, rows, self.top) if rows else ()
+        return "\n".join(lines)
+
+
+def memory_report(
+    module: torch.nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    top: int = 20,
+) -> MemoryReport:
+    """What is in the device's memory at this moment.
+
+    Arrays count once, whoever shares them; those of JAX's own programs count too. Of an array over
+    several devices the bytes are those of all of its parts.
+
+    Args:
+      module: its parameters, buffers and gradients are shown by the module that holds them.
+      optimizer: whose state is shown as one row.
+      top: how many rows of a table ``print`` shows.
+
+    >>> report = memory_report(torch.nn.Linear(2, 3, device="jax"))
+    >>> report.modules
+    (Row(what='Linear', arrays=2, bytes=36),)
+    """
+    alive = {id(array): array for array in _alive()}
+    named: dict[str, list[Any]] = defaultdict(list)
+    for owner, tensor in _owned(module, optimizer):
+        array = alive.pop(id(_array_of(tensor)), None)
+        if array is not None:
+            named[owner].append(array)
+    others: dict[str, list[Any]] = defaultdict(list)
+    for array in alive.values():
+        others[f"{array.dtype}[{','.join(map(str, array.shape))}]"].append(array)
+    modules, rest = _rows(named), _rows(others)
+    return MemoryReport(sum(r.bytes for r in (*modules, *rest)), _limit(), modules, rest, top)
+
+
+def shortest() -> str:
+    """What an error of no memory adds: the largest arrays."""
+    try:
+        told = str(memory_report(top=_IN_ERRORS))
+    except Exception:  # the error that it was to explain must come through
+        return ""
+    return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {told}"
+
+
+def install() -> None:
+    """Have errors of no memory say what is there."""
+    errors.in_memory = shortest
+
+
+def _alive() -> Iterator[Any]:
+    """Arrays that are alive and have memory: those that found no room are still there, too."""
+    import jax
+
+    for array in jax.live_arrays():
+        if not array.is_deleted() and not (array.is_ready() and _has_failed(array)):
+            yield array
+
+
+def _has_failed(array: Any) -> bool:
+    try:
+        array.block_until_ready()
+        return False
+    except RuntimeError:
+        return True
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    from torch_jax.memory.storage import memory_if_any
+
+    return memory_if_any(tensor)
+
+
+def _owned(
+    module: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors and the rows that they count in."""
+    for name, child in module.named_modules() if module is not None else ():
+        owner = name or type(child).__name__
+        for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
+            yield owner, tensor
+            if tensor.grad is not None:
+                yield f"{owner} (gradients)", tensor.grad
+    for state in optimizer.state.values() if optimizer is not None else ():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                yield f"{type(optimizer).__name__} (state)", value
+
+
+def _rows(found: dict[str, list[Any]]) -> tuple[Row, ...]:
+    rows = (Row(what, len(some), sum(one.nbytes for one in some)) for what, some in found.items())
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.what)))
+
+
+def _limit() -> int:
+    import jax
+
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+
+
+def _table(title: str, rows: tuple[Row, ...], top: int) -> Iterator[str]:
+    yield f"{'bytes':>12} {'arrays':>7}  {title}"
+    for row in rows[:top]:
+        yield f"{readable(row.bytes):>12} {row.arrays:>7}  {row.what}"
+    rest = rows[top:]
+    if rest:
+        arrays, size = sum(row.arrays for row in rest), sum(row.bytes for row in rest)
+        yield f"{readable(size):>12} {arrays:>7}  {len(rest)} more rows"
+
+
+def readable(size: float) -> str:
+    """Bytes as people read them.
+
+    >>> readable(36), readable(3 << 29)
+    ('36 B', '1.5 GiB')
+    """
+    power = 0
+    while size >= 1024 and power < len(_UNITS) - 1:
+        size, power = size / 1024, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if power else f"{size} B"

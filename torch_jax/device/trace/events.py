@@ -1,0 +1,243 @@
+"""A trace of XLA's as events: what ran on the device, and which moment on the host launched it.
+
+On GPUs and TPUs kernels stand in planes of their devices; on the CPU they are those events of the
+host's threads that name an instruction of a program. Times are nanoseconds since 1970, as those of
+PyTorch's profiler are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch_jax._private import jax_profiler
+from torch_jax.device.trace import programs
+
+_HOST, _DEVICE, _CLOCK = "/host:CPU", "/device:", "Task Environment"
+_POOLS = "tf_"  # what the names of XLA's own threads begin with
+_JITTED, _EXECUTES = "PjitFunction(", "LoadedExecutable::ExecuteHelper"
+# Of a plane of a device, the lines that are kernels: others repeat them as modules and steps.
+_KERNEL_LINES = ("Stream", "XLA Ops")
+
+
+class Event(NamedTuple):
+    """What ran, where, and when.
+
+    Attributes:
+      name: as tables show it: ``aten::mm: dot_general``, or as XLA calls it.
+      line: the thread or the stream.
+      begin: nanoseconds since 1970, as ``end``.
+      launched: when the host called the program that it belongs to; None where nobody knows.
+      is_kernel: whether the device worked in that time, rather than the host for it.
+      is_whole: whether kernels lie within it: a loop, whose time is theirs.
+      frame: the line of Python that a compiled function has it from.
+      details: what else XLA says of it.
+    """
+
+    name: str
+    line: str
+    begin: int
+    end: int
+    launched: int | None
+    is_kernel: bool
+    is_whole: bool
+    frame: str
+    details: dict[str, Any]
+
+
+class _Raw(NamedTuple):
+    name: str
+    begin: int
+    end: int
+    stats: dict[str, Any]
+
+
+def read(trace: bytes) -> list[Event]:
+    """All events of a trace, in the order of time."""
+    data = jax_profiler.read(trace)
+    clock = data.find_plane_with_name(_CLOCK)
+    start = int(dict(clock.stats)["profile_start_time"]) if clock is not None else 0
+    host: dict[str, list[_Raw]] = {}
+    device: dict[str, list[_Raw]] = {}
+    for plane in data.planes:
+        if plane.name == _HOST:
+            host |= _lines(plane, start, "")
+        elif plane.name.startswith(_DEVICE):
+            lines = _lines(plane, start, f"{plane.name} ")
+            kernels = {n: v for n, v in lines.items() if _is_of_kernels(n.removeprefix(plane.name))}
+            device |= kernels or lines
+    found = _Origins(programs.origins(trace), [*host.values(), *device.values()])
+    launches = _Launches(host)
+    events = [
+        _event(raw, name, name in device, found, launches)
+        for name, line in (*host.items(), *device.items())
+        for raw in line
+        if raw.end > raw.begin and not raw.name.startswith("end: ")
+    ]
+    return _wholes(sorted(events, key=lambda event: (event.begin, -event.end)))
+
+
+def _lines(plane: Any, start: int, prefix: str) -> dict[str, list[_Raw]]:
+    found: dict[str, list[_Raw]] = {}
+    for at, line in enumerate(plane.lines):
+        events = [
+            _Raw(e.name, start + int(e.start_ns), start + int(e.start_ns + e.duration_ns), stats)
+            for e in line.events
+            for stats in (dict(e.stats),)
+        ]
+        found[f"{prefix}{line.name} #{at}"] = sorted(events, key=lambda raw: raw.begin)
+    return found
+
+
+def _is_of_kernels(line: str) -> bool:
+    return line.strip().startswith(_KERNEL_LINES)
+
+
+def _event(raw: _Raw, line: str, is_on_device: bool, found: _Origins, calls: _Launches) -> Event:
+    is_kernel = is_on_device or "hlo_op" in raw.stats
+    origin = found.of(raw) if is_kernel else None
+    plain = re.sub(r"\.\d+$", "", raw.name)
+    details = {name: value for name, value in raw.stats.items() if not name.startswith("_")}
+    if origin is not None:
+        details |= {"operator": origin.operator, "jax": origin.path, "python": origin.line}
+    return Event(
+        name=f"{origin.operator}: {plain}" if origin and origin.operator else plain,
+        line=line,
+        begin=raw.begin,
+        end=raw.end,
+        launched=calls.of(raw) if is_kernel else None,
+        is_kernel=is_kernel,
+        is_whole=False,
+        frame=origin.line if origin and "torch_jax_" in origin.path else "",
+        details=details,
+    )
+
+
+class _Origins:
+    """Where kernels come from, by the programs that a trace carries.
+
+    Traces number these and those that ran differently: a program is found by its name and by the
+    instructions that ran.
+    """
+
+    def __init__(self, known: list[programs.Program], lines: list[list[_Raw]]):
+        self._known = known
+        self._ran: dict[tuple, set[str]] = defaultdict(set)
+        for raw in itertools.chain(*lines):
+            if "hlo_op" in raw.stats:
+                self._ran[_run(raw)[:2]].add(raw.stats["hlo_op"])
+        self._found: dict[tuple, Mapping[str, programs.Origin]] = {}
+
+    def of(self, raw: _Raw) -> programs.Origin | None:
+        """The origin of an event; by the name of its program where that is all there is."""
+        program = _run(raw)[:2]
+        if program not in self._found:
+            named = [one.origins for one in self._known if one.name == program[0]]
+            ran = self._ran[program]
+            self._found[program] = max(named, key=lambda some: len(ran & some.keys()), default={})
+        found = self._found[program].get(raw.stats.get("hlo_op", ""))
+        return found if found and found.operator else programs.of_name(str(program[0])) or found
+
+
+def _wholes(events: list[Event]) -> list[Event]:
+    """The same events, those marked that have kernels within them on their line."""
+    open_ones: dict[str, int] = {}
+    marked = list(events)
+    for at, event in enumerate(events):
+        if event.is_kernel:
+            above = open_ones.get(event.line)
+            if above is not None and event.end <= events[above].end:
+                marked[above] = marked[above]._replace(is_whole=True)
+            open_ones[event.line] = at
+    return marked
+
+
+class _Launches:
+    """Which call of the host each run of a program belongs to.
+
+    Kernels of GPUs carry the number of their call. On the CPU a run is told from others of its
+    program by a number that its call does not carry: calls of programs of one name, and runs of
+    these, go in pairs, each in the order of time.
+    """
+
+    def __init__(self, host: dict[str, list[_Raw]]):
+        self._numbered: dict[Any, int] = {}
+        begins: dict[tuple, int] = {}  # of runs
+        calls: dict[str, list[int]] = defaultdict(list)
+        for line, found in host.items():
+            for raw in found:
+                if "hlo_module" in raw.stats:
+                    run = _run(raw)
+                    begins[run] = min(begins.get(run, raw.begin), raw.begin)
+                elif "correlation_id" in raw.stats:
+                    self._numbered[raw.stats["correlation_id"]] = raw.begin
+            if not line.startswith(_POOLS):
+                for name, moment in _calls(found):
+                    calls[name].append(moment)
+        self._runs = _pairs(calls, begins)
+
+    def of(self, raw: _Raw) -> int | None:
+        """When the host called the program that an event belongs to."""
+        number = raw.stats.get("correlation_id")
+        return self._numbered[number] if number in self._numbered else self._runs.get(_run(raw))
+
+
+def _run(raw: _Raw) -> tuple:
+    return tuple(raw.stats.get(name) for name in ("hlo_module", "program_id", "run_id"))
+
+
+def _calls(line: list[_Raw]) -> Iterator[tuple[str, int]]:
+    """Calls of programs by a thread: the module's name, nothing where no one says; and when."""
+    name, until = "", 0
+    for raw in line:
+        if raw.name.startswith(_JITTED):
+            # executables are called as PjitFunction(jit(name)), functions as PjitFunction(name)
+            name, until = raw.name.removeprefix(_JITTED).removeprefix("jit(").rstrip(")"), raw.end
+        elif _EXECUTES in raw.name:
+            module = "jit_" + re.sub(r"[^\w.-]", "_", name)
+            yield module if raw.begin <= until else "", raw.begin
+
+
+def _pairs(calls: dict[str, list[int]], begins: dict[tuple, int]) -> dict[tuple, int]:
+    """The call of each run.
+
+    Paired from the last on, since runs of earlier calls may be left over when a trace begins.
+    """
+    runs: dict[str, list[tuple]] = defaultdict(list)
+    for run in sorted(begins, key=begins.__getitem__, reverse=True):
+        runs[run[0] if run[0] in calls else ""].append(run)
+    pairs = {}
+    for name, found in runs.items():
+        left = sorted(calls.get(name, ()))
+        for run in found:
+            while left and left[-1] > begins[run]:
+                left.pop()  # it has nothing to run
+            if left:
+                pairs[run] = left.pop()
+    return pairs
+
+
+def innermost(
+    spans: list[tuple[float, float, Any]], moments: list[float]
+) -> Iterator[tuple[float, Any]]:
+    """For each moment, in order: what belongs to the span around it that began last, or None.
+
+    Args:
+      spans: begin, end, and anything; in the order of their begins.
+      moments: in order.
+
+    >>> list(innermost([(0, 9, "a"), (1, 3, "b")], [2, 5, 10]))
+    [(2, 'b'), (5, 'a'), (10, None)]
+    """
+    around: list[tuple[float, Any]] = []
+    at = 0
+    for moment in moments:
+        while at < len(spans) and spans[at][0] <= moment:
+            around.append(spans[at][1:])
+            at += 1
+        while around and around[-1][0] < moment:
+            around.pop()
+        yield moment, around[-1][1] if around else None

@@ -1,0 +1,200 @@
+"""Each public name of ``torch.cuda`` does one of three things where ``"cuda"`` means jax.
+
+It is answered (:data:`.cuda_answers.ANSWERS`), left as it is since it is plain Python
+(:data:`KEPT`), or refused with what to do instead. All names of the installed PyTorch are gone
+through, so that a new one is refused, too, and never asks CUDA for what is not there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_jax._private import dynamo
+from torch_jax.environment import callables, cuda_answers
+from torch_jax.environment.regions import mapped, redirects_cuda
+
+# Plain Python, which ends in names that are answered.
+KEPT = frozenset(
+    (
+        "CudaError",
+        "DeferredCudaCallError",
+        "amp.GradScaler",
+        "amp.amp_definitely_not_available",
+        "amp.autocast",
+        "amp.custom_bwd",
+        "amp.custom_fwd",
+        "cudaStatus",
+        "nvtx.range",
+        "profiler.profile",
+    )
+)
+_PRIVATE = (
+    "_lazy_init _sleep jiterator._create_jit_fn "
+    "jiterator._create_multi_output_jit_fn memory._dump_snapshot memory._record_memory_history "
+    "memory._snapshot memory._set_allocator_settings"
+)
+_BACKENDS = (
+    (torch.backends.cuda, "backends.cuda", "is_built"),
+    (torch.backends.cudnn, "backends.cudnn", "is_available version"),
+)
+_PLANS = "size max_size clear"
+
+
+class Name(NamedTuple):
+    """A public name: how it is written below ``torch.cuda``, and what it is."""
+
+    name: str
+    value: Any
+
+    @property
+    def fate(self) -> str:
+        """``"answered"``, ``"kept"`` or ``"refused"``."""
+        if self.name in KEPT:
+            return "kept"
+        return "answered" if self.name in cuda_answers.ANSWERS else "refused"
+
+
+def names() -> list[Name]:
+    """The functions and classes of ``torch.cuda`` and its public modules.
+
+    >>> {one.name: one.fate for one in names()}["synchronize"]
+    'answered'
+    """
+    found: dict[int, Name] = {}
+    for module in modules():
+        for attribute, value in list(vars(module).items()):
+            if _is_its_own(module, attribute, value):
+                name = f"{module.__name__}.{attribute}".removeprefix("torch.cuda.")
+                found.setdefault(id(value), Name(name, value))  # the shortest comes first
+    for name in _PRIVATE.split():
+        value = functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), _ROOT)
+        if value is not None:
+            found.setdefault(id(value), Name(name, value))
+    return list(found.values())
+
+
+_ROOT: Any = torch.cuda
+
+
+def modules() -> Iterator[types.ModuleType]:
+    """``torch.cuda`` and its public modules."""
+    yield torch.cuda
+    for module in pkgutil.iter_modules(torch.cuda.__path__):
+        if not module.name.startswith("_"):
+            yield importlib.import_module(f"torch.cuda.{module.name}")
+
+
+def _is_its_own(module: types.ModuleType, attribute: str, value: Any) -> bool:
+    if attribute.startswith("_") or not callable(value) or attribute == "classproperty":
+        return False
+    if type(value).__name__ == "tensortype":  # of :mod:`.cuda_tensors`
+        return False
+    return str(getattr(value, "__module__", "")).startswith(("torch.cuda", "torch._C"))
+
+
+def install() -> None:
+    """Have all of them ask, at each call, whether ``"cuda"`` means jax."""
+    functions = {}
+    for one in names():
+        if one.fate == "kept":
+            continue
+        if isinstance(one.value, type):
+            _wrap(one.value, "__new__", functools.partial(_instance, one.value, answer(one.name)))
+        else:
+            functions[one.value] = answer(one.name)
+    for original, places in callables.places(list(functions)).items():
+        function = query(functions[original], original)
+        callables.replace(places, callables.wrapper_of(original, places, function))
+    for module, path, attributes in _BACKENDS:
+        for attribute in attributes.split():
+            _wrap(module, attribute, functools.partial(query, answer(f"{path}.{attribute}")))
+    _install_attributes()
+
+
+def _install_attributes() -> None:
+    """What is no function: a version, generators, the cache of plans."""
+    torch.cuda.default_generators = cuda_answers.DefaultGenerators(  # type: ignore[assignment]
+        torch.cuda.default_generators, redirects_cuda
+    )
+    torch.cuda.has_half = True
+    torch.version.__class__ = _Version
+    path = "backends.cuda.cufft_plan_cache"
+    cache: Any = type(torch.backends.cuda.cufft_plan_cache)
+    plans = {name: answer(f"{path}.{name}") for name in _PLANS.split()}
+    _wrap(cache, "__getitem__", functools.partial(query, lambda _self, _device: _Plans(plans)))
+    # attributes of the manager are those of a device's cache, which it finds by this method
+
+
+class _Plans:
+    """``torch.backends.cuda.cufft_plan_cache[0]``: XLA plans by itself, so nothing can be set."""
+
+    def __init__(self, plans: dict[str, Callable[..., Any]]):
+        object.__setattr__(self, "_plans", plans)
+
+    def __getattr__(self, name: str) -> Any:
+        plan = self._plans.get(name)
+        if plan is None:
+            raise AttributeError(name)
+        return plan if name == "clear" else plan()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise cuda_answers.refusal(f"backends.cuda.cufft_plan_cache.{name}")
+
+
+def _asks_for_pytorch(frame: types.FrameType) -> bool:
+    """Whether code of PyTorch's is running, which asks what it may call."""
+    return frame.f_globals.get("__name__", "").startswith("torch.")
+
+
+class _Version(types.ModuleType):
+    """``torch.version``, whose ``cuda`` passes checks where ``"cuda"`` means jax."""
+
+    @property
+    def cuda(self) -> str | None:
+        """The version of CUDA: of this build, or one that passes."""
+        is_users = not _asks_for_pytorch(sys._getframe(1)) and redirects_cuda()
+        return cuda_answers.CUDA_VERSION if is_users else self.__dict__["cuda"]
+
+
+def answer(name: str) -> Callable[..., Any]:
+    """What answers a name; a function that raises, where nothing does."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> Any:
+        raise cuda_answers.refusal(name)
+
+    return cuda_answers.ANSWERS.get(name, refuse)
+
+
+def query(answer: Any, original: Any) -> Callable[..., Any]:
+    """``original``; where ``"cuda"`` means jax, ``answer`` with devices that are jax."""
+
+    def query(*args: Any, **kwargs: Any) -> Any:
+        if redirects_cuda():
+            return answer(*map(mapped, args), **{name: mapped(v) for name, v in kwargs.items()})
+        return original(*args, **kwargs)
+
+    return query
+
+
+def _instance(kind: Any, answer: Any, original: Any) -> Callable[..., Any]:
+    """``__new__`` of a class of ``torch.cuda``, in whose place ``answer`` makes the instance."""
+
+    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if redirects_cuda() and cls is kind:
+            return query(answer, None)(*args, **kwargs)
+        return original(cls) if original is object.__new__ else original(cls, *args, **kwargs)
+
+    return __new__
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))

@@ -1,0 +1,128 @@
+"""What tensors say of themselves to programs for CUDA: ``is_cuda``, ``type()``, ``FloatTensor``.
+
+``x.device`` stays ``jax:0``: libraries choose kernels by it, which there are none of here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import dynamo
+from torch_jax.environment import cuda_answers
+from torch_jax.environment.regions import JAX, redirects_cuda
+
+_OURS, _CUDAS = f"torch.{JAX}.", "torch.cuda."
+
+
+def install() -> None:
+    """Replace what tensors and modules answer, and the old types of ``torch.cuda``."""
+    torch.Tensor.is_cuda = property(_is_cuda, doc=torch.Tensor.is_cuda.__doc__)  # type: ignore
+    _wrap(torch.Tensor, "type", _type)
+    _wrap(torch.nn.Module, "type", _taking_types)
+    _wrap(torch, "set_default_tensor_type", _default_type)
+    for module in (torch.cuda, torch.cuda.sparse):
+        for name, value in list(vars(module).items()):
+            if type(value).__name__ == "tensortype":
+                setattr(module, name, _kind(f"{module.__name__}.{name}", value))
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))
+
+
+_plainly: Any = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+
+
+def _is_cuda(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on what the caller's program calls ``"cuda"``.
+
+    PyTorch's own code asks about CUDA's kernels, and is told that they do not concern it.
+    """
+    if _plainly(tensor):
+        return True
+    if tensor.device.type != JAX or not redirects_cuda():
+        return False
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    return not caller.startswith(("torch.", "torch_jax."))
+
+
+class _Kind(type):
+    """The type of ``torch.cuda.FloatTensor``: its name, and what it is where CUDA means CUDA."""
+
+    original: Any
+    dtype: torch.dtype
+    is_sparse: bool
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if not redirects_cuda() or not isinstance(instance, torch.Tensor):
+            return isinstance(instance, cls.original)
+        here = instance.device.type == JAX and instance.is_sparse == cls.is_sparse
+        return here and instance.dtype == cls.dtype
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """A tensor of sizes, or of data."""
+        if not redirects_cuda():
+            return cls.original(*args, **kwargs)
+        if cls.is_sparse:
+            raise cuda_answers.refusal("sparse")
+        kind = getattr(getattr(torch, JAX), cls.__name__.rpartition(".")[2])
+        return kind(*args, **kwargs)
+
+
+def _kind(name: str, original: Any) -> Any:
+    # C++ takes the name of the type for that of the kind of tensor
+    own = {"original": original, "dtype": original.dtype, "is_sparse": ".sparse." in name}
+    return _Kind(name, (), own)
+
+
+def _ours(kind: Any) -> Any:
+    """``"torch.jax.FloatTensor"`` for the type of ``torch.cuda``, or its name."""
+    name = kind.__name__ if isinstance(kind, _Kind) else kind
+    if isinstance(name, str) and name.startswith(_CUDAS):
+        return _OURS + name.removeprefix(_CUDAS)
+    return kind
+
+
+def _type(original: Any) -> Callable[..., Any]:
+    """``x.type()``, which names the device as the program does, and ``x.type(kind)``."""
+
+    def type_of(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not redirects_cuda():
+            return original(self, dtype, *args, **kwargs)
+        found = original(self, _ours(dtype), *args, **kwargs)
+        is_name = isinstance(found, str) and found.startswith(_OURS)
+        return _CUDAS + found.removeprefix(_OURS) if is_name else found
+
+    return type_of
+
+
+def _taking_types(original: Any) -> Callable[..., Any]:
+    def type_of(self: Any, dst_type: Any) -> Any:
+        return original(self, _ours(dst_type) if redirects_cuda() else dst_type)
+
+    return type_of
+
+
+def _default_type(original: Any) -> Callable[..., Any]:
+    """``torch.set_default_tensor_type("torch.cuda.FloatTensor")``: a dtype and a device."""
+    chosen: list[str] = []  # whether the device was set here, to be taken back here
+
+    def set_default_tensor_type(t: Any) -> None:
+        name = _ours(t)
+        if redirects_cuda() and isinstance(name, str) and name.startswith(_OURS):
+            torch.set_default_dtype(getattr(torch, name.removeprefix(_OURS)).dtype)
+            torch.set_default_device(JAX)
+            chosen[:] = [JAX]
+            return
+        if chosen:
+            torch.set_default_device(None)
+            chosen.clear()
+        original(t)
+
+    return set_default_tensor_type

@@ -1,0 +1,79 @@
+"""For whom the environment is enabled, and whether ``"cuda"`` means jax to the caller."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from torch_jax import config
+from torch_jax._private import pytorch
+from torch_jax.core import dynamo_constants, forks
+from torch_jax.core.scopes import Scopes
+
+JAX = pytorch.DEVICE_TYPE
+
+regions = Scopes("torch_jax environment")
+_everywhere = False
+_is_lost = False  # in a process forked from one that had used the device
+
+
+@dynamo_constants.question
+def is_enabled() -> bool:
+    """Whether the environment is enabled for the caller."""
+    return _is_asked_for() and not _is_lost
+
+
+def _is_asked_for() -> bool:
+    return _everywhere or regions.any()
+
+
+def everywhere(is_on: bool) -> None:
+    """Enable the environment on all threads, or there no longer."""
+    global _everywhere
+    _everywhere = is_on
+
+
+@dynamo_constants.question
+def redirects_cuda() -> bool:
+    """Whether ``"cuda"`` means jax to the caller.
+
+    In a forked process that has lost the device, too: its error says what to do there.
+    """
+    return _is_asked_for() and config.get("redirect_cuda")
+
+
+@dynamo_constants.question
+def fills_in() -> bool:
+    """Whether a factory that is given no device makes tensors on jax."""
+    return config.get("redirect_default")
+
+
+def mapped(value: Any) -> Any:
+    """``"cuda"``, ``"cuda:0"`` and CUDA devices as jax; other values as they are.
+
+    Each number means the one device of the process, as of rank 1 that has the number 1.
+
+    >>> mapped("cuda:1"), mapped(torch.device("cuda")), mapped("cpu")
+    ('jax', device(type='jax'), 'cpu')
+    """
+    if isinstance(value, torch.device):
+        return torch.device(JAX) if value.type in ("cuda", JAX) else value
+    is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
+    return JAX if is_name else value
+
+
+def device_of(value: Any) -> Any:
+    """As :func:`mapped`, where a number too is a device."""
+    return JAX if type(value) is int else mapped(value)
+
+
+def _after_fork() -> None:
+    """In a child that cannot use the device, nothing may be sent there unasked."""
+    global _is_lost
+    _is_lost = forks.is_lost()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

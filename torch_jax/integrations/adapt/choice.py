@@ -1,0 +1,66 @@
+"""Whether a library that looks for a device is to take this one, and what it is called there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+
+DEVICE = torch.device(pytorch.DEVICE_TYPE, 0)
+
+
+def is_chosen() -> bool:
+    """Whether PyTorch's accelerator is this device, and no CUDA device is there.
+
+    A CPU build that takes ``"cuda"`` for this device (setting ``redirect_cuda``) has none.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != pytorch.DEVICE_TYPE:
+        return False
+    return not (torch.backends.cuda.is_built() and torch.cuda.is_available())
+
+
+def is_device(device: Any) -> bool:
+    """Whether a ``torch.device``, or its name, is this device."""
+    return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE
+
+
+def admit(function: Any, beside: str) -> Any:
+    """The function, with this device in the lists of devices that it holds as constants.
+
+    ``if device.type not in ("cuda", "xpu")`` keeps a device out that nobody has thought of, in the
+    middle of a long function. A list is a constant tuple of names; those that name the device
+    ``beside`` get this one, too.
+
+    >>> def is_fast(name):
+    ...     return name in ("cuda", "xpu")
+    >>> is_fast("jax"), admit(is_fast, "xpu")("jax"), admit(is_fast, "xpu")("cpu")
+    (False, True, False)
+    """
+    constants = tuple(_longer(constant, beside) for constant in function.__code__.co_consts)
+    made = types.FunctionType(
+        function.__code__.replace(co_consts=constants),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    for name in ("__kwdefaults__", "__annotations__", "__dict__", "__doc__", "__qualname__"):
+        setattr(made, name, getattr(function, name))
+    made.__module__ = function.__module__
+    return made
+
+
+def _longer(constant: Any, beside: str) -> Any:
+    if isinstance(constant, tuple) and beside in constant:
+        return (*constant, pytorch.DEVICE_TYPE)
+    return constant
+
+
+def as_property(original: Any, answer: Callable[[Any, Any], Any]) -> property:
+    """A property that answers with what the original found: ``answer(owner, found)``."""
+    return property(lambda owner: answer(owner, original.fget(owner)), doc=original.__doc__)

@@ -1,0 +1,87 @@
+"""The ``Trainer`` of transformers, and those of other libraries that are made of it (TRL).
+
+It leaves the choice of the device to Accelerate, and asks for some that it knows by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import patch
+from torch_jax.integrations.adapt import accelerate, choice
+
+_ARGUMENTS, _TRAINER = "transformers.training_args", "transformers.trainer"
+_SINCE = "transformers 5.0"
+
+
+@patch(f"{_ARGUMENTS}.TrainingArguments._setup_devices", _ARGUMENTS, since=_SINCE)
+def _patch_setup_devices(original: Any) -> Any:
+    """One process gets the device that the list of those that it knows says, or the CPU."""
+    compute = getattr(original, "func", None) or original.fget
+
+    def _setup_devices(self: Any) -> Any:
+        found = compute(self)
+        state = getattr(self, "distributed_state", None)
+        if found.type != "cpu" or state is None or not choice.is_device(state.device):
+            return found
+        self._n_gpu = 1
+        return state.device
+
+    made = type(original)(functools.wraps(compute)(_setup_devices))
+    made.__set_name__(None, "_setup_devices") if hasattr(made, "__set_name__") else None
+    return made
+
+
+@patch(f"{_ARGUMENTS}.is_torch_bf16_gpu_available", _ARGUMENTS, since=_SINCE)
+def _patch_bf16(original: Any) -> Any:
+    """``bf16=True`` is for the accelerators of a list."""
+    return functools.wraps(original)(lambda: choice.is_chosen() or original())
+
+
+@patch(f"{_ARGUMENTS}.TrainingArguments.__post_init__", _ARGUMENTS, since=_SINCE)
+def _patch_defaults(original: Any) -> Any:
+    """``torch_compile=True`` means inductor, which has no code for the device.
+
+    And batches are put into pinned memory, which the device does not have and warns of.
+    """
+
+    @functools.wraps(original)
+    def __post_init__(self: Any) -> None:
+        wanted = self.torch_compile or self.torch_compile_mode is not None
+        on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
+        if wanted and self.torch_compile_backend is None and not on_cpu and choice.is_chosen():
+            self.torch_compile_backend = pytorch.DEVICE_TYPE
+        original(self)
+        if choice.is_device(self.device):
+            self.dataloader_pin_memory = False
+
+    return __post_init__
+
+
+@patch(f"{_TRAINER}.Trainer._save_rng_state", _TRAINER, since=_SINCE)
+def _patch_save(original: Any) -> Any:
+    """A checkpoint has the random states of the accelerators that it knows."""
+
+    @functools.wraps(original)
+    def _save_rng_state(self: Any, output_dir: str) -> None:
+        original(self, output_dir)
+        if choice.is_device(self.args.device):
+            accelerate.keep_random_state(output_dir, self.args.process_index)
+
+    return _save_rng_state
+
+
+@patch(f"{_TRAINER}.Trainer._load_rng_state", _TRAINER, since=_SINCE)
+def _patch_load(original: Any) -> Any:
+    """The same, read again."""
+
+    @functools.wraps(original)
+    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
+        original(self, checkpoint)
+        if checkpoint is not None and choice.is_device(self.args.device):
+            accelerate.restore_random_state(checkpoint, self.args.process_index)
+
+    return _load_rng_state

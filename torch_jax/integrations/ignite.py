@@ -1,0 +1,35 @@
+"""For users of ignite: a step of an engine as one program.
+
+>>> from torch_jax.integrations.ignite import whole_step  # doctest: +SKIP
+>>> trainer = whole_step(create_supervised_trainer(model, optimizer, loss))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ignite.engine import Engine
+
+from torch_jax.integrations.whole_step import Step
+
+E = TypeVar("E", bound=Engine)
+
+
+def whole_step(engine: E) -> E:
+    """The engine, whose process function is run as one program from now on.
+
+    It returns tensors, as ``create_supervised_trainer(..., output_transform=lambda x, y, y_pred,
+    loss: loss)`` does: ``loss.item()``, which is the default, ends the program where it stands.
+    """
+    process = engine._process_function
+
+    def recorded(*args: object) -> object:
+        step = Step()
+        step.begin()
+        try:
+            return process(*args)
+        finally:
+            step.end()
+
+    engine._process_function = recorded
+    return engine

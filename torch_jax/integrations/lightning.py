@@ -1,0 +1,49 @@
+"""For users of Lightning: a callback, and the strategy over a mesh with rules of its own.
+
+>>> from torch_jax.integrations.lightning import WholeStep  # doctest: +SKIP
+>>> Trainer(callbacks=[WholeStep()])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from torch_jax.integrations.adapt.lightning_classes import STRATEGY
+from torch_jax.integrations.whole_step import Step
+
+if TYPE_CHECKING or importlib.util.find_spec("lightning") is not None:
+    from lightning.fabric.strategies import STRATEGY_REGISTRY
+    from lightning.pytorch import Callback
+    from lightning.pytorch.strategies import StrategyRegistry
+else:  # the same, in two packages
+    from lightning_fabric.strategies import STRATEGY_REGISTRY
+    from pytorch_lightning import Callback
+    from pytorch_lightning.strategies import StrategyRegistry
+
+JaxSpmdStrategy = StrategyRegistry[STRATEGY]["strategy"]
+FabricJaxSpmdStrategy = STRATEGY_REGISTRY[STRATEGY]["strategy"]
+
+
+class WholeStep(Callback):
+    """Each batch as one program: forward, backward, clipping, and the optimizer where it steps.
+
+    With ``precision="16-mixed"`` a step is two programs, since its scaler looks whether gradients
+    are finite.
+    """
+
+    def __init__(self) -> None:
+        """Made once, for one trainer."""
+        self._step = Step()
+
+    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
+        """A batch is about to be computed."""
+        self._step.begin()
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """The batch is done, and the optimizer has stepped where it was its turn."""
+        self._step.end()
+
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        """The step has ended too early."""
+        self._step.end()

@@ -1,0 +1,44 @@
+"""For users of the ``Trainer`` of transformers, and of TRL: a callback.
+
+>>> from torch_jax.integrations.transformers import WholeStep  # doctest: +SKIP
+>>> Trainer(model, arguments, train_dataset=data, callbacks=[WholeStep()])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from torch_jax.integrations.whole_step import Step
+
+
+class WholeStep(TrainerCallback):
+    """Each step as one program: forward, backward, clipping, optimizer, all accumulated batches.
+
+    The trainer looks at the loss of each batch to keep NaN out of what it logs
+    (``logging_nan_inf_filter``), which would end the program there: while it trains, this is off.
+    With ``fp16=True`` the step is two programs, since it looks whether gradients are finite.
+    """
+
+    def __init__(self) -> None:
+        """Made once, for one trainer."""
+        self._step = Step()
+        self._filter = True
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The loss is not looked at."""
+        self._filter, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The first batch of a step is about to be computed."""
+        self._step.begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The optimizer has stepped."""
+        self._step.end()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training is over, as it was before."""
+        self._step.end()
+        args.logging_nan_inf_filter = self._filter

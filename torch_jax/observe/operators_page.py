@@ -1,0 +1,123 @@
+"""``python -m torch_jax ops``: which operators run on JAX, and how.
+
+- ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it;
+- ``python -m torch_jax ops aten.dropout`` shows what the operator ends in, for training and for
+  inference, on example arguments;
+- ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` shows it for a call;
+- ``python -m torch_jax ops --markdown`` prints the page ``docs/operators.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_jax.observe import operators, trace_ops
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
+    parser.add_argument("--call", help="a Python expression; torch, F and nn are there")
+    parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
+
+
+def answer(given: argparse.Namespace) -> Iterator[str]:
+    """What the command prints.
+
+    Raises:
+      KeyError: there is no such operator.
+    """
+    if given.markdown:
+        return _page()
+    if given.call:
+        return _call(given.call)
+    return _operator(given.name) if given.name else _list()
+
+
+def _list() -> Iterator[str]:
+    for operator in operators.operators():
+        yield f"{operator.name:60} {operator.rung:14} {operator.where}".rstrip()
+
+
+def _operator(name: str) -> Iterator[str]:
+    for op in operators.find(name):
+        answer = operators.describe(op)
+        yield f"{op._schema}".replace("aten::", "aten.", 1)
+        yield f"  {answer.rung}: {operators.RUNGS[answer.rung]}"
+        if answer.where:
+            yield f"  {answer.where}"
+        if not op._schema.is_mutable:
+            for mode in ("training", "inference"):
+                yield from _example(op, mode)
+        yield ""
+
+
+def _example(op: Any, mode: str) -> Iterator[str]:
+    training = mode == "training"
+    args = operators.example(op, training)
+    if args is None:
+        yield f"  {mode}: no example arguments found; give a call with --call"
+        return
+    yield f"  {mode}: {operators.show_example(op, args)}"
+    moved = operators.to_device(args, training)
+    with torch.set_grad_enabled(training):
+        yield from _steps(lambda: op(*moved, **operators.placement(op)))
+
+
+def _call(expression: str) -> Iterator[str]:
+    names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
+    yield expression
+    yield from _steps(lambda: eval(expression, names))
+
+
+def _steps(function: Any) -> Iterator[str]:
+    reached = trace_ops.path(function)
+    if not reached.forward:
+        yield "    runs nothing: its result is its input"
+    yield from _lines(reached.forward)
+    if reached.backward or reached.error:
+        yield f"    backward: {reached.error}".rstrip()
+    yield from _lines(reached.backward)
+
+
+def _lines(steps: Any) -> Iterator[str]:
+    for step in steps:
+        yield _line(step.operator, 4)
+        for inner in step.ends_in:
+            yield _line(inner, 6)
+
+
+def _line(operator: Any, indent: int) -> str:
+    name = " " * indent + operator.name
+    return f"{name:48} {operator.rung:14} {operator.where}".rstrip()
+
+
+def _page() -> Iterator[str]:
+    families, rungs = operators.coverage()
+    yield "# Operators"
+    yield ""
+    yield "Made by `python -m torch_jax ops --markdown` (`make docs`); ask `python -m torch_jax ops"
+    yield "aten.dropout` what an operator ends in."
+    yield ""
+    yield "## By rung of the lookup ladder"
+    yield ""
+    yield "| rung | overloads | what it is |"
+    yield "|---|---|---|"
+    for rung, text in operators.RUNGS.items():
+        if rungs[rung]:
+            yield f"| {rung} | {rungs[rung]} | {text} |"
+    yield ""
+    yield "## By family"
+    yield ""
+    yield "Lowerings are written by hand, variants follow from them by schema."
+    yield ""
+    yield "| family | lowerings | variants | what it holds |"
+    yield "|---|---|---|---|"
+    for name in sorted(families):
+        counts = families[name]
+        about = operators.purpose(name)
+        yield f"| `{name}` | {counts['table']} | {counts['variant']} | {about} |"
