@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from torch_jax.memory import transfer
+
 Samples = dict[str, list[float]]
+
+
+def wait(tensor: torch.Tensor) -> None:
+    """Wait for a tensor of the device; one that is only written down is computed."""
+    transfer.value_of(tensor).block_until_ready()
 
 
 def sample(contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> Samples:

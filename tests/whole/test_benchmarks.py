@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from benchmarks import __main__, timing
+import torch_jax
+from benchmarks import __main__, cases, timing
 
 
 @pytest.mark.parametrize("name", __main__.NAMES)
@@ -47,3 +48,11 @@ def test_ratios_are_of_the_first_contender_to_the_others(capsys):
     assert lines[1] == "A step"
     assert lines[4].split()[-2:] == ["0.50x", "0.90x"]
     assert lines[5].split()[-1] == "3.00x"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_inference_is_waited_for(compiled):
+    forward = cases.inference(cases.LINEAR, "jax", compiled)
+    with torch_jax.lazy():
+        forward()  # a value that has only been written down is one to wait for, too
+    assert cases.inference(cases.LINEAR, "cpu")().shape == forward().shape
