@@ -9,7 +9,6 @@ few times.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ _CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "closed_call": "call_jaxpr",
 }
+_DEBUGGING = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
 _LEAST, _ONE = np.float32(1e-40), np.float32(1)
 
 
@@ -57,7 +57,7 @@ def by_numpy(traced: Any) -> Callable[..., Any] | None:
 
 def is_here() -> bool:
     """Whether arrays of JAX's default platform are NumPy's, and nobody debugs JAX's programs."""
-    debugs = jax.config.jax_debug_nans or jax.config.jax_debug_infs or jax.config.jax_disable_jit
+    debugs = any(getattr(jax.config, name, False) for name in _DEBUGGING)
     return jax.default_backend() == "cpu" and not debugs
 
 
@@ -91,54 +91,97 @@ class _flushing:
 
 def _function(jaxpr: Any, consts: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
     """A jaxpr as a function of NumPy's arrays: its variables numbered, its equations in order."""
-    number = itertools.count()
-    places: dict[Any, int] = {}
-    fixed: list[tuple[int, Any]] = []
-
-    def place(atom: Any) -> int:
-        if isinstance(atom, core.Literal):
-            at = next(number)
-            fixed.append((at, exact.literal(atom)))
-            return at
-        if atom not in places:
-            places[atom] = next(number)
-        return places[atom]
-
-    for variable, value in zip(jaxpr.constvars, consts, strict=True):
-        fixed.append((place(variable), np.asarray(value)))
-    inputs = [place(v) for v in jaxpr.invars]
-    steps = [
-        (_step(e), [place(v) for v in e.invars], [place(v) for v in e.outvars]) for e in jaxpr.eqns
-    ]
-    outputs = [place(v) for v in jaxpr.outvars]
-    count = next(number)
+    steps = _Steps()
+    inputs = [steps.new() for _ in jaxpr.invars]
+    outputs = steps.add(jaxpr, consts, inputs)
+    start = [steps.known.get(at) for at in range(steps.count)]
 
     def run(given: Sequence[Any]) -> list[Any]:
-        values: list[Any] = [None] * count
-        for at, value in fixed:
-            values[at] = value
+        values = start.copy()
         for at, value in zip(inputs, given, strict=True):
             values[at] = value
-        for function, takes, gives in steps:
-            results = function(*[values[at] for at in takes])
-            if len(gives) == 1 and not isinstance(results, list):
-                values[gives[0]] = results
-            else:
-                for at, value in zip(gives, results, strict=True):
-                    values[at] = value
+        for function, takes, gives in steps.steps:
+            results = _several(function(*[values[at] for at in takes]))
+            for at, value in zip(gives, results, strict=True):
+                values[at] = value
         return [values[at] for at in outputs]
 
     return run
 
 
-def _step(eqn: Any) -> Callable[..., Any]:
-    inner = _CALLS.get(eqn.primitive.name)
-    if inner is not None:
-        closed = eqn.params[inner]
-        run = _function(closed.jaxpr, closed.consts)
-        return lambda *given: run(given)
-    made = exact.TABLE.get(eqn.primitive.name)
-    function = made(eqn) if made is not None else None
-    if function is None:
-        raise _NotExact(eqn.primitive.name)
-    return function
+class _Steps:
+    """The equations of a jaxpr, those of the functions that it calls among them.
+
+    Attributes:
+      count: how many values there are; each has a number.
+      known: those that hang on no input, computed here, once.
+      made: by which primitive each was made.
+      steps: functions of NumPy's arrays, the numbers that each takes, and those that it gives.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.known: dict[int, np.ndarray] = {}
+        self.made: dict[int, str] = {}
+        self.steps: list[tuple[Callable[..., Any], list[int], list[int]]] = []
+
+    def new(self, value: np.ndarray | None = None) -> int:
+        """A number, of what is known if a value is given."""
+        if value is not None:
+            self.known[self.count] = value
+        self.count += 1
+        return self.count - 1
+
+    def add(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[int]) -> list[int]:
+        """Append what a jaxpr does with inputs of these numbers; gives those of its results."""
+        at = dict(zip(jaxpr.invars, inputs, strict=True))
+        for variable, value in zip(jaxpr.constvars, consts, strict=True):
+            at[variable] = self.new(np.asarray(value))
+
+        def of(atom: Any) -> int:
+            if isinstance(atom, core.Literal):
+                aval: Any = atom.aval
+                return self.new(np.asarray(atom.val, aval.dtype))
+            return at[atom]
+
+        for eqn in jaxpr.eqns:
+            takes, inner = [of(v) for v in eqn.invars], _CALLS.get(eqn.primitive.name)
+            if inner is None:
+                gives = self._one(eqn, takes)
+            else:
+                gives = self.add(eqn.params[inner].jaxpr, eqn.params[inner].consts, takes)
+            at.update(zip(eqn.outvars, gives, strict=True))
+        return [of(v) for v in jaxpr.outvars]
+
+    def _one(self, eqn: Any, takes: list[int]) -> list[int]:
+        function = self._serving(eqn, takes)
+        if all(at in self.known for at in takes):
+            results = _several(function(*(self.known[at] for at in takes)))
+            return [self.new(np.asarray(value)) for value in results]
+        gives = [self.new() for _ in eqn.outvars]
+        self.made |= dict.fromkeys(gives, eqn.primitive.name)
+        self.steps.append((function, takes, gives))
+        return gives
+
+    def _serving(self, eqn: Any, takes: list[int]) -> Callable[..., Any]:
+        made = exact.TABLE.get(eqn.primitive.name)
+        function = made(eqn) if made is not None else None
+        if function is None:
+            raise _NotExact(eqn.primitive.name)
+        if function is np.divide:
+            return _division(self.known.get(takes[1]), self.made.get(takes[1]))
+        return function
+
+
+def _several(results: Any) -> list[Any]:
+    return results if isinstance(results, list) else [results]
+
+
+def _division(divisor: np.ndarray | None, made: str | None) -> Callable[..., Any]:
+    """A division as XLA rewrites it: by an array of constants it multiplies with their inverses."""
+    if made in ("sqrt", "broadcast_in_dim") and divisor is None:
+        raise _NotExact("div")  # by a root it multiplies with an estimate of the inverse root
+    if divisor is None or not divisor.ndim:
+        return np.divide
+    inverse = divisor.dtype.type(1) / divisor
+    return lambda x, _: np.multiply(x, inverse)

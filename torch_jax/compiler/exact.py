@@ -1,10 +1,11 @@
-"""Primitives of JAX that NumPy computes to the very bit that XLA does on the CPU.
+"""Primitives of JAX that NumPy computes as XLA does on the CPU, to the bit.
 
 An operator that only moves elements, compares them, or rounds each result once gives the same bits
 whoever computes it. What is left out, because it does not: products of matrices, convolutions,
-functions such as ``exp``, sums of a row in several accumulators, and arithmetic of the short
-floats, which XLA keeps in float32 in between. Denormal floats, which XLA takes for zeros, are the
-affair of the caller (:mod:`torch_jax.compiler.by_numpy`).
+functions such as ``exp``, long sums, which XLA takes apart, and arithmetic of the short floats,
+which XLA keeps in float32 in between. Denormal floats, which XLA takes for zeros, are the affair of
+the caller (:mod:`torch_jax.compiler.by_numpy`); which of two zeros, or of a zero and a denormal, is
+the largest of a row, is left open.
 
 Each entry of :data:`TABLE` takes an equation and gives a function of its operands as NumPy's
 arrays, or None where the equation is not one that NumPy computes alike.
@@ -17,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jax.extend import core
 
 Function = Callable[..., Any]
 TABLE: dict[str, Callable[[Any], Function | None]] = {}
@@ -46,7 +46,8 @@ def _when(test: Callable[[Any], bool], function: Function) -> Callable[[Any], Fu
     return lambda eqn: function if test(eqn) else None
 
 
-def _is_float(eqn: Any) -> bool:
+def is_float(eqn: Any) -> bool:
+    """Whether the operands are float32 or float64."""
     return is_plain(eqn) and _kind(eqn) == "f"
 
 
@@ -64,13 +65,21 @@ def entry(*names: str) -> Callable[[Any], Any]:
     return enter
 
 
-def _larger(a: Any, b: Any) -> Any:
-    """The larger one, or a NaN; of two zeros the first, as XLA has it."""
-    return np.where((a >= b) | (a != a), a, b)
+def _extremes(function: Any, bits: Any) -> Function:
+    """The larger or the smaller one, or a NaN: ``bits`` says which of two zeros."""
+
+    def choose(a: Any, b: Any) -> Any:
+        found = function(a, b)
+        if found.dtype.kind != "f":
+            return found
+        whole = np.dtype(f"i{found.dtype.itemsize}")
+        both = bits(np.asarray(a).view(whole), np.asarray(b).view(whole)).view(found.dtype)
+        return np.where(a == b, both, found)
+
+    return choose
 
 
-def _smaller(a: Any, b: Any) -> Any:
-    return np.where((a <= b) | (a != a), a, b)
+_larger, _smaller = _extremes(np.maximum, operator.and_), _extremes(np.minimum, operator.or_)
 
 
 TABLE.update(
@@ -79,13 +88,13 @@ TABLE.update(
         "add_any": _when(_is_number, np.add),
         "sub": _when(_is_number, np.subtract),
         "mul": _when(_is_number, np.multiply),
-        "div": _when(_is_float, np.divide),
+        "div": _when(is_float, np.divide),
         "neg": _when(_is_number, np.negative),
         "square": _when(_is_number, np.square),
-        "sqrt": _when(_is_float, np.sqrt),
+        "sqrt": _when(is_float, np.sqrt),
         "abs": _when(_is_number, np.abs),
-        "floor": _when(_is_float, np.floor),
-        "ceil": _when(_is_float, np.ceil),
+        "floor": _when(is_float, np.floor),
+        "ceil": _when(is_float, np.ceil),
         "is_finite": _when(is_plain, np.isfinite),
         "max": _when(is_plain, _larger),
         "min": _when(is_plain, _smaller),
@@ -99,6 +108,7 @@ TABLE.update(
         "or": _when(is_whole, np.bitwise_or),
         "xor": _when(is_whole, np.bitwise_xor),
         "not": _when(is_whole, np.invert),
+        "rem": _when(is_float, np.fmod),
         "clamp": _when(is_plain, lambda low, x, high: _smaller(_larger(x, low), high)),
         "copy": lambda eqn: lambda x: x,
         "copy_p": lambda eqn: lambda x: x,
@@ -208,13 +218,13 @@ def _slice(eqn: Any) -> Function:
 def _pad(eqn: Any) -> Function:
     shape, config = eqn.outvars[0].aval.shape, eqn.params["padding_config"]
     into, out_of = [], []
-    for size, end, (low, high, gap) in zip(
-        eqn.invars[0].aval.shape, shape, config, strict=True
-    ):
+    for size, end, (low, high, gap) in zip(eqn.invars[0].aval.shape, shape, config, strict=True):
         step = gap + 1
         first = max(0, -(low // step)) if low < 0 else 0
-        last = size if high >= 0 else next(
-            (n for n in range(size, 0, -1) if low + (n - 1) * step < end), 0
+        last = (
+            size
+            if high >= 0
+            else next((n for n in range(size, 0, -1) if low + (n - 1) * step < end), 0)
         )
         into.append(slice(low + first * step, max(low + (last - 1) * step + 1, 0), step))
         out_of.append(slice(first, max(first, last)))
@@ -254,27 +264,77 @@ def _dynamic_update_slice(eqn: Any) -> Function:
     return write
 
 
-def _over(function: Function, test: Callable[[Any], bool]) -> Callable[[Any], Function | None]:
-    """A reduction whose result hangs on no order."""
+def _over(function: Function) -> Callable[[Any], Function | None]:
+    """A reduction of integers, whose result hangs on no order."""
 
     def of(eqn: Any) -> Function | None:
         axes, dtype = tuple(eqn.params["axes"]), eqn.outvars[0].aval.dtype
-        return (lambda x: function(x, axis=axes).astype(dtype)) if test(eqn) else None
+        return (lambda x: function(x, axis=axes).astype(dtype)) if is_whole(eqn) else None
 
     return of
 
 
 TABLE.update(
     {
-        "reduce_sum": _over(np.sum, is_whole),
-        "reduce_prod": _over(np.prod, is_whole),
-        "reduce_max": _over(np.max, is_whole),
-        "reduce_min": _over(np.min, is_whole),
-        "reduce_and": _over(np.bitwise_and.reduce, is_whole),
-        "reduce_or": _over(np.bitwise_or.reduce, is_whole),
-        "reduce_xor": _over(np.bitwise_xor.reduce, is_whole),
+        "reduce_prod": _over(np.prod),
+        "reduce_and": _over(np.bitwise_and.reduce),
+        "reduce_or": _over(np.bitwise_or.reduce),
+        "reduce_xor": _over(np.bitwise_xor.reduce),
     }
 )
+
+_IN_ORDER = 32  # a longer row XLA sums in pieces of so many, and then these
+
+
+@entry("reduce_sum")
+def _sum(eqn: Any) -> Function | None:
+    axes, x = tuple(eqn.params["axes"]), eqn.invars[0].aval
+    if is_whole(eqn):
+        return _over(np.sum)(eqn)
+    if not is_plain(eqn) or any(x.shape[d] > _IN_ORDER for d in axes):
+        return None
+    kept = [d for d in range(x.ndim) if d not in axes]
+    shape = [x.shape[d] for d in kept]
+    if 0 in x.shape or not axes:
+        return None
+
+    def total(x: Any) -> Any:
+        rows = np.transpose(x, [*kept, *axes]).reshape([*shape, -1])
+        return np.add.accumulate(rows, axis=-1)[..., -1] + np.zeros((), x.dtype)
+
+    return total
+
+
+@entry("reduce_max", "reduce_min")
+def _most(eqn: Any) -> Function | None:
+    axes, largest = tuple(eqn.params["axes"]), eqn.primitive.name == "reduce_max"
+    function = np.max if largest else np.min
+    if not is_plain(eqn) or 0 in eqn.invars[0].aval.shape or not axes:
+        return None
+    return lambda x: function(x, axis=axes)
+
+
+@entry("stack")
+def _stack(eqn: Any) -> Function:
+    axis = eqn.params["axis"]
+    return lambda *parts: np.stack(parts, axis)
+
+
+@entry("tile")
+def _tile(eqn: Any) -> Function:
+    reps = eqn.params["reps"]
+    return lambda x: np.tile(x, reps)
+
+
+@entry("split")
+def _split(eqn: Any) -> Function:
+    ends = np.cumsum(eqn.params["sizes"])[:-1]
+    return lambda x: np.split(x, ends, eqn.params["axis"])
+
+
+@entry("optimization_barrier")
+def _barrier(eqn: Any) -> Function:
+    return lambda *values: list(values)
 
 
 @entry("cumsum")
@@ -373,9 +433,3 @@ def _extreme(eqn: Any) -> Function | None:
     if len(axes) != 1 or not is_plain(eqn):
         return None
     return lambda x: find(x, axis=axes[0]).astype(dtype)
-
-
-def literal(atom: Any) -> Any:
-    """The value of a literal of a jaxpr."""
-    assert isinstance(atom, core.Literal)
-    return np.asarray(atom.val, atom.aval.dtype)

@@ -1,4 +1,4 @@
-"""Single operators are compiled quickly at first, and well once that pays.
+"""Single operators are compiled when that pays: quickly at first, and well later.
 
 Of the first call of a small operator nearly all is LLVM's work on code that will run for
 microseconds. So an operator is compiled in a fast tier (:func:`options.fast`), and again with full
@@ -7,6 +7,9 @@ compilation runs on a thread of its own, from half of that amount on; the new co
 when the amount is reached, so that the results of a program do not hang on the speed of a thread.
 (The tiers agree to the last bit except where LLVM contracts a product and a sum into one rounding,
 or XLA's emitters spell a function differently; ``docs/differences.md`` says which.)
+
+Before that comes a tier that compiles nothing, where NumPy computes an operator to the same bits
+(:mod:`torch_jax.compiler.by_numpy`): many an operator of a first answer is called a few times only.
 
 Whole programs, of ``jit``, ``torch.compile`` and exports, are optimised at once. Platforms that
 have no fast tier compile operators well at once, as all do where the setting ``tiers`` is off.
