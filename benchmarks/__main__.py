@@ -24,6 +24,7 @@ NAMES = (
     "recorded",
     "compile",
     "transforms",
+    "generation",
 )
 
 
