@@ -352,10 +352,9 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
-        entry.run.promoted = functools.partial(_drop, self.hot, key)
+        entry.run.promoted = functools.partial(self.hot.pop, key, None)
         self.cache[key], entry.key = entry, key
-        if growth is not None:
-            growing.serve(self, entry, growth, args, kwargs, inferred)
+        growing.serve(self, entry, growth, args, kwargs, inferred)
         bound.added(self, config.get("cache_size"))
         return entry
 
@@ -426,10 +425,6 @@ class Kernel:
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
         return results[0] if len(results) == 1 else tuple(results) if results else None
-
-
-def _drop(hot: dict[tuple, Any], key: tuple) -> None:
-    hot.pop(key, None)
 
 
 def _unary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
