@@ -187,7 +187,8 @@ SETTINGS: dict[str, Setting] = {
     "tiers": Setting(
         True,
         (),
-        "Compile single operators with little optimisation at first, and with all of it when they "
+        "Compile single operators when they have been called some times, where NumPy computes the "
+        "same bits until then; with little optimisation at first, and with all of it when they "
         "have worked enough to be worth it. JAX on the CPU only; whole programs of jit, "
         "torch.compile and exports are always fully optimised.",
     ),

@@ -38,7 +38,7 @@ def text() -> str:
 
 
 def tokens(count: int) -> list[dict[str, torch.Tensor]]:
-    """So many pieces of the text, a token for each byte, as the Trainer of transformers has them."""
+    """So many pieces of the text, a token for each byte, as transformers' Trainer has them."""
     ids = torch.tensor(list(text().encode()[: count * CONTEXT])) % 128
     return [{"input_ids": piece, "labels": piece} for piece in ids.view(count, CONTEXT)]
 

@@ -26,11 +26,14 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: Any, _number: int) -> torch.Tensor:
         """The loss of a batch."""
         images, labels = batch
-        scores = self.net(images)
-        loss = F.cross_entropy(scores, labels)
-        self.accuracy.update(scores, labels)
+        self.scores = self.net(images)
+        loss = F.cross_entropy(self.scores, labels)
         self.losses.append(loss.detach())
         return loss
+
+    def on_train_batch_end(self, _outputs: Any, batch: Any, _number: int) -> None:
+        """Count what is right, which looks at values: after the step, that may be one program."""
+        self.accuracy.update(self.scores, batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW."""

@@ -25,8 +25,8 @@ def main(
 
         callbacks.append(WholeStep())
     with tempfile.TemporaryDirectory() as folder:
-        defaults = dict(
-            output_dir=folder,
+        arguments = TrainingArguments(
+            folder,
             max_steps=steps,
             per_device_train_batch_size=8,
             learning_rate=1e-2,
@@ -35,8 +35,8 @@ def main(
             report_to="none",
             disable_tqdm=True,
             use_cpu=device == "cpu",
+            **options,
         )
-        arguments = TrainingArguments(**(defaults | options))
         assert arguments.device.type == device
         trainer = Trainer(model, arguments, train_dataset=data.tokens(64), callbacks=callbacks)
         trainer.train()

@@ -17,6 +17,7 @@ finder = sys.modules["torch_jax.compat.install"]
 @pytest.fixture
 def installed(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(finder._FINDER, "packages", set())
     torch_jax.compat.install()
     yield
     for name in [name for name in sys.modules if name.split(".")[0] in ("torch_xla", "torchax")]:
@@ -25,7 +26,7 @@ def installed(monkeypatch):
 
 def test_every_row_of_the_tables_holds(installed):
     torch_jax.compat.install()
-    assert sum(isinstance(one, finder._Finder) for one in sys.meta_path) == 1
+    assert sys.meta_path.count(finder._FINDER) == 1
     for name, own in tables.MODULES.items():
         module = importlib.import_module(name)
         source = importlib.import_module(f"torch_jax.compat.{own}")
@@ -49,3 +50,14 @@ def test_what_is_missing_says_what_to_use_instead(installed):
     with pytest.raises(AttributeError, match="from-torchax.md"):
         torchax.no_such_name  # noqa: B018
     assert not hasattr(torch_xla, "__wrapped__")
+
+
+def test_one_bridge_alone(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(finder._FINDER, "packages", set())
+    with pytest.raises(ValueError, match="the bridges are torch_xla, torchax, not tensorflow"):
+        torch_jax.compat.install("tensorflow")
+    torch_jax.compat.install("torchax")
+    assert importlib.util.find_spec("torchax.interop") is not None
+    assert importlib.util.find_spec("torch_xla") is None
+    del sys.modules["torchax"]

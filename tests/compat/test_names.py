@@ -10,7 +10,6 @@ import torch
 from torch_jax import config
 from torch_jax.compat import torch_xla
 from torch_jax.compat.xla import (
-    collectives,
     metrics,
     parallel_loader,
     runtime,

@@ -17,9 +17,12 @@ import torch_jax
 PACKAGE = Path(torch_jax.__file__).parent
 ROOT = PACKAGE.parent
 CONTRACT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-# These are loaded where nobody may need them (by `import torch`, by Dynamo when it lists backends):
-# they import JAX, and what stands on it, when they are used.
-QUICK = "startup patches device core.waking memory.generators graphs.backend".split()
+# These are loaded where nobody may need them (by `import torch`, by Dynamo when it lists backends,
+# by `python -m torch_jax --help`, by `import lightning`): they import JAX, and what stands on it,
+# when they are used.
+QUICK = (
+    "startup patches device core.waking memory.generators graphs.backend integrations.adapt"
+).split()
 
 
 def name_of(path: Path) -> str:

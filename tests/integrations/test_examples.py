@@ -37,12 +37,14 @@ def test_losses_are_those_of_the_cpu(name):
 
 @each
 def test_losses_of_whole_steps_are_those_of_the_cpu(name, monkeypatch):
-    as_for_users = {"jit_fallback": "record", "jit_recorded_calls": 8}
-    # and as on accelerators: a look at labels, to check them, would end a program
-    for setting, value in (as_for_users | {"check_indices": "never"}).items():
-        monkeypatch.setitem(config._values, setting, value)
+    for setting, value in {"jit_fallback": "record", "jit_recorded_calls": 8}.items():
+        monkeypatch.setitem(config._values, setting, value)  # as users have them
+    config.set("check_indices", "never")  # as on accelerators: a look at labels ends a program
     torch_jax.reset_metrics()
-    losses = program(name).main("jax", whole_step=True)
+    try:
+        losses = program(name).main("jax", whole_step=True)
+    finally:
+        config.set("check_indices", "auto")
     graphs = torch_jax.metrics()["graphs"]
     assert losses == pytest.approx(on_cpu(name), rel=1e-4)
     steps = len(losses) - (name in ("with_lightning", "with_ignite"))  # their last is a metric

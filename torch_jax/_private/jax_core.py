@@ -236,3 +236,23 @@ def hide_frames(*packages: str) -> None:
     exclude = getattr(source_info, "register_exclusion", lambda path: None)
     for package in packages:
         exclude(os.path.dirname(sys.modules[package].__file__ or ""))
+
+
+def copier(aval: Any) -> Callable[[Any], Any]:
+    """What copies NumPy's arrays of one shape and dtype to the default device.
+
+    ``jax.device_put`` does the same, in twenty times the time.
+    """
+    jax = importlib.import_module("jax")
+    xla = getattr(importlib.import_module("jax._src.lib"), "xla_client", None)
+    put = getattr(xla, "batched_device_put", None)
+    device = jax.config.jax_default_device
+    if put is None or "force_copy" not in (put.__doc__ or "") or device is not None:
+        return functools.partial(jax.device_put, may_alias=False)
+    (device, *_) = jax.local_devices()
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def copy(array: Any) -> Any:
+        return put(aval, sharding, [array], [device], False, True)
+
+    return copy

@@ -27,6 +27,7 @@ def at_first_use() -> None:
     from torch_jax.patches import (  # noqa: F401
         autocast,
         dlpack,
+        forks,
         hook_errors,
         jax_arrays,
         processes,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,9 +23,9 @@ _ABSENT = {
 
 
 def pytest_configure(config: Any) -> None:
-    """Before tests are collected; pytest runs in the folder of transformers."""
+    """Before tests are collected; their folder is that of ``TRANSFORMERS_TESTS``."""
     tests = sys.modules["tests"] = ModuleType("tests")  # theirs, which may have no __init__.py
-    tests.__path__ = [str(Path("tests").resolve())]
+    tests.__path__ = [os.environ["TRANSFORMERS_TESTS"]]
     for name, classes in _ABSENT.items():
         _stand_in(name, classes)
     _give_tolerances(importlib.import_module("tests.test_modeling_common"))

@@ -5,6 +5,7 @@ For its source package of PyPI, which carries the common tests and not those of 
 
 from __future__ import annotations
 
+import importlib
 import unittest
 from typing import Any
 
@@ -12,10 +13,10 @@ import torch
 import transformers
 from transformers.testing_utils import torch_device
 
-from tests.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
+common = importlib.import_module("tests.test_modeling_common")  # of transformers
 
 
-class Tester:
+class Sizes:
     """What the common tests ask for: sizes, a config, inputs."""
 
     batch_size, seq_length, is_training, num_choices = 13, 7, True, 4
@@ -29,7 +30,7 @@ class Tester:
         return type(self.parent).make_config(self)
 
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, torch.Tensor]]:
-        ids = ids_tensor([self.batch_size, self.seq_length], self.vocab_size)
+        ids = common.ids_tensor([self.batch_size, self.seq_length], self.vocab_size)
         ids = ids.clamp(min=3)  # none of the special tokens
         inputs = {"input_ids": ids, "attention_mask": self.mask()}
         if self.parent.is_encoder_decoder:
@@ -37,26 +38,25 @@ class Tester:
         return self.get_config(), {k: v.to(torch_device) for k, v in inputs.items()}
 
     def mask(self) -> torch.Tensor:
-        return random_attention_mask([self.batch_size, self.seq_length])
+        return common.random_attention_mask([self.batch_size, self.seq_length])
 
 
-class Common(ModelTesterMixin):
+class Common(common.ModelTesterMixin):
     def setUp(self) -> None:
-        self.model_tester = Tester(self)
+        self.model_tester = Sizes(self)
 
 
 class GPT2Test(Common, unittest.TestCase):
     all_model_classes = (
         transformers.GPT2Model,
         transformers.GPT2LMHeadModel,
-        transformers.GPT2DoubleHeadsModel,
         transformers.GPT2ForSequenceClassification,
         transformers.GPT2ForTokenClassification,
         transformers.GPT2ForQuestionAnswering,
-    )[:2]
+    )
 
     @staticmethod
-    def make_config(sizes: Tester) -> Any:
+    def make_config(sizes: Sizes) -> Any:
         return transformers.GPT2Config(
             vocab_size=sizes.vocab_size,
             n_embd=sizes.hidden_size,
@@ -73,7 +73,7 @@ class LlamaTest(Common, unittest.TestCase):
     all_model_classes = (transformers.LlamaModel, transformers.LlamaForCausalLM)
 
     @staticmethod
-    def make_config(sizes: Tester) -> Any:
+    def make_config(sizes: Sizes) -> Any:
         return transformers.LlamaConfig(
             vocab_size=sizes.vocab_size,
             hidden_size=sizes.hidden_size,
@@ -94,7 +94,7 @@ class BertTest(Common, unittest.TestCase):
     )
 
     @staticmethod
-    def make_config(sizes: Tester) -> Any:
+    def make_config(sizes: Sizes) -> Any:
         return transformers.BertConfig(
             vocab_size=sizes.vocab_size,
             hidden_size=sizes.hidden_size,
@@ -110,7 +110,7 @@ class UMT5Test(Common, unittest.TestCase):
     is_encoder_decoder = True
 
     @staticmethod
-    def make_config(sizes: Tester) -> Any:
+    def make_config(sizes: Sizes) -> Any:
         return transformers.UMT5Config(
             vocab_size=sizes.vocab_size,
             d_model=sizes.hidden_size,
@@ -125,4 +125,4 @@ class UMT5Test(Common, unittest.TestCase):
         )
 
 
-del Common, ModelTesterMixin  # no tests of their own
+del Common  # it has no tests of its own

@@ -81,9 +81,12 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     >>> line["cost"], line["instead"]
     ('waited 500 times for a value', 'keep the value a tensor until the loop is over')
     """
-    worth = [row for row in rows if row["file"] and row["seconds"] >= _LEAST and _is_worth(row)]
-    worth.sort(key=lambda row: -row["seconds"])
-    return [_line(row) for row in worth[:_LINES]]
+    lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=_seconds, reverse=True):
+        if row["file"] and _is_worth(row):
+            lines.setdefault((row["file"], row["line"]), []).append(row)
+    worth = [line for line in map(_line, lines.values()) if _seconds(line) >= _LEAST]
+    return sorted(worth, key=_seconds, reverse=True)[:_LINES]
 
 
 def _is_worth(row: dict[str, Any]) -> bool:
@@ -92,11 +95,22 @@ def _is_worth(row: dict[str, Any]) -> bool:
     return row["kind"] in ("compile", "fallback")
 
 
-def _line(row: dict[str, Any]) -> dict[str, Any]:
-    source = linecache.getline(row["file"], row["line"]).strip()
-    cost, instead = _ADVICE[row["kind"]](row, source)
-    at = {name: row[name] for name in ("file", "line", "function", "kind", "count", "seconds")}
-    return at | {"source": source, "cost": cost, "instead": instead}
+def _seconds(row: dict[str, Any]) -> float:
+    return row["seconds"]
+
+
+def _line(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A line of what it cost, the dearest first, of which there is the advice."""
+    first = rows[0]
+    source = linecache.getline(first["file"], first["line"]).strip()
+    advice = [_ADVICE[row["kind"]](row, source) for row in rows]
+    return {
+        **{name: first[name] for name in ("file", "line", "function")},
+        "source": source,
+        "seconds": _sum(rows, "seconds"),
+        "cost": "; ".join(cost for cost, _ in advice),
+        "instead": advice[0][1],
+    }
 
 
 def _of_waits(row: dict[str, Any], source: str) -> tuple[str, str]:

@@ -1,0 +1,84 @@
+"""What is replaced in PyTorch and other libraries, and whether that is still needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+import sys
+from collections.abc import Iterator
+
+import torch_jax.patches
+from torch_jax.core import patching
+from torch_jax.core.patching import PATCHES, Patch
+from torch_jax.doctor.item import Item
+
+# The releases in which each row was seen to be needed: without it the fault shows, in the tests.
+PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.23"}
+
+
+def patches() -> Iterator[Item]:
+    """How many are in place, and which are not; what is said of them for these releases."""
+    states = {target: state(row) for target, row in sorted(_rows().items())}
+    in_place = sum(one == "in place" for one in states.values())
+    waiting = sum(one.startswith("waits") for one in states.values())
+    yield Item("in place", f"{in_place} of {len(states)} (--patches lists them)")
+    yield Item("waiting", f"{waiting}, for modules that are not imported")
+    for target, one in states.items():
+        if one == "no target":
+            yield Item(target, "this release has nothing of that name: the row does nothing")
+    for library, version in installed().items():
+        if is_proved(library, version):
+            continue
+        said = f"{version}: rows were proved to be needed in {PROVED_IN[library]}"
+        yield Item(f"in {library}", f"{said}; `pytest tests/patches` proves it for this release")
+
+
+def table() -> Iterator[str]:
+    """Every row: where it stands, whether it was proved to be needed here, and why."""
+    versions = installed()
+    for target, row in sorted(_rows().items()):
+        library = target.partition(".")[0]
+        version = versions.get(library, "")
+        needed = "needed" if is_proved(library, version) else f"not proved for {library} {version}"
+        yield f"{target}\n  {state(row)}; {needed}; since {row.since}"
+        yield f"  {' '.join(row.why.split())}"
+
+
+def state(row: Patch) -> str:
+    """Where a row stands: ``in place``, ``waits for ...`` or ``no target``."""
+    if row.target in patching.in_place():
+        return "in place"
+    if row.when not in (patching.AT_IMPORT, patching.AT_FIRST_USE) and row.when not in sys.modules:
+        return f"waits for {row.when}"
+    return "no target"
+
+
+def installed() -> dict[str, str]:
+    """The versions of the libraries that rows replace something in."""
+    found = {}
+    for name in PROVED_IN:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def is_proved(library: str, version: str) -> bool:
+    """Whether the rows of a library were proved to be needed in this release.
+
+    >>> is_proved("torch", "2.13.1+cpu"), is_proved("torch", "2.14.0")
+    (True, False)
+    """
+    return f"{version}.".startswith(f"{PROVED_IN.get(library, version)}.")
+
+
+def _rows() -> dict[str, Patch]:
+    """All rows, those of libraries that are not imported too: the files of the table are."""
+    for module in pkgutil.iter_modules(torch_jax.patches.__path__, "torch_jax.patches."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:  # it is about a library that is not installed
+            continue
+    return PATCHES

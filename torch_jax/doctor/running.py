@@ -1,0 +1,68 @@
+"""What JAX runs on: chips, memory, and the files of what it has compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from torch_jax import config
+from torch_jax.compiler import disk_cache, trust
+from torch_jax.device import device_module
+from torch_jax.device.memory_report import readable
+from torch_jax.doctor.item import Item
+
+
+def device() -> Iterator[Item]:
+    """What JAX runs on."""
+    properties = device_module.get_device_properties()
+    chips, everywhere = jax.local_device_count(), jax.process_count()
+    problem = ""
+    if properties.platform == "cpu" and Path("/dev/nvidia0").exists():
+        problem = "there is an NVIDIA GPU, and JAX does not use it: pip install 'jax[cuda13]'"
+    yield Item("platform", properties.platform, problem)
+    yield Item("chips", f"{chips} ({properties.name})")
+    if everywhere > 1:
+        yield Item("processes", f"{everywhere}, this one is {jax.process_index()}")
+
+
+def memory() -> Iterator[Item]:
+    """Of the device; on the CPU that of the host."""
+    free, total = device_module.mem_get_info()
+    yield Item("total", readable(total))
+    yield Item("free", readable(free))
+    yield Item("in arrays", readable(device_module.memory_allocated()))
+
+
+def cache() -> Iterator[Item]:
+    """What XLA has compiled, on disk."""
+    theirs = getattr(jax.config, "jax_compilation_cache_dir", None)
+    path = disk_cache.directory()
+    if not config.get("cache"):
+        yield Item("on", "no (setting cache)")
+        return
+    if theirs not in (None, str(path)):
+        yield Item("on", f"JAX's own, in {theirs}")
+        return
+    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else []
+    size = sum(_size(one) for one in files)
+    most = config.get("cache_megabytes") << 20
+    yield Item("directory", str(path), _objection(path))
+    yield Item("files", f"{len(files)}, {readable(size)} of at most {readable(most)}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # another process has just removed it
+        return 0
+
+
+def _objection(path: Path) -> str:
+    if not path.is_dir():
+        return ""
+    if not os.access(path, os.W_OK):
+        return f"{path} cannot be written to, so that every process compiles anew"
+    return trust.objection(path) or ""

@@ -1,0 +1,25 @@
+"""Inductor generates code for CPUs and GPUs; what is asked of it for the device says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import patch
+
+
+@patch("torch._inductor.graph.get_device_op_overrides", "torch._inductor.graph")
+def _patch_overrides(original: Any) -> Any:
+    """AOT-Inductor, which has no code for the device, ends in a bare ``KeyError: 'jax'``."""
+
+    def get_device_op_overrides(device: str) -> Any:
+        if device == pytorch.DEVICE_TYPE:
+            raise NotImplementedError(
+                "AOT-Inductor generates code for CPUs and GPUs of its own, and has none for device "
+                "'jax'. torch_jax.export(model, args) writes a model on the device as a file that "
+                "runs without PyTorch; torch.compile(model) compiles it for this process; "
+                "model.to('cpu') may be given to AOT-Inductor"
+            )
+        return original(device)
+
+    return get_device_op_overrides
