@@ -1,4 +1,4 @@
-"""Python's numbers as inputs of an operator's program: none of them is a constant of the program."""
+"""Python numbers as inputs of an operator's program, of which none is then a constant."""
 
 from __future__ import annotations
 
