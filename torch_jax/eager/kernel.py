@@ -143,8 +143,7 @@ class Kernel:
         entry = self.cache.get(signature)
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-            with progress.operator(self.op.name()):
-                arrays = self._run(entry, signature, memories, args, kwargs)
+            arrays = self._run_first(entry, signature, memories, args, kwargs)
         else:
             arrays = self._run(entry, signature, memories, args, kwargs)
         if not entry.simple:
@@ -174,6 +173,11 @@ class Kernel:
                 pass
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
+
+    def _run_first(self, *call: Any) -> Any:
+        """The first run of an entry, for which XLA compiles."""
+        with progress.operator(self.op.name()):
+            return self._run(*call)
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
@@ -234,12 +238,14 @@ class Kernel:
             key.append(slots)
             signature = tuple(key)
             entry = cache.get(signature)
+            run: Callable[..., Any] = self._run
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
+                run = self._run_first
             while True:
                 try:
                     if ACTIVE.recorder is None or ACTIVE.tracer is not None:
-                        arrays = self._run(entry, signature, memories, args, kwargs)
+                        arrays = run(entry, signature, memories, args, kwargs)
                         arrays = self._verified(entry, arrays)
                     else:
                         arrays = self._recorded(entry, signature, memories, args, kwargs)
