@@ -140,12 +140,11 @@ class Kernel:
 
     def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
         """A call that the hot path has no entry for: the first of its kind, or not so simple."""
-        entry = self.cache.get(signature)
+        entry, run = self.cache.get(signature), self._run
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-            arrays = self._run_first(entry, signature, memories, args, kwargs)
-        else:
-            arrays = self._run(entry, signature, memories, args, kwargs)
+            run = progress.operator(self.op.name())(run)
+        arrays = run(entry, signature, memories, args, kwargs)
         if not entry.simple:
             arrays = self._verified(entry, arrays)
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
@@ -173,11 +172,6 @@ class Kernel:
                 pass
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
-
-    def _run_first(self, *call: Any) -> Any:
-        """The first run of an entry, for which XLA compiles."""
-        with progress.operator(self.op.name()):
-            return self._run(*call)
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
@@ -237,11 +231,10 @@ class Kernel:
                 overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
-            entry = cache.get(signature)
-            run: Callable[..., Any] = self._run
+            entry, run = cache.get(signature), self._run
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
-                run = self._run_first
+                run = progress.operator(self.op.name())(run)
             while True:
                 try:
                     if ACTIVE.recorder is None or ACTIVE.tracer is not None:
