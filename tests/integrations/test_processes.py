@@ -1,4 +1,4 @@
-"""Two processes, as torchrun starts them: each library has a device in each, and the same losses."""
+"""Two processes of torchrun: each library has a device in each, and the losses of the CPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``torchvision`` for timm, where it is not installed: names that timm asks for at its import.
 
-Its wheels are built for CUDA, and do not load beside PyTorch's build for the CPU. What timm's models
+Its wheels are built for CUDA, and do not load beside a build for the CPU. What timm's models
 use of it is a class that they look for among their layers; transforms and datasets stand empty.
 """
 
