@@ -58,6 +58,7 @@ $(VENV)/.torch: constraints.txt
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) --no-deps timm  # it asks for torchvision, whose wheels do not load beside torch's
 	@touch $@
 
 $(VENV)/.examples: $(VENV)/.torch pyproject.toml
