@@ -22,6 +22,10 @@ TEST_CACHE ?= $(CURDIR)/.cache/tests
 # 1970); WEEK= asks for all dtypes.
 WEEK ?= $(shell expr $$(date +%s) / 604800)
 
+# What a run of the conformance tests and of the benchmarks came to, for `make measured`.
+CONFORMANCE_RESULTS ?= $(CURDIR)/build/conformance.jsonl
+BENCH_RESULTS ?= $(CURDIR)/build/benchmarks.jsonl
+
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO_ARGS ?=
@@ -31,6 +35,7 @@ PYTEST = TORCH_JAX_CACHE=1 TORCH_JAX_CACHE_DIR='$(TEST_CACHE)' \
   $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # Without the cache: a disagreement with the CPU is then one of what the process compiled itself.
 CONFORMANCE = CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) \
+  CONFORMANCE_RESULTS='$(CONFORMANCE_RESULTS)' \
   $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST)) tests/conformance
 REST := --ignore=tests/conformance
 
@@ -123,7 +128,12 @@ dist: $(VENV)/.dev  ## the sdist and the wheel, in dist/
 	$(BIN)/python -m build
 
 bench: $(VENV)/.dev  ## the benchmarks (BENCH_ARGS="...")
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	@mkdir -p $(dir $(BENCH_RESULTS)) && rm -f '$(BENCH_RESULTS)'
+	BENCH_RESULTS='$(BENCH_RESULTS)' $(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+measured: $(VENV)/.dev  ## the pages of what `make conformance` and `make bench` have found last
+	$(if $(wildcard $(CONFORMANCE_RESULTS)),$(BIN)/python docs/conformance.py '$(CONFORMANCE_RESULTS)')
+	$(if $(wildcard $(BENCH_RESULTS)),$(BIN)/python docs/performance.py '$(BENCH_RESULTS)')
 
 lint: $(VENV)/.dev  ## style, types, and the floors of the house
 	$(BIN)/ruff check .
@@ -135,4 +145,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream transformers-tests docs site dist bench lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream transformers-tests docs site dist bench measured lint clean

@@ -1,13 +1,20 @@
-"""Run the benchmarks: all of them, or those named on the command line (``ops``, ``jit`` ...)."""
+"""Run the benchmarks: all of them, or those named on the command line (``ops``, ``jit`` ...).
+
+Where ``BENCH_RESULTS`` names a file, ratios go there too, for ``docs/performance.py``.
+"""
 
 from __future__ import annotations
 
+import datetime
 import importlib
+import os
 import platform
 import sys
 
 import jax
 import torch
+
+from benchmarks.timing import note
 
 NAMES = (
     "ops",
@@ -27,12 +34,27 @@ NAMES = (
 )
 
 
+def conditions(names: list[str]) -> dict[str, object]:
+    """What is measured with, and how busy the machine is beside it."""
+    return {
+        "torch": torch.__version__,
+        "jax": jax.__version__,
+        "device": jax.devices()[0].device_kind,
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "date": datetime.date.today().isoformat(),
+        "names": names,
+    }
+
+
 def main(names: list[str]) -> None:
     """Say what is measured with, then run each benchmark."""
     print(
         f"torch {torch.__version__}, jax {jax.__version__} on {jax.default_backend()}, "
         f"Python {platform.python_version()}, {torch.get_num_threads()} threads"
     )
+    note(conditions(names))
     for name in names:
         importlib.import_module(f"benchmarks.{name}").run()
 

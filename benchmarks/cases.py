@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import models, reference
+from benchmarks.timing import wait
 
 Tensors = tuple[torch.Tensor, torch.Tensor]
 Call = Callable[[], Any]
@@ -117,7 +118,7 @@ def inference(case: Case, device: str, compiled: bool = False) -> Call:
     def forward() -> torch.Tensor:
         logits = model(inputs)
         if device == "jax":
-            logits.untyped_storage().array.block_until_ready()  # type: ignore[attr-defined]
+            wait(logits)
         return logits
 
     return forward

@@ -17,7 +17,7 @@ from benchmarks import cases
 from benchmarks.cases import CASES
 from benchmarks.models import BATCH, LENGTH, WIDTH
 from benchmarks.models import LAYERS as BLOCKS
-from benchmarks.timing import compare, sample, spread
+from benchmarks.timing import compare, sample, spread, wait
 
 ROUNDS, CALLS = 12, 2
 OURS, BARE, INDUCTOR = 'backend="jax"', "hand-written JAX", "inductor, CPU"
@@ -53,7 +53,7 @@ def _inference(case: cases.Case, device: str, backend: str) -> cases.Call:
     def forward() -> torch.Tensor:
         logits = compiled(inputs)
         if device == "jax":
-            logits.untyped_storage().array.block_until_ready()
+            wait(logits)
         return logits
 
     return forward

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.models import BATCH, LAYERS, LENGTH, VOCABULARY, WIDTH, Gpt
 from benchmarks.reference import gpt_forward, params_of
-from benchmarks.timing import alternate, table
+from benchmarks.timing import alternate, table, wait
 
 TARGET = 1.6
 
@@ -31,7 +31,7 @@ def run() -> None:
         print(f"\nGPT logits: max difference from hand-written JAX {difference:.1e}")
         times = alternate(
             {
-                "eager": lambda: _wait(model(tokens)),
+                "eager": lambda: wait(model(tokens)),
                 "bare": lambda: bare(p, jax_tokens).block_until_ready(),
             },
             calls=1,
@@ -39,7 +39,3 @@ def run() -> None:
         )
     row = ("forward, eager", times["eager"] * 1e3, times["bare"] * 1e3, TARGET)
     table(f"GPT, {LAYERS} layers, width {WIDTH}, batch {BATCH}x{LENGTH} (median)", [row], "ms")
-
-
-def _wait(logits: torch.Tensor) -> None:
-    logits.untyped_storage().array.block_until_ready()  # type: ignore[attr-defined]

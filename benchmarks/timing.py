@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
+from torch_jax.memory import transfer
+
 Samples = dict[str, list[float]]
+
+
+def wait(tensor: torch.Tensor) -> None:
+    """Wait for a tensor of the device; one that is only written down is computed."""
+    transfer.value_of(tensor).block_until_ready()
 
 
 def sample(contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> Samples:
@@ -66,6 +75,14 @@ def spread(values: Sequence[float]) -> float:
     return round((high - low) / 2 / middle, 6)
 
 
+def note(line: dict[str, object]) -> None:
+    """Add a line of JSON to the file ``BENCH_RESULTS``, if there is to be one."""
+    path = os.environ.get("BENCH_RESULTS")
+    if path:
+        with open(path, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
 def table(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> None:
     """Print rows of (what, ours, theirs, highest ratio wanted), times in ``unit`` already."""
     print(f"\n{title}")
@@ -73,6 +90,7 @@ def table(title: str, rows: list[tuple[str, float, float, float]], unit: str) ->
     for what, ours, theirs, target in rows:
         ratio = ours / theirs
         times = f"{ours:9.2f} {unit} {theirs:9.2f} {unit}"
+        note({"title": title, "ours": what, "theirs": "bare JAX", "ratio": ratio, "wanted": target})
         print(f"  {what:24} {times:>25} {ratio:6.2f}x {target:6.2f}x")
 
 
@@ -89,11 +107,15 @@ def compare(
     """
     print(f"\n{title}")
     print(f"  {'':28} {'median':>12} {'best':>12} {'spread':>7} {'ratio':>7} {'target':>7}")
-    ours, *_ = samples.values()
+    (first, ours), *_ = samples.items()
     for index, (name, values) in enumerate(samples.items()):
         median, best = statistics.median(values), min(values)
         times = f"{median * scale:9.1f} {unit} {best * scale:9.1f} {unit}"
         ratios = [a / b for a, b in zip(ours, values, strict=True)]
         ratio = f"{statistics.median(ratios):6.2f}x" if index else ""
+        if index:
+            result = {"ours": first, "theirs": name, "ratio": statistics.median(ratios)}
+            wanted, noise = targets.get(name), spread(ratios)
+            note({"title": title, **result, "wanted": wanted, "spread": noise})
         target = f"{targets[name]:6.2f}x" if name in targets else ""
         print(f"  {name:28} {times:>25} {spread(values):6.0%}  {ratio:>7} {target:>7}", flush=True)

@@ -16,8 +16,8 @@ import pictures
 
 HERE = Path(__file__).parent
 EXECUTORS = {
-    "eager": "one operator after the other: values in every dtype, in-place, `out=`, views, gradients",
-    "recorded": "in [lazy mode](lazy.md): values, in-place and gradients of all samples as one program",
+    "eager": "one operator at a time: values by dtype, in-place, `out=`, views, gradients",
+    "recorded": "in [lazy mode](lazy.md): values, in-place and gradients, in one program",
     "interpreted": "as an fx graph, by `JaxInterpreter`",
     "compiled": "by `torch.compile(fullgraph=True)`, where PyTorch makes one graph of it",
     "vmap": "under `torch.vmap`, over two examples; random numbers count as failures",
@@ -26,11 +26,14 @@ EAGER = ("forward", "in-place", "out=", "views", "backward", "gradgrad")
 PAGE = """\
 # Conformance
 
-PyTorch tests its own devices with a database of operators: {entries} entries, each with samples of its arguments. `make conformance`
-runs them on device `jax` and on the CPU and compares values, dtypes, strides, gradients, aliasing and errors. What does not pass is
-[one list](../tests/conformance/gaps.py), with reasons; a case that fails and is not on it fails the run.
+PyTorch tests its own devices with a database of operators: {entries} entries, each with samples of
+its arguments. `make conformance` runs them on device `jax` and on the CPU and compares values,
+dtypes, strides, gradients, aliasing and errors. What does not pass is
+[one list](../tests/conformance/gaps.py), with reasons; a case that fails and is not on it fails the
+run.
 
-This page is made by `make measured` from the results of one run: torch {torch}, jax {jax} on {device}, {date}, {asked}.
+This page is made by `make measured` from the results of one run: torch {torch}, jax {jax} on
+{device}, {date}, {asked}.
 
 ![Share of entries that pass in all their cases, by family and executor](conformance.svg)
 
@@ -43,7 +46,8 @@ Entries of which every case passes, of those that were asked.
 {executors}
 ## By question
 
-{questions_head}
+Operators eagerly, modules and optimizers of `torch.nn` and `torch.optim`.
+
 | | cases that pass | of | % | entries that pass | of | % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
 {questions}
@@ -113,7 +117,6 @@ def page(conditions: Mapping[str, Any], results: Iterable[list[Any]]) -> tuple[s
             f"| {name} | {_share(*whole(cases))} | {EXECUTORS[name]} |\n"
             for name, cases in listed.items()
         ),
-        questions_head="Operators eagerly, modules and optimizers of `torch.nn` and `torch.optim`:\n",
         questions="".join(
             f"| {row} | {_share(*_cases(cases))} | {_share(*whole(cases))} |\n"
             for row, cases in sorted(rows.items())

@@ -31,22 +31,24 @@ def shares(
     return _svg(_LABEL + _CELL * len(columns), _ROW * (len(rows) + 1), title, drawn)
 
 
-def ratios(rows: Mapping[str, float], title: str, most: float = 4.0) -> str:
-    """A bar for each ratio, beside a line at 1; bars end at ``most``, numbers do not."""
-    width = 2 * _LABEL
-    scale = 300 / most
-    drawn = []
-    for line, (row, ratio) in enumerate(rows.items()):
-        y = _ROW * line
-        length = scale * min(ratio, most)
-        drawn += [
-            _text(0, y + 16, row),
-            f'<rect class="bar" x="{width}" y="{y + 5}" width="{length:.1f}" height="14"/>',
-            _text(width + length + 6, y + 16, f"{ratio:.2f}", "small"),
-        ]
-    height, one = _ROW * len(rows), width + scale
-    drawn.append(f'<line class="line" x1="{one}" x2="{one}" y1="0" y2="{height}"/>')
-    return _svg(width + 350, height, title, drawn)
+def ratios(groups: Mapping[str, Mapping[str, float]], title: str, most: float = 4.0) -> str:
+    """A bar for each ratio under its group, beside a line at 1; bars end at ``most``."""
+    scale, left = 300 / most, 2 * _LABEL
+    drawn, y = [], 0
+    for group, rows in groups.items():
+        drawn.append(_text(0, y + 16, group))
+        y += _ROW
+        for row, ratio in rows.items():
+            length = scale * min(ratio, most)
+            drawn += [
+                _text(16, y + 16, row, "small"),
+                f'<rect class="bar" x="{left}" y="{y + 5}" width="{length:.1f}" height="14"/>',
+                _text(left + length + 6, y + 16, f"{ratio:.2f}", "small"),
+            ]
+            y += _ROW
+    one = left + scale
+    drawn.append(f'<line class="line" x1="{one}" x2="{one}" y1="0" y2="{y}"/>')
+    return _svg(left + 350, y, title, drawn)
 
 
 def _share(x: int, y: int, share: float) -> Iterable[str]:

@@ -54,7 +54,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
     first, *parts = re.split(r"^## ", index, flags=re.MULTILINE)
     found: list[dict[str, Any]] = [{first.split("\n")[0].lstrip("# "): "docs/index.md"}]
     for heading, _, text in (part.partition("\n") for part in parts):
-        found.append({heading: [{_title(t): _source(DOCS / p)} for t, p in _LINK.findall(text)]})
+        listed = [(title, path) for title, path in _LINK.findall(text) if path.endswith(".md")]
+        found.append({heading: [{_title(title): _source(DOCS / path)} for title, path in listed]})
     return found
 
 
@@ -63,7 +64,7 @@ def reached(start: Path = DOCS / "index.md") -> set[Path]:
     found, left = set(), [start]
     while left:
         path = left.pop()
-        if path in found:
+        if path in found or not path.is_file():  # of what is not there mkdocs warns
             continue
         found.add(path)
         left += links(path) if path.suffix == ".md" else ()

@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.from_jax import from_jax_function as from_jax_function
     from torch_jax.interop.functional import functional as functional
     from torch_jax.interop.functional import load_functional as load_functional
+    from torch_jax.interop.generate_loop import generate_loop as generate_loop
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
     from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
@@ -114,6 +115,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "nn_from_flax": "interop.flax_module",
     "functional": "interop.functional",
     "load_functional": "interop.functional",
+    "generate_loop": "interop.generate_loop",
     "nnx_from_torch": "interop.nnx_module",
     "to_jax_function": "interop.to_jax_function",
     "call_jax": "interop.from_jax",

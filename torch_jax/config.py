@@ -51,6 +51,12 @@ SETTINGS: dict[str, Setting] = {
         "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
         "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
     ),
+    "enabled": Setting(
+        False,
+        (),
+        "Enable the environment (torch_jax.default_env) on all threads at `import torch`; read "
+        "only there, so that it is the environment variable which counts.",
+    ),
     "redirect_default": Setting(
         True,
         (),
@@ -181,7 +187,8 @@ SETTINGS: dict[str, Setting] = {
     "tiers": Setting(
         True,
         (),
-        "Compile single operators with little optimisation at first, and with all of it when they "
+        "Compile single operators when they have been called some times, where NumPy computes the "
+        "same bits until then; with little optimisation at first, and with all of it when they "
         "have worked enough to be worth it. JAX on the CPU only; whole programs of jit, "
         "torch.compile and exports are always fully optimised.",
     ),

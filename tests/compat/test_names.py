@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-import sys
 
 import pytest
 import torch
 
 from torch_jax import config
-from torch_jax.compat import (
-    collectives,
-    install,
+from torch_jax.compat import torch_xla
+from torch_jax.compat.xla import (
     metrics,
     parallel_loader,
     runtime,
-    torch_xla,
     utils,
     xla_model,
 )
@@ -29,31 +25,14 @@ def eager(monkeypatch):
     assert config.get("mode") == "eager"
 
 
-def test_every_module_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    install.install()
-    install.install()
-    assert sum(isinstance(one, install._Finder) for one in sys.meta_path) == 1
-    try:
-        for name in install._MODULES:
-            importlib.import_module(name)
-        assert sys.modules["torch_xla"].device is torch_xla.device
-        assert sys.modules["torch_xla.core.xla_model"].all_reduce is collectives.all_reduce
-        assert sys.modules["torch_xla"].runtime.world_size() == 1
-        with pytest.raises(ModuleNotFoundError):
-            importlib.import_module("torch_xla.no_such_module")
-    finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
-            del sys.modules[name]
-
-
 def test_the_device():
     assert torch_xla.device() == torch.device("jax", 0) == xla_model.xla_device()
     assert torch_xla.device_count() == runtime.addressable_device_count() == 1
     assert torch_xla.real_devices() == [f"{runtime.device_type()}:0"]
     assert xla_model.is_master_ordinal() and xla_model.get_ordinal() == 0
-    with pytest.raises(NotImplementedError, match=r"torch_jax\.mesh"):
-        runtime.use_spmd()
+    assert not runtime.is_spmd() and runtime.global_runtime_device_count() >= 1
+    with pytest.raises(NotImplementedError, match="mark parameters"):
+        runtime.use_spmd(auto=True)
 
 
 def test_collectives_of_one_process():

@@ -490,3 +490,20 @@ def test_optimizers_are_saved_copied_and_loaded_with_their_models(tmp_path):
         assert {id(p) for group in its.param_groups for p in group["params"]} == own
         assert steps(copied, its) == pytest.approx(losses, rel=1e-4)
     assert steps(model, optimizer) == pytest.approx(losses, rel=1e-4)  # the copies did not touch it
+
+
+def test_modules_of_torchscript_move_train_and_are_saved(tmp_path):
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.LSTM(4, 5)).eval()
+    scripted, x = torch.jit.script(copy.deepcopy(module)), torch.randn(2, 3)
+    scripted.to("jax")
+    tensors = (*scripted.parameters(), *scripted.buffers())
+    assert {t.device.type for t in tensors} == {"jax"}
+    assert_same(scripted(x.to("jax"))[0], module(x)[0])
+    scripted(x.to("jax"))[0].sum().backward()
+    module(x)[0].sum().backward()
+    for moved, parameter in zip(scripted.parameters(), module.parameters(), strict=True):
+        assert_same(moved.grad, parameter.grad)
+    scripted.save(tmp_path / "scripted.pt")
+    for device in DEVICES:
+        loaded = torch.jit.load(tmp_path / "scripted.pt", map_location=device)
+        torch.testing.assert_close(loaded(x.to(device))[0].cpu(), module(x)[0])

@@ -17,6 +17,7 @@ def tiered(monkeypatch):
     monkeypatch.setattr(options, "fast", lambda: {"xla_backend_optimization_level": 1})
     monkeypatch.setattr(options, "operator", lambda: {"xla_backend_optimization_level": 2})
     monkeypatch.setattr(tiers, "_WORTH", 8 * tiers._LEAST)
+    monkeypatch.setattr(tiers, "_WORTH_COMPILING", 0)
     torch.jax.init()
     forget_compiled()
     yield

@@ -1,5 +1,6 @@
 """What shows that modules, constructors, tensors and processes need replacements."""
 
+import io
 import itertools
 import multiprocessing.reduction
 import os
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 import torch.utils.dlpack as dlpack
 from torch import nn
 from torch.distributed import tensor
+from torch.nn.parallel import comm
 
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
@@ -40,6 +42,22 @@ def data_may_come_from_the_device() -> bool:
     weight = nn.Parameter(torch.zeros(2))
     weight.data = ones(2)
     return on_jax(weight)
+
+
+@need("torch.jit.load")
+def torchscript_is_loaded_to_the_device() -> bool:
+    file = io.BytesIO(torch.jit.script(nn.Linear(2, 2)).save_to_buffer())
+    return on_jax(torch.jit.load(file, map_location="jax").weight)
+
+
+@need("torch.jit.RecursiveScriptModule.save", "torch.jit.RecursiveScriptModule.save_to_buffer")
+def torchscript_of_the_device_is_saved() -> bool:
+    module = torch.jit.script(nn.Linear(2, 2))
+    weight = module.weight.detach().clone()
+    with tempfile.NamedTemporaryFile() as file:
+        module.to("jax").save(file.name)
+        loaded = torch.jit.load(file.name), torch.jit.load(io.BytesIO(module.save_to_buffer()))
+        return all(torch.equal(one.weight, weight) for one in loaded)
 
 
 # --- constructors ---------------------------------------------------------------------------------
@@ -298,6 +316,32 @@ def ddp_has_a_static_graph() -> bool:
         return ddp
 
     return _trains_one_of_two(prepare)
+
+
+@need("torch.nn.parallel.data_parallel")
+def a_module_runs_in_parallel_on_one_device() -> bool:
+    module = nn.Linear(2, 1).to("jax")
+    return nn.parallel.data_parallel(module, ones(3, 2), device_ids=[0]).shape == (3, 1)
+
+
+@need("torch.nn.parallel.comm.broadcast")
+def tensors_are_copied_to_the_one_device() -> bool:
+    return on_jax(comm.broadcast(ones(2), [0])[0])
+
+
+@need("torch.nn.parallel.comm.broadcast_coalesced")
+def many_tensors_are_copied_to_the_one_device() -> bool:
+    return on_jax(comm.broadcast_coalesced([ones(2)], [0])[0][0])
+
+
+@need("torch.nn.parallel.comm.scatter")
+def tensors_are_split_over_the_one_device() -> bool:
+    return [part.tolist() for part in nn.parallel.scatter(ones(2), [0, 0])] == [[1], [1]]
+
+
+@need("torch.nn.parallel.comm.gather")
+def parts_of_the_one_device_are_put_together() -> bool:
+    return nn.parallel.gather([ones(2), ones(1)], 0).tolist() == [1, 1, 1]
 
 
 @need("torch.nn.parallel.data_parallel._get_available_device_type")

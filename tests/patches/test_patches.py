@@ -23,6 +23,7 @@ from tests.patches import (
 )
 from tests.patches.needs import NEEDS, Works, ones
 from torch_jax.core import patching, trees
+from torch_jax.integrations import install as integrations
 
 FILES = needs_of_jit, needs_of_libraries, needs_of_profiles, needs_of_tensors  # enter rows
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
@@ -57,6 +58,19 @@ x = torch.ones(2, 3, device="jax")
 
 warnings.filterwarnings("error", message=".*performance drop")
 torch.compile(torch.vmap(torch.special.log_ndtr), backend="jax", fullgraph=True)(x)
+""",
+    "jax._src.xla_bridge._at_fork": """
+import os, torch, warnings
+from torch_jax.core import waking
+waking.wake()
+
+torch.ones(1, device="jax")
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+assert not [one for one in found if "deadlock" in str(one.message) and "JAX" in str(one.message)]
 """,
     "safetensors.torch.safe_open": """
 import torch, safetensors.torch, tempfile
@@ -99,8 +113,10 @@ def fails(works: Works) -> bool:
 
 
 def test_every_row_is_in_place_and_tested():
-    assert patching.in_place() == set(patching.PATCHES)
-    assert set(patching.PATCHES) == NEEDS.keys() | ELSEWHERE.keys() | FOR_GOOD
+    # tests/integrations has those of libraries that train, whose imports take long
+    rows = {name for name, row in patching.PATCHES.items() if row.when not in integrations.FILES}
+    assert patching.in_place() >= rows
+    assert rows == NEEDS.keys() | ELSEWHERE.keys() | FOR_GOOD
     for row in patching.PATCHES.values():
         assert row.why and row.when and row.since, row
 

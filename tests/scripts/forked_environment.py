@@ -5,13 +5,11 @@ Prints, for both, where the child and then the parent make tensors, as JSON.
 
 import json
 import os
-import warnings
 
 import torch
 
 import torch_jax
 
-warnings.filterwarnings("ignore", "os.fork")  # JAX's warning to all who fork
 env = torch_jax.default_env()
 env.enable_globally()
 

@@ -5,14 +5,11 @@ import json
 import os
 import sys
 import time
-import warnings
 
 import torch
 
 import torch_jax
 from torch_jax.memory import generators
-
-warnings.filterwarnings("ignore", "os.fork")  # JAX's warning to all who fork
 
 
 def forked(work, limit=60):

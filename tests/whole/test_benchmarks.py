@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import pytest
 
-from benchmarks import __main__, timing
+import torch_jax
+from benchmarks import __main__, cases, timing
 
 
 @pytest.mark.parametrize("name", __main__.NAMES)
@@ -29,6 +31,16 @@ def test_spread_is_relative_to_the_median():
     assert timing.spread([9.0, 10.0, 10.0, 10.0, 11.0]) == 0.05
 
 
+def test_ratios_are_kept_for_the_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("BENCH_RESULTS", str(tmp_path / "results"))
+    timing.compare("A step", {"ours": [1.0, 2.0], "theirs": [2.0, 4.0]}, {"theirs": 0.9})
+    timing.table("Operators", [("mm", 3.0, 2.0, 4.0)], "us")
+    step, mm = map(json.loads, (tmp_path / "results").read_text().splitlines())
+    assert (step["title"], step["ours"], step["theirs"]) == ("A step", "ours", "theirs")
+    assert (step["ratio"], step["wanted"], step["spread"]) == (0.5, 0.9, 0.0)
+    assert (mm["ours"], mm["theirs"], mm["ratio"]) == ("mm", "bare JAX", 1.5)
+
+
 def test_ratios_are_of_the_first_contender_to_the_others(capsys):
     samples = {"ours": [0.002, 2.0, 0.003], "theirs": [0.004, 4.0, 0.004], "eager": [0.001] * 3}
     timing.compare("A step", samples, {"theirs": 0.9})
@@ -36,3 +48,11 @@ def test_ratios_are_of_the_first_contender_to_the_others(capsys):
     assert lines[1] == "A step"
     assert lines[4].split()[-2:] == ["0.50x", "0.90x"]
     assert lines[5].split()[-1] == "3.00x"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_inference_is_waited_for(compiled):
+    forward = cases.inference(cases.LINEAR, "jax", compiled)
+    with torch_jax.lazy():
+        forward()  # a value that has only been written down is one to wait for, too
+    assert cases.inference(cases.LINEAR, "cpu")().shape == forward().shape

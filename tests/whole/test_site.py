@@ -14,7 +14,7 @@ import torch_jax
 from tests.support.processes import ROOT, environment
 
 SITE = runpy.run_path(str(ROOT / "docs" / "site.py"))
-MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir"]
+MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--site-dir"]
 TABLE = re.compile(r"^ *\|(?: *:?-+:? *\|)+ *$", re.MULTILINE)
 ITEM = re.compile(r"^ *(?:[-*]|\d+\.) ", re.MULTILINE)
 
@@ -27,6 +27,7 @@ def site(tmp_path_factory):
     command = [*MKDOCS, str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr  # strict: any warning fails
+    assert "Documentation built" in done.stderr  # where mkdocs is quiet, it counts no warnings
     return folder
 
 

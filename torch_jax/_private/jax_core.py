@@ -80,6 +80,17 @@ def keep_x64_in_programs() -> None:
     class Context(base):
         __slots__ = ("plain",)
         manager = property(Manager)
+        __hash__ = base.__hash__
+
+        def __eq__(self, other: object) -> Any:
+            return type(other) is Context and super().__eq__(other)
+
+    def chosen(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return object.__new__(Context if cls is base and flag.get_local() is True else cls)
+
+    if "__new__" not in vars(base):  # before jax 0.10.2 each equation has a context of its own
+        base.__new__ = chosen
+        return
 
     original = base.__new__
     known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -225,3 +236,23 @@ def hide_frames(*packages: str) -> None:
     exclude = getattr(source_info, "register_exclusion", lambda path: None)
     for package in packages:
         exclude(os.path.dirname(sys.modules[package].__file__ or ""))
+
+
+def copier(aval: Any) -> Callable[[Any], Any]:
+    """What copies NumPy's arrays of one shape and dtype to the default device.
+
+    ``jax.device_put`` does the same, in twenty times the time.
+    """
+    jax = importlib.import_module("jax")
+    xla = getattr(importlib.import_module("jax._src.lib"), "xla_client", None)
+    put = getattr(xla, "batched_device_put", None)
+    device = jax.config.jax_default_device
+    if put is None or "force_copy" not in (put.__doc__ or "") or device is not None:
+        return functools.partial(jax.device_put, may_alias=False)
+    (device, *_) = jax.local_devices()
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def copy(array: Any) -> Any:
+        return put(aval, sharding, [array], [device], False, True)
+
+    return copy

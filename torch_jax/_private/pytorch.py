@@ -320,3 +320,13 @@ def set_profiler(profiler: Any) -> None:
     else:
         sys.setprofile(None)
         profiler.enable()
+
+
+def set_scripted(module: Any, name: str, value: Any) -> None:
+    """Set a parameter or an attribute of a module of TorchScript, which C++ keeps."""
+    module._c.setattr(name, value)
+
+
+def scripted_weights(module: Any) -> list[Any]:
+    """The list in which a recurrent module of TorchScript keeps its parameters once more."""
+    return module._flat_weights if module._c.hasattr("_flat_weights") else []

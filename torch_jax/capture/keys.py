@@ -15,6 +15,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.capture import structures
 from torch_jax.capture.state import changing_numbers
 from torch_jax.core import precision
 from torch_jax.environment import overrides, regions
@@ -267,7 +268,7 @@ def difference(old: CallKey, new: CallKey) -> str:
     'argument 0 was 1, now it is 2'
     """
     if old.form != new.form:
-        return f"the arguments' structure was {old.form}, now it is {new.form}"
+        return structures.difference(*((key.form, len(key.leaves)) for key in (old, new)))
     for name, was, now in zip(WORLD, old.world, new.world, strict=True):
         if was != now:
             return f"{name} was {was}, now it is {now}"

@@ -27,11 +27,20 @@ _FOLDERS = {
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of a bridge by its name, and gives the one of this folder."""
+    """Finds a module of a bridge by its name, and gives the one of this folder.
+
+    Attributes:
+      packages: the bridges that it finds.
+    """
+
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in self.packages:
+            return None
         if not (fullname in MODULES or fullname in _FOLDERS or refusal(fullname)):
             return None
         return importlib.util.spec_from_loader(fullname, self, is_package=fullname in _FOLDERS)
@@ -79,11 +88,22 @@ def refusal(name: str) -> str | None:
     return None
 
 
-def install() -> None:
+_BRIDGES = tuple(name for name in MODULES if "." not in name)
+_FINDER = _Finder()
+
+
+def install(*packages: str) -> None:
     """Have ``import torch_xla`` and ``import torchax`` find what this package has of them.
 
     The bridges themselves go first where they are installed. A script calls it above its imports,
     as the processes that it starts run these again.
+
+    Args:
+      packages: ``"torch_xla"``, ``"torchax"``; both where none is named. Libraries that have a way
+        of their own for PyTorch/XLA look for it, and find it after this.
     """
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+    if unknown := set(packages) - set(_BRIDGES):
+        raise ValueError(f"the bridges are {', '.join(_BRIDGES)}, not {', '.join(sorted(unknown))}")
+    _FINDER.packages.update(packages or _BRIDGES)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)

@@ -1,4 +1,4 @@
-"""Single operators are compiled quickly at first, and well once that pays.
+"""Single operators are compiled when that pays: quickly at first, and well later.
 
 Of the first call of a small operator nearly all is LLVM's work on code that will run for
 microseconds. So an operator is compiled in a fast tier (:func:`options.fast`), and again with full
@@ -7,6 +7,9 @@ compilation runs on a thread of its own, from half of that amount on; the new co
 when the amount is reached, so that the results of a program do not hang on the speed of a thread.
 (The tiers agree to the last bit except where LLVM contracts a product and a sum into one rounding,
 or XLA's emitters spell a function differently; ``docs/differences.md`` says which.)
+
+Before that comes a tier that compiles nothing, where NumPy computes an operator to the same bits
+(:mod:`torch_jax.compiler.by_numpy`): many an operator of a first answer is called a few times only.
 
 Whole programs, of ``jit``, ``torch.compile`` and exports, are optimised at once. Platforms that
 have no fast tier compile operators well at once, as all do where the setting ``tiers`` is off.
@@ -23,7 +26,7 @@ import jax
 
 from torch_jax import config
 from torch_jax._private import jax_core
-from torch_jax.compiler import options
+from torch_jax.compiler import by_numpy, options
 from torch_jax.core import forks
 
 _x64 = jax_core.x64_state()
@@ -32,6 +35,11 @@ _x64 = jax_core.x64_state()
 # core. A call of few elements costs as much as one of a thousand, and counts for as many.
 _WORTH = 1 << 22
 _LEAST = 1 << 10
+
+# The same for the first compilation, of some 20 ms: a call of NumPy's costs 50 µs more than one of
+# compiled code, and as much again for every so many elements.
+_WORTH_COMPILING = 1 << 20
+_SMALL = 1 << 13
 
 
 class Tiered:
@@ -56,10 +64,40 @@ class Tiered:
             self.call = self._jit(full)
         else:
             self._full = self._jit(full)
-            self.call = self._counting(self._jit(fast), _WORTH // max(elements, _LEAST))
+            quick = self._jit(fast)
+            self.call = self._counting(quick, _WORTH // max(elements, _LEAST))
+            calls = _WORTH_COMPILING // max(elements, _SMALL)
+            if calls and by_numpy.is_here():
+                self.call = self._uncompiled(quick, self.call, calls)
 
     def _jit(self, given: dict[str, Any]) -> Any:
         return jax.jit(self._function, compiler_options=given)
+
+    def _uncompiled(self, fast: Any, then: Callable[..., Any], calls: int) -> Callable[..., Any]:
+        """The first calls, by NumPy where this changes no bit; ``then`` is what comes after."""
+        left, half, run, ready = calls, calls // 2, None, None
+
+        def call(*args: Any) -> Any:
+            nonlocal left, run, ready
+            if left == calls:
+                run = by_numpy.by_numpy(fast.trace(*args)) if by_numpy.takes(args) else None
+            left -= 1
+            if run is None or left < 0 or not by_numpy.takes(args):
+                if ready is not None:
+                    ready.wait()
+                self._goes_on(then)
+                return then(*args)
+            if left < half and ready is None:
+                ready = WORKER.submit(fast, args)
+            return run(*args)
+
+        return call
+
+    def _goes_on(self, call: Callable[..., Any]) -> None:
+        """Call this from here on."""
+        self.call = call
+        if self.promoted is not None:
+            self.promoted()
 
     def _counting(self, fast: Callable[..., Any], calls: int) -> Callable[..., Any]:
         """The fast tier, which counts its calls; in the second half the full one is compiled."""
@@ -84,9 +122,7 @@ class Tiered:
         """The full tier, which is taken from here on."""
         if self._ready is not None:
             self._ready.wait()
-        self.call = self._full
-        if self.promoted is not None:
-            self.promoted()
+        self._goes_on(self._full)
         return self._full
 
 

@@ -9,6 +9,7 @@ what they would run is taken away in the child (:data:`listeners`), and what is 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +41,19 @@ def refuse(*_ignored: Any) -> None:
     if _lost:
         raise RuntimeError(
             "Cannot re-initialize jax in forked subprocess. To use jax with multiprocessing, you "
-            "must use the 'spawn' start method"
+            f"must use the 'spawn' start method{_of_loaders()}"
         )
+
+
+def _of_loaders() -> str:
+    """What a worker of a data loader does instead; nothing in other processes."""
+    worker = sys.modules.get("torch.utils.data._utils.worker")
+    if worker is None or worker.get_worker_info() is None:
+        return ""
+    return (
+        ". A data loader's worker is such a process: let the data set return CPU tensors "
+        "(device='cpu'), and move each batch in the loop, with batch.to('jax')"
+    )
 
 
 class Refusal:

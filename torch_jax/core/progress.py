@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from torch_jax import config
+from torch_jax.core import costs
 
 _FIRST = 2.0  # seconds
 _PAUSE = 1.0  # seconds without compiling after which a new row begins
@@ -47,10 +48,11 @@ _row = Row()
 
 
 @contextlib.contextmanager
-def operator() -> Iterator[None]:
+def operator(name: str) -> Iterator[None]:
     """Around the compilation of one operator."""
     start = time.perf_counter()
-    yield
+    with costs.measured("compile", name):
+        yield
     text = _row.add(start, time.perf_counter())
     if text is not None:
         _say(text)
@@ -59,6 +61,12 @@ def operator() -> Iterator[None]:
 @contextlib.contextmanager
 def program(name: str) -> Iterator[None]:
     """Around the compilation of a whole program."""
+    with costs.measured("compile", name), _timer(name):
+        yield
+
+
+@contextlib.contextmanager
+def _timer(name: str) -> Iterator[None]:
     if not _is_wanted():
         yield
         return

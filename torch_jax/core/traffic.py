@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from torch_jax.core import costs
+
 _MOST = 256  # copies that are kept before they are added up
 
 
@@ -32,10 +34,14 @@ class Traffic:
     def to_device(self, count: int) -> None:
         """So many bytes were copied to the device."""
         self._add((count, 0, 0.0))
+        if costs.LISTENING.listener is not None:
+            costs.note("to_device", "", 0.0, count)
 
     def to_host(self, count: int, seconds: float) -> None:
         """So many bytes were looked at by the host, which waited so long for them."""
         self._add((0, count, seconds))
+        if costs.LISTENING.listener is not None:
+            costs.note("to_host", "", seconds, count)
 
     def _add(self, copy: tuple[int, int, float]) -> None:
         self._copies.append(copy)

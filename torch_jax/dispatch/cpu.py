@@ -12,7 +12,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.core import errors
+from torch_jax.core import costs, errors
 from torch_jax.memory.storage import is_jax
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
@@ -27,6 +27,10 @@ def on_cpu(op: Any) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         _account_for(op, args, kwargs)
+        with costs.measured("fallback", str(op)):
+            return run(args, kwargs)
+
+    def run(args: tuple, kwargs: dict[str, Any]) -> Any:
         host_args = [_to_host(a) for a in args]
         host_kwargs = {k: _to_host(v) for k, v in kwargs.items()}
         if "device" in host_kwargs:

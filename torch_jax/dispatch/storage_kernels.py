@@ -203,7 +203,8 @@ def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     memory = storage.held_by(tensor)
     lazy = tensor.is_conj() or tensor.is_neg()
     if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
-        return wrap(memory if type(memory) is Node else storage.memory_of(tensor), dtype)
+        same: Any = memory if type(memory) is Node else storage.memory_of(tensor)
+        return wrap(same, dtype)
     if lazy and type(memory) is Node:
         return _resolved(tensor).to(dtype)
     if dtype == tensor.dtype and lazy:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 import torch
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from torch_jax.capture.training.master_weights import kept_for, parameters_of
 from torch_jax.core import waking
@@ -130,7 +130,7 @@ def _shard_module(
             _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
-    module._apply(_Mover(wanted))
+    module._apply(_Mover(wanted, NamedSharding(mesh, PartitionSpec())))
     for parameter in module.parameters():
         _tell_states(parameter, axis)
     if optimizer is not None:
@@ -167,15 +167,20 @@ def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
 
 
 class _Mover:
-    """What ``Module._apply`` calls with each tensor: gives it sharded, a tied one as before."""
+    """What ``Module._apply`` calls with each tensor: gives it sharded, a tied one as before.
 
-    def __init__(self, wanted: dict[int, NamedSharding]):
-        self.wanted = wanted
+    A module may have it called with tensors that are neither parameters nor buffers, such as the
+    states of a metric of torchmetrics: each device gets a copy.
+    """
+
+    def __init__(self, wanted: dict[int, NamedSharding], otherwise: NamedSharding):
+        self.wanted, self.otherwise = wanted, otherwise
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # before and after
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.moved:
-            self.moved[id(tensor)] = tensor, _moved(tensor, self.wanted[id(tensor)])
+            wanted = self.wanted.get(id(tensor), self.otherwise)
+            self.moved[id(tensor)] = tensor, _moved(tensor, wanted)
         return self.moved[id(tensor)][1]
 
 

@@ -128,7 +128,8 @@ def _applies(kernel: Any) -> bool:
         return False
     if lowering.name in OWN:
         return True
-    if lowering.concrete or lowering.random or lowering.contiguous or lowering.strided:
+    unlike = lowering.concrete or lowering.random or lowering.contiguous or lowering.strided
+    if unlike or lowering.check:
         return False
     return lowering.name in IDEMPOTENT or lowering.name in FILLS or _is_pointwise(kernel)
 
@@ -149,7 +150,8 @@ def _operands(sig: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list, tupl
             return whole and not lazy and value.numel() > 0
         if kind in (TENSORS, NUMBERS) and isinstance(value, list | tuple):
             pattern.append(len(value))
-            return all([add(TENSOR if kind == TENSORS else NUMBER, one) for one in value])
+            inner = TENSOR if kind == TENSORS else NUMBER
+            return all(add(inner, one) for one in value)
         number = kind == NUMBER and value is not None
         pattern.append(
             type(value) if number else tuple(value) if isinstance(value, list) else value
@@ -230,11 +232,10 @@ class _Program:
     Attributes:
       run: the numbers of a call and its memories to new arrays.
       grows: of each result, which dims grow; nothing where it is no tensor.
-      message: of the operator's check; filled by the trace.
     """
 
-    def __init__(self, run: Tiered, grows: list[tuple[bool, ...]], message: list[Any]):
-        self.run, self.grows, self.message = run, grows, message
+    def __init__(self, run: Tiered, grows: list[tuple[bool, ...]]):
+        self.run, self.grows = run, grows
 
 
 def serve(
@@ -269,7 +270,6 @@ def serve(
             for r, t in zip(reads, tensors, strict=True)
         ),
         tuple(s and (s.dtype, len(s.size), s.stride and (s.size, s.stride)) for s in inferred),
-        policies.checks_indices(),
     )
     program = kernel.history.programs.get(key)
     if program is None:
@@ -291,8 +291,6 @@ def serve(
         entry.run.plain, [f for f, spec in zip(flat, inferred, strict=True) if spec], entry.simple
     )
     entry.run.call = _caller(program, reads, numbers)
-    if entry.check is not None:
-        entry.check = program.message
 
 
 # Results that are numbers, by place.
@@ -364,7 +362,8 @@ def _apart(lens: geometry.Lens, memory: Any) -> tuple[int, ...]:
     before = list(itertools.takewhile(lambda step: not isinstance(step, windows.Window), lens))
     if not all(isinstance(step, geometry.Reshape) for step in before):
         raise NotImplementedError("a window of elements of another dtype")
-    return geometry.row_major(before[-1].shape if before else memory.shape)
+    cut: Any = before[-1] if before else memory
+    return geometry.row_major(cut.shape)
 
 
 class _Tracing(NamedTuple):
@@ -384,20 +383,14 @@ class _Tracing(NamedTuple):
         grows = self._what_grows(tensors)
         if grows is None:
             return None
-        message: list[Any] = []
 
         def run(numbers, *memories):
             arrays = [r.read(memories, numbers) for r in self.reads]
-            results, ok = self._results(arrays, numbers, memories)
-            given = self._emitted(results, grows, numbers)
-            if ok is not None:
-                flag, *error = ok
-                message[:] = error
-                given.append(flag)
+            given = self._emitted(self._results(arrays, numbers, memories), grows, numbers)
             return given[0] if simple else given
 
         elements = sum(math.prod(read.size) for read in self.reads)
-        return _Program(Tiered(run, elements), grows, message)
+        return _Program(Tiered(run, elements), grows)
 
     def _emitted(self, results: list[Any], grows: list[tuple[bool, ...]], numbers: Any) -> list:
         """The arrays of results: in the order of their memory, those that grow compact."""
@@ -415,8 +408,8 @@ class _Tracing(NamedTuple):
             at += len(spec.size)
         return arrays
 
-    def _results(self, arrays: list[Any], numbers: Any, memories: Any) -> tuple[list[Any], Any]:
-        """What the lowering gives for padded operands, and what its check says.
+    def _results(self, arrays: list[Any], numbers: Any, memories: Any) -> list[Any]:
+        """What the lowering gives for padded operands.
 
         Without ``memories`` numbers are those of the call at hand.
         """
@@ -447,13 +440,11 @@ class _Tracing(NamedTuple):
             slot = self.placed["generator"].slot
             words = np.zeros(4, np.uint32) if memories is None else memories[slot]
             call[str(lowering.random)] = generators.key(words)
-        check = lowering.check if policies.checks_indices() and not own else None
         precisions = self.key[0][1] if lowering.products else None
         default = dtypes.to_jax(torch.get_default_dtype())
         with promotion.default_float_is(default), precisions_are(precisions):
             result = entries.apply(own or lowering.function, sig, call)
-            ok = check(**entries.by_parameter(check, call)) if check else None
-        return entries.results(result, sig, self.kernel.op), ok
+        return entries.results(result, sig, self.kernel.op)
 
     def _what_grows(self, tensors: list[torch.Tensor]) -> list[tuple[bool, ...]] | None:
         """Which dims of each result grow: those that are longer where capacities are."""
@@ -488,7 +479,7 @@ class _Tracing(NamedTuple):
         found: list[Any] = []
 
         def shapes(arrays, numbers):
-            results = self._results(arrays, numbers, None)[0]
+            results = self._results(arrays, numbers, None)
             found[:] = [getattr(result, "shape", None) for result in results]
 
         count = self.at_sizes + sum(len(spec.size) for spec in self.inferred if spec)

@@ -144,7 +144,7 @@ class Kernel:
         entry = self.cache.get(signature)
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-            with progress.operator():
+            with progress.operator(self.op.name()):
                 arrays = self._run(entry, signature, memories, args, kwargs)
         else:
             arrays = self._run(entry, signature, memories, args, kwargs)

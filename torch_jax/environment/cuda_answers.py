@@ -211,7 +211,6 @@ ANSWERS: dict[str, Callable[..., Any]] = _OF_THE_DEVICE | {
     "set_device": nothing,  # of rank 1, a process has the device of number 1
     "set_per_process_memory_fraction": limit_memory,
     "set_sync_debug_mode": sync_debug_mode,
-    "_is_compiled": yes,
     "_lazy_init": device_module.init,
     "_sleep": nothing,
     "tunable.is_enabled": lambda: False,

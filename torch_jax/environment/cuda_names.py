@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ KEPT = frozenset(
     )
 )
 _PRIVATE = (
-    "_is_compiled _lazy_init _sleep jiterator._create_jit_fn "
+    "_lazy_init _sleep jiterator._create_jit_fn "
     "jiterator._create_multi_output_jit_fn memory._dump_snapshot memory._record_memory_history "
     "memory._snapshot memory._set_allocator_settings"
 )
@@ -148,13 +149,19 @@ class _Plans:
         raise cuda_answers.refusal(f"backends.cuda.cufft_plan_cache.{name}")
 
 
+def _asks_for_pytorch(frame: types.FrameType) -> bool:
+    """Whether code of PyTorch's is running, which asks what it may call."""
+    return frame.f_globals.get("__name__", "").startswith("torch.")
+
+
 class _Version(types.ModuleType):
     """``torch.version``, whose ``cuda`` passes checks where ``"cuda"`` means jax."""
 
     @property
     def cuda(self) -> str | None:
         """The version of CUDA: of this build, or one that passes."""
-        return cuda_answers.CUDA_VERSION if redirects_cuda() else self.__dict__["cuda"]
+        is_users = not _asks_for_pytorch(sys._getframe(1)) and redirects_cuda()
+        return cuda_answers.CUDA_VERSION if is_users else self.__dict__["cuda"]
 
 
 def answer(name: str) -> Callable[..., Any]:

@@ -17,7 +17,14 @@ import torch
 from torch_jax import config
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import dynamo_constants
-from torch_jax.environment import callables, cuda_names, cuda_processes, cuda_tensors, regions
+from torch_jax.environment import (
+    callables,
+    cuda_answers,
+    cuda_names,
+    cuda_processes,
+    cuda_tensors,
+    regions,
+)
 from torch_jax.environment.cuda_names import query
 from torch_jax.environment.regions import (
     JAX,
@@ -83,7 +90,8 @@ def _replace() -> None:
         _wrap(owner, "to", _moved)
     for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
         _wrap(kind, "cuda", _to_jax)
-    _wrap(torch.nn.DataParallel, "__init__", _one_device)
+    parallel = sys.modules[torch.nn.DataParallel.__module__]
+    _wrap(parallel, "_get_available_device_type", functools.partial(query, cuda_answers.nothing))
     _redirect_autocast()
     cuda_names.install()
     cuda_tensors.install()
@@ -226,17 +234,6 @@ def _of_autocast(original: Any) -> Callable[..., Any]:
 
 def _autocast_dtype() -> torch.dtype:
     return torch.get_autocast_dtype(JAX)
-
-
-def _one_device(original: Any) -> Callable[..., Any]:
-    """``DataParallel`` runs its module, as it does where there is nothing to be parallel on."""
-
-    def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, module, *args, **kwargs)
-        if redirects_cuda():
-            self.device_ids = []
-
-    return __init__
 
 
 def _default_device(original: Any) -> Callable[..., Any]:

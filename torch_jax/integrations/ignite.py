@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ignite.engine import Engine
 
@@ -23,11 +23,11 @@ def whole_step(engine: E) -> E:
     """
     process = engine._process_function
 
-    def recorded(*args: object) -> object:
+    def recorded(engine: Engine, batch: Any) -> Any:
         step = Step()
         step.begin()
         try:
-            return process(*args)
+            return process(engine, batch)
         finally:
             step.end()
 

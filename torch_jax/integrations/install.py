@@ -19,7 +19,7 @@ _LIGHTNING = {
         "utilities.seed",
     ),
 }
-_FILES = {
+FILES = {
     "accelerate.accelerator": "accelerate",
     "accelerate.state": "accelerate",
     "accelerate.utils.dataclasses": "accelerate",
@@ -35,4 +35,4 @@ _FILES = {
 
 def install() -> None:
     """Tell each of them, when it is imported; called once, at ``import torch``."""
-    imports.also({name: f"torch_jax.integrations.adapt.{file}" for name, file in _FILES.items()})
+    imports.also({name: f"torch_jax.integrations.adapt.{file}" for name, file in FILES.items()})

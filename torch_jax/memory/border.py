@@ -38,7 +38,8 @@ def array_of(value: Any) -> Any:
     if tracers.is_traced(array):
         _refuse_ended(array)
     else:
-        _refuse_deleted(array, f"the memory of a tensor, {errors.describe(value)},")
+        if array.is_deleted():
+            raise _deleted(f"the memory of a tensor, {errors.describe(value)},")
         crossed.mark(array)
     return array
 
@@ -93,7 +94,8 @@ def _of_array(array: jax.Array) -> torch.Tensor:
         _refuse_ended(array)
         return storage.wrap(array, dtype)
     _refuse_in_trace("torch_jax.from_jax takes an array from code")
-    _refuse_deleted(array, f"the array {tracers.shown(array)}")
+    if array.is_deleted():
+        raise _deleted(f"the array {tracers.shown(array)}")
     _refuse_elsewhere(array)
     sharding.meet(array)
     if array.weak_type:
@@ -113,12 +115,12 @@ def _of_numpy(value: Any) -> torch.Tensor:
 
 
 def _dtype_of(array: Any) -> torch.dtype:
-    shown = f"can't convert the array {tracers.shown(array)} to a tensor"
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise TypeError(f"{shown}: it holds keys. Use jax.random.key_data(array)")
     try:
         return dtypes.to_torch(array.dtype.newbyteorder("="))
-    except TypeError:
+    except (TypeError, AttributeError):  # the dtype of keys has no byte order
+        shown = f"can't convert the array {tracers.shown(array)} to a tensor"
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            raise TypeError(f"{shown}: it holds keys. Use jax.random.key_data(array)") from None
         raise TypeError(
             f"{shown}: PyTorch has no dtype {array.dtype}. Use array.astype(...)"
         ) from None
@@ -127,9 +129,8 @@ def _dtype_of(array: Any) -> torch.dtype:
 # --- what no conversion takes ---------------------------------------------------------------------
 
 
-def _refuse_deleted(array: jax.Array, what: str) -> None:
-    if array.is_deleted():
-        raise RuntimeError(f"{what} {errors.DELETED} ({tracers.user_line()})")
+def _deleted(what: str) -> Exception:
+    return RuntimeError(f"{what} {errors.DELETED} ({tracers.user_line()})")
 
 
 def _refuse_ended(array: Any) -> None:

@@ -31,6 +31,7 @@ COMMANDS = {
         "the memory, collectives and time of a training step",
         (ValueError, KeyError),
     ),
+    "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
     "doctor": Command("doctor.page", "what is installed, and whether it works"),
 }
 

@@ -13,6 +13,10 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from torch_jax.observe import operators, trace_ops
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
@@ -35,15 +39,11 @@ def answer(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _list() -> Iterator[str]:
-    from torch_jax.observe.operators import operators
-
-    for operator in operators():
+    for operator in operators.operators():
         yield f"{operator.name:60} {operator.rung:14} {operator.where}".rstrip()
 
 
 def _operator(name: str) -> Iterator[str]:
-    from torch_jax.observe import operators
-
     for op in operators.find(name):
         answer = operators.describe(op)
         yield f"{op._schema}".replace("aten::", "aten.", 1)
@@ -57,10 +57,6 @@ def _operator(name: str) -> Iterator[str]:
 
 
 def _example(op: Any, mode: str) -> Iterator[str]:
-    import torch
-
-    from torch_jax.observe import operators
-
     training = mode == "training"
     args = operators.example(op, training)
     if args is None:
@@ -73,16 +69,12 @@ def _example(op: Any, mode: str) -> Iterator[str]:
 
 
 def _call(expression: str) -> Iterator[str]:
-    import torch
-
     names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
     yield expression
     yield from _steps(lambda: eval(expression, names))
 
 
 def _steps(function: Any) -> Iterator[str]:
-    from torch_jax.observe import trace_ops
-
     reached = trace_ops.path(function)
     if not reached.forward:
         yield "    runs nothing: its result is its input"
@@ -105,8 +97,6 @@ def _line(operator: Any, indent: int) -> str:
 
 
 def _page() -> Iterator[str]:
-    from torch_jax.observe import operators
-
     families, rungs = operators.coverage()
     yield "# Operators"
     yield ""

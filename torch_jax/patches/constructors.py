@@ -55,10 +55,15 @@ def _patch_event(original: Any) -> Any:
 
 @patch("torch.Tensor.pin_memory", AT_IMPORT)
 def _patch_pin_memory(original: Any) -> Any:
-    """Pinned memory has no allocator here, and XLA does not need it: a no-op, said once."""
+    """Pinned memory has no allocator here, and XLA does not need it: a no-op, said once.
+
+    Loaders that pin memory pin whatever a data set gives, tensors of the device, too.
+    """
 
     @functools.wraps(original)
     def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.device.type == _JAX:  # a loader's batch of a data set that is there already
+            return self
         accelerator = torch.accelerator.current_accelerator()
         if accelerator is None or accelerator.type != _JAX or self.device.type != "cpu":
             return original(self, *args, **kwargs)

@@ -1,7 +1,7 @@
 """What PyTorch spreads: the backend of process groups, and programs that stay on the CPU.
 
-Process groups without a backend, and ``nn.DataParallel``, ask which accelerator there is, and take
-it though nothing of the program is on it.
+Process groups without a backend ask which accelerator there is, and take it though nothing of the
+program is on it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.patches.parallel import is_here
 
 _C10D = "torch.distributed.distributed_c10d"
 
@@ -70,23 +71,6 @@ def _patch_meshes(original: Any) -> Any:
     return init
 
 
-@patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
-def _patch_data_parallel(original: Any) -> Any:
-    """``nn.DataParallel`` splits batches over the accelerator's devices: here there is one."""
-
-    @functools.wraps(original)
-    def available() -> str | None:
-        found = original()
-        return None if found == pytorch.DEVICE_TYPE else found
-
-    return available
-
-
-def _is_here(module: Any) -> bool:
-    """Whether a module is on the device as a whole."""
-    return {p.device.type for p in module.parameters()} == {pytorch.DEVICE_TYPE}
-
-
 @patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
 def _patch_ddp(original: Any) -> Any:
     """DDP's reducer asks for pinned memory where it looks for unused parameters.
@@ -100,9 +84,7 @@ def _patch_ddp(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs)
-        if len(given.arguments.get("device_ids") or ()) == 1 and _is_here(
-            given.arguments["module"]
-        ):
+        if len(given.arguments.get("device_ids") or ()) == 1 and is_here(given.arguments["module"]):
             given.arguments |= {"device_ids": [0], "output_device": None}
         original(*given.args, **given.kwargs)
         if waking.is_awake():

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, patch
+from torch_jax.patches import torchscript
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -28,6 +29,8 @@ def _patch_apply(original: Any) -> Any:
     def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
         if not isinstance(fn, _Crossing):
             fn = _Crossing(fn)
+        if isinstance(self, torch.jit.RecursiveScriptModule):
+            torchscript.move(self, fn.fn)
         return original(self, fn, recurse)
 
     return _apply
@@ -45,7 +48,7 @@ class _Crossing:
         result = self.fn(tensor)
         if is_traceable_wrapper_subclass(result):
             return result  # PyTorch swaps wrappers, such as DTensor, with all that they hold
-        if not isinstance(tensor, torch.nn.Parameter) or not crosses(tensor, result):
+        if not isinstance(tensor, torch.nn.Parameter) or not torchscript.crosses(tensor, result):
             return result
         grad = tensor.grad
         moved = torch.nn.Parameter(result.detach(), tensor.requires_grad)
@@ -62,15 +65,10 @@ class _Crossing:
         like = self.fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         kind: Any = type(tensor)
         moved = kind(tensor.requires_grad, device=like.device, dtype=like.dtype)
-        if isinstance(tensor, torch.nn.Parameter) and crosses(tensor, moved):
+        if isinstance(tensor, torch.nn.Parameter) and torchscript.crosses(tensor, moved):
             pytorch.swap_tensor_impl(tensor, moved)
             return tensor
         return moved
-
-
-def crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether exactly one of two tensors is on device jax."""
-    return a is not b and (a.device.type == _JAX) != (b.device.type == _JAX)
 
 
 def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
@@ -99,7 +97,7 @@ def _patch_data(descriptor: Any) -> Any:
     """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap instead."""
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
-        if not (isinstance(value, torch.Tensor) and crosses(self, value)):
+        if not (isinstance(value, torch.Tensor) and torchscript.crosses(self, value)):
             descriptor.__set__(self, value)
             return
         if self.grad_fn is not None:

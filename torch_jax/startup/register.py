@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torch_jax import config
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.patches import hook_errors
@@ -60,6 +61,21 @@ def register() -> None:
         _libraries.extend((doors, rest, autocast))
         install.at_import()
         integrations.install()
+        if config.get("enabled"):
+            _enable()
+
+
+def _enable() -> None:
+    """What ``TORCH_JAX_ENABLED`` asks for, and ``python -m torch_jax run`` of its children."""
+    import os
+
+    from torch_jax.environment import redirects
+
+    redirects.enable_globally()
+    if os.environ.get("TORCH_JAX_RUN"):
+        from torch_jax.observe.running import costs
+
+        costs.follow()
 
 
 def _start() -> None:

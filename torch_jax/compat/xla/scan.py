@@ -1,4 +1,4 @@
-"""``torch_xla.experimental.scan``: a loop with one compiled body, which is PyTorch's own."""
+"""``torch_xla.experimental.scan``: a loop over tensors."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.scan import scan as own_scan
 from torch.utils import _pytree
 
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any, **kwargs: Any) -> tuple[Any, Any]:
     """``carry, y = fn(carry, x)`` along the first dimension of ``xs``; the carry, and all ``y``.
 
-    The function may write to its arguments, and gradients flow to tensors of its closure.
+    The loop is Python's, and recorded with all else in a step: the function may do whatever it
+    does elsewhere, and gradients flow to all that it uses. A program of as many bodies is long for
+    thousands of rounds; ``torch._higher_order_ops.scan`` compiles one body.
     """
-
-    def step(carry: Any, x: Any) -> Any:
-        return _copied(fn(*_copied((carry, x))))
-
-    return own_scan(step, init, xs)
-
-
-def _copied(tree: Any) -> Any:
-    return _pytree.tree_map_only(torch.Tensor, torch.clone, tree)
+    leaves, structure = _pytree.tree_flatten(xs)
+    carry = _pytree.tree_map_only(torch.Tensor, torch.clone, init)
+    results = []
+    for rows in zip(*(leaf.unbind() for leaf in leaves), strict=True):
+        carry, result = fn(carry, _pytree.tree_unflatten(list(rows), structure))
+        results.append(_pytree.tree_map_only(torch.Tensor, torch.clone, result))
+    return carry, _pytree.tree_map(lambda *ys: torch.stack(ys), *results)

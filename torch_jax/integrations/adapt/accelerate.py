@@ -66,7 +66,7 @@ def _patch_grad_scaler(original: Any) -> Any:
 
     @functools.wraps(original)
     def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
-        state = sys.modules[_STATE].PartialState()  # type: ignore[attr-defined]
+        state = sys.modules[_STATE].PartialState()
         is_sharded = getattr(distributed_type, "value", None) == "FSDP"
         if is_sharded or not choice.is_device(state.device):
             return original(distributed_type, **kwargs)
@@ -100,7 +100,7 @@ def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None])
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if choice.is_device(sys.modules[_STATE].PartialState().device):  # type: ignore[attr-defined]
+        if choice.is_device(sys.modules[_STATE].PartialState().device):
             given = signature.bind(*args, **kwargs).arguments
             also(given[folder], given["process_index"])
         return result

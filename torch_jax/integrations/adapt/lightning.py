@@ -124,11 +124,13 @@ def _enter(root: str, module: str, targets: dict[str, Callable[[Any], Any]]) -> 
         patch(f"{when}.{name}", when, since=_SINCE, is_registration=registers, why=why)(make)
 
 
-def _both(root: str, connector: str, name: str, registries: tuple[str, str]) -> None:
+def _both(
+    root: str, connector: str, name: str, device_ids: str, registries: tuple[str, str]
+) -> None:
     """What the Trainer and Fabric have alike."""
     _enter(root, "accelerators", {registries[0]: functools.partial(_register_accelerator, root)})
     _enter(root, "strategies", {registries[1]: functools.partial(_register_strategy, root)})
-    _enter(root, "strategies.ddp", {"DDPStrategy.determine_ddp_device_ids": _patch_device_ids})
+    _enter(root, "strategies.ddp", {f"DDPStrategy.{device_ids}": _patch_device_ids})
     chosen = {
         "_choose_auto_accelerator": _patch_auto,
         "_choose_gpu_accelerator_backend": _patch_gpu,
@@ -143,10 +145,17 @@ for _root in TRAINERS:
         _root,
         "trainer.connectors.accelerator_connector",
         "_AcceleratorConnector",
+        "determine_ddp_device_ids",
         ("AcceleratorRegistry", "StrategyRegistry"),
     )
 for _root in FABRICS:
-    _both(_root, "connector", "_Connector", ("ACCELERATOR_REGISTRY", "STRATEGY_REGISTRY"))
+    _both(
+        _root,
+        "connector",
+        "_Connector",
+        "_determine_ddp_device_ids",
+        ("ACCELERATOR_REGISTRY", "STRATEGY_REGISTRY"),
+    )
     _enter(
         _root,
         "utilities.seed",

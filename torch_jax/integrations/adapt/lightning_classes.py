@@ -140,7 +140,7 @@ class _Spread:
 
 
 def spread(batch: Any, mesh: Any) -> Any:
-    """The tensors of a batch, split by their first dimension where the mesh's first axis divides it.
+    """The tensors of a batch, their first dimension split by the first axis of a mesh.
 
     What it does not divide, such as a smaller last batch, lies on each device as a whole.
     """

@@ -1,0 +1,175 @@
+"""Scripts written for CUDA, unmodified: what they print is what they print on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_jax
+from tests.support.processes import output, run
+from torch_jax.observe.running import page, script
+
+SCRIPTS = Path(__file__).parent / "cuda_scripts"
+ALONE = ("ddp", "whole")  # programs of several processes
+QUICK = ("checkpoints", "data_parallel", "graphs", "memory", "old_tensors", "prefetcher", "seeds")
+NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if path.stem not in ALONE)
+env = torch_jax.default_env()
+
+
+@pytest.fixture
+def as_a_program(monkeypatch):
+    """What a script changes of the interpreter is taken back."""
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    with torch.random.fork_rng(device_type="jax"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch.set_default_device(None)
+    torch.set_default_dtype(torch.float32)
+
+
+@contextlib.contextmanager
+def redirected():
+    """As ``python -m torch_jax run`` has it."""
+    for name, value in {"redirect_cuda": True, "redirect_default": False}.items():
+        torch_jax.config.set(name, value)
+    env.enable_globally()
+    try:
+        yield
+    finally:
+        env.disable_globally()
+        torch_jax.config.set("redirect_cuda", False)
+        torch_jax.config.set("redirect_default", True)
+
+
+def printed(name: str, *arguments: str) -> str:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert script.run(str(SCRIPTS / f"{name}.py"), list(arguments)) == 0
+    return text.getvalue()
+
+
+def assert_agree(actual: str, expected: str) -> None:
+    """The same words, and numbers within two units of the last digit that is printed.
+
+    XLA adds in another order than PyTorch; in ``amp.py``, whose numbers have two digits, operators
+    round to bfloat16 here, and not on the CPU.
+    """
+    ours, theirs = actual.split(), expected.split()
+    assert len(ours) == len(theirs) > 0, (actual, expected)
+    for mine, other in zip(ours, theirs, strict=True):
+        if re.fullmatch(r"-?\d+\.\d+", other):
+            digits = len(other.partition(".")[2])
+            assert float(mine) == pytest.approx(float(other), abs=2 * 10**-digits), (mine, other)
+        else:
+            assert mine == other, (actual, expected)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there, and would be used")
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+)
+def test_a_script_prints_what_it_prints_on_the_cpu(name, as_a_program):
+    expected = printed(name)
+    with redirected():
+        actual = printed(name)
+    assert_agree(actual, expected)
+
+
+@pytest.mark.slow
+def test_a_program_and_its_report(tmp_path):
+    """Arguments, children, workers, the traceback, the status, and the lines worth changing."""
+    file, report = SCRIPTS / "whole.py", tmp_path / "report.json"
+    options = ("--report", str(report), str(file), "--epochs", "3", "-m")
+    done = run("-m", "torch_jax", "run", *options, TORCH_JAX_CPU_FALLBACK="silent")
+    assert done.returncode == 1, done.stderr
+    lines = ["['--epochs', '3', '-m'] __main__ True", "child 6.0", "True", "True"]
+    assert done.stdout.splitlines() == lines, done.stderr
+    trace, _, text = done.stderr.partition("torch_jax: ")
+    assert re.findall(r'File "(.*?)"', trace[trace.index("Traceback") :]) == [str(file)] * 2
+    assert trace.rstrip().endswith("ValueError: at the end") and "deadlock" not in trace
+    told = json.loads(report.read_text())
+    assert told["status"] == 1 and told["processes"] == 2 and told["compiles"] >= 11
+    assert told["waits"] >= 40 and told["cpu_fallbacks"]
+    found = {line["source"]: line for line in told["lines"]}
+    assert len(told["lines"]) == 5 and all(line["file"] == str(file) for line in told["lines"])
+    assert "worth changing" in text and "ended with status 1" in text
+    for source, cost in (
+        ('torch.ones(n, device="cuda").mul_(2)  # a new shape each time', "for other shapes"),
+        ("draw(torch.ones(3, requires_grad=True).cuda()).sum().backward()", "_dirichlet_grad"),
+    ):
+        assert cost in found[source]["cost"] and source in text
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun(tmp_path):
+    """A script for nccl, in two processes, each under ``run``; and gloo's numbers."""
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    script_ = str(SCRIPTS / "ddp.py")
+    expected = output(*launch, script_).splitlines()[-1]
+    done = run(*launch, "-m", "torch_jax", "run", "--report", str(tmp_path / "r.json"), script_)
+    assert done.returncode == 0, done.stderr
+    assert_agree(done.stdout.splitlines()[-1], expected)
+    assert done.stderr.count("torch_jax: ") == 1  # of rank 0
+    both = [json.loads((tmp_path / name).read_text()) for name in ("r.json", "r.1.json")]
+    assert all(told["device"] and told["compiles"] for told in both)
+
+
+def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
+    """As Python ends: statuses, messages, tracebacks without the frames of who ran it."""
+    file = tmp_path / "ends.py"
+    for text, status, said in (
+        ("import sys; sys.exit(3)", 3, ""),
+        ("raise SystemExit", 0, ""),
+        ("import sys; sys.exit('no data')", 1, "no data\n"),
+        ("1 / 0", 1, f'Traceback (most recent call last):\n  File "{file}", line 1, in <module>'),
+        ("def f(:", 1, f'  File "{file}", line 1\n'),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("import pickle\nclass A: pass\npickle.loads(pickle.dumps(A()))", 0, ""),
+    ):
+        file.write_text(text)
+        assert script.run(str(file), []) == status, text
+        err = capsys.readouterr().err
+        assert err.startswith(said) or err.endswith(said), (text, err)
+        assert "script.py" not in err.replace(str(file), "")
+    assert script.run(str(tmp_path / "none.py"), []) == 2
+    package = tmp_path / "package_of_ends"
+    package.mkdir()
+    (package / "__main__.py").write_text("import sys; print(sys.argv[1:], __spec__ is not None)")
+    sys.path.insert(0, str(tmp_path))
+    assert script.run("package_of_ends", ["--lr", "3"], is_module=True) == 0
+    assert script.run(str(package), ["a"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["['--lr', '3'] True", "['a'] True"]
+
+
+def test_what_the_report_says_of_lines():
+    def row(kind: str, line: int, count: int, seconds: float, **what: int) -> dict:
+        at = {"kind": kind, "file": __file__, "line": line, "function": "f", "bytes": 8}
+        return at | {"count": count, "seconds": seconds, "what": what}
+
+    rows = [
+        row("to_host", 1, 3, 9.0),  # now and then
+        row("to_device", 2, 500, 0.0),
+        row("to_host", 3, 500, 0.5),
+        row("compile", 4, 30, 2.0, **{"aten::mul": 30}),
+        row("compile", 5, 3, 1.0, **{"aten::mul": 1, "aten::add": 2}),
+        row("fallback", 6, 2, 0.2, **{"aten.lstsq.default": 2}),
+    ]
+    found = {"rows": rows, "device": "cpu", "processes": 1, "peak_bytes": 3 << 20}
+    told = page.summary(found, "train.py", 10.0, 0)
+    assert [line["line"] for line in told["lines"]] == [4, 5, 3, 6]
+    assert told["waits"] == 503 and told["bytes_to_device"] == 8 and told["compiles"] == 33
+    text = page.text(told)
+    for part in ("33 programs in 3.0 s (30 %", "aten::mul for other shapes", "drop_last=True"):
+        assert part in text
+    for part in ("waited 500 times", "register_op", "3.0 MiB of memory", "1 operators in 0.2 s"):
+        assert part in text

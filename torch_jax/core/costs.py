@@ -1,0 +1,65 @@
+"""What is dear is told to whoever listens: compilations, copies, operators that run on the CPU.
+
+Nobody does, unless a program is run to be reported on (``python -m torch_jax run``). To ask costs
+these places nothing beside what they do: each takes microseconds at least.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+
+class Cost(NamedTuple):
+    """One thing that was done: of which kind, to what, and what it took.
+
+    Attributes:
+      kind: ``"compile"``, ``"to_host"``, ``"to_device"`` or ``"fallback"``.
+      what: the operator or the program, where one is meant.
+      seconds: how long it took, or was waited for.
+      bytes: how many were copied.
+    """
+
+    kind: str
+    what: str
+    seconds: float
+    bytes: int = 0
+
+
+class LISTENING:
+    """Who listens in this process."""
+
+    listener: Callable[[Cost], None] | None = None
+
+
+_here = threading.local()  # ``is_inside``: what is done is part of something that is measured
+
+
+def note(kind: str, what: str, seconds: float, count: int = 0) -> None:
+    """Something was done; what is done within :func:`measured` counts there.
+
+    >>> LISTENING.listener = print
+    >>> note("to_host", "", 0.5, 8)
+    Cost(kind='to_host', what='', seconds=0.5, bytes=8)
+    >>> LISTENING.listener = None
+    """
+    listener = LISTENING.listener
+    if listener is not None and not getattr(_here, "is_inside", False):
+        listener(Cost(kind, what, seconds, count))
+
+
+@contextlib.contextmanager
+def measured(kind: str, what: str) -> Iterator[None]:
+    """Around something that is dear as a whole."""
+    if LISTENING.listener is None or getattr(_here, "is_inside", False):
+        yield
+        return
+    _here.is_inside, start = True, time.perf_counter()
+    try:
+        yield
+    finally:
+        _here.is_inside = False
+        note(kind, what, time.perf_counter() - start)

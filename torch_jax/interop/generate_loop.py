@@ -1,0 +1,343 @@
+"""``torch_jax.generate_loop``: text generation of transformers as programs of the device.
+
+``model.generate(..., custom_generate=torch_jax.generate_loop)`` prepares its arguments as ever and
+calls the function here in place of its own loop. The prompt is one program, and the loop over
+tokens another: model, processors of logits, choice of the token and the question whether all are
+done. Prompts and caches are padded to powers of two, and lengths are inputs, so that few programs
+serve all of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torch_jax.core.x64 import x64
+from torch_jax.interop.functional import functional
+from torch_jax.memory import border, generators
+from torch_jax.memory.storage import wrap
+from torch_jax.ops.buckets import length_for
+
+# Processors whose scores do not hang on how long the text is: where they look at tokens, a token
+# that comes twice counts once. The text behind its end repeats the last token.
+_PROCESSORS = frozenset(
+    (
+        "EpsilonLogitsWarper",
+        "EtaLogitsWarper",
+        "InfNanRemoveLogitsProcessor",
+        "LogitNormalization",
+        "MinPLogitsWarper",
+        "RepetitionPenaltyLogitsProcessor",
+        "SuppressTokensLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopHLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "TypicalLogitsWarper",
+    )
+)
+# Those that forbid the end of a text until it is so long; what they ask is a number of the loop.
+_LEAST_LENGTHS = frozenset(("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"))
+_CRITERIA = frozenset(("EosTokenCriteria", "MaxLengthCriteria"))
+_ARGUMENTS = frozenset(
+    ("attention_mask", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
+)
+
+
+class _State(NamedTuple):
+    """What a token leaves for the next: the text, keys and values of all layers, who goes on."""
+
+    ids: Any
+    keys: list[Any]
+    values: list[Any]
+    unfinished: Any
+    length: Any
+
+
+class _Given(NamedTuple):
+    """What stays the same while tokens are made: inputs of the programs."""
+
+    mask: Any
+    positions: Any
+    prompt: Any
+    least: Any
+    pad: Any
+    eos: Any
+
+
+_loops: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+
+
+def generate_loop(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    on_tokens: Callable[[torch.Tensor], Any] | None = None,
+    chunk: int = 16,
+    **model_kwargs: Any,
+) -> Any:
+    """The loop of ``generate`` over a static cache, greedy or sampling, as one program.
+
+    Give it as ``custom_generate`` to ``generate()`` of a model of transformers on device ``jax``.
+    Greedy tokens are those of ``generate()``; sampled ones follow the same distribution, and
+    ``torch.manual_seed`` repeats them.
+
+    Args:
+      on_tokens: called with the new tokens ``[batch, count]``, on the CPU, as they are made.
+      chunk: how many tokens are made before ``on_tokens`` is called.
+
+    Raises:
+      ValueError: beams, a processor of logits or a criterion that the loop does not know, or a
+        model without a static cache; the message says which, and plain ``generate()`` serves it.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 16, "n_positions": 64}
+    >>> config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=1, pad_token_id=1)
+    >>> model = GPT2LMHeadModel(config).eval().to("jax")
+    >>> ids = torch.tensor([[2, 3, 4]], device="jax")
+    >>> model.generate(
+    ...     ids, max_length=8, min_length=8, do_sample=False, custom_generate=generate_loop
+    ... ).shape
+    torch.Size([1, 8])
+    """
+    if input_ids.device.type != "jax":
+        raise ValueError(
+            f"generate_loop is for models on device jax; the tokens are on {input_ids.device}"
+        )
+    _refuse(model, logits_processor, stopping_criteria, generation_config, model_kwargs)
+    batch, prompt = input_ids.shape
+    end = min(c.max_length for c in stopping_criteria if hasattr(c, "max_length"))
+    padded, longest = length_for(prompt), length_for(max(end, prompt + 1))
+    processors, least = _processors(logits_processor)
+    loop = _loop(model, bool(generation_config.do_sample), processors)
+    with x64(), torch.no_grad():
+        _, params, buffers = functional(model)
+        weights = params, buffers
+        ids = _long(input_ids, longest, 0)
+        mask = model_kwargs.get("attention_mask")
+        mask = torch.ones_like(input_ids) if mask is None else mask
+        positions = model_kwargs.get("position_ids")
+        eos, pad = generation_config._eos_token_tensor, generation_config._pad_token_tensor
+        given = _Given(
+            _array(_long(mask, longest, 1)),
+            None if positions is None else _array(_long(positions.expand(batch, -1), padded, 0)),
+            jnp.asarray(prompt),
+            jnp.asarray(least),
+            None if pad is None or eos is None else _array(pad.reshape(())),
+            None if eos is None else _array(eos.reshape(-1)),
+        )
+        key = generators.key(generators.default_generator.draw())
+        state = loop.begin(weights, given, _array(ids), key, padded)
+        done = prompt
+        while True:
+            stop = end if on_tokens is None else min(done + chunk, end)
+            state = loop.go_on(weights, given, state, key, jnp.asarray(stop))
+            length = int(state.length)
+            if on_tokens is not None:
+                on_tokens(wrap(state.ids).cpu()[:, done:length])
+            done = length
+            if length >= end or not bool(state.unfinished.any()):
+                break
+        text: Any = (
+            wrap(state.ids).cpu()[:, :done].to(input_ids.device)
+        )  # no program for each length
+    if not generation_config.return_dict_in_generate:
+        return text
+    from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+    cache = _cache(model, longest, *(list(map(wrap, x)) for x in (state.keys, state.values)))
+    for layer in cache.layers:
+        layer.cumulative_length = torch.tensor(done - 1, device="jax")
+    return GenerateDecoderOnlyOutput(sequences=text, past_key_values=cache)
+
+
+def _refuse(model: Any, processors: Any, criteria: Any, config: Any, kwargs: dict) -> None:
+    """Raise where the loop is not what ``generate`` would do."""
+    reasons = []
+    if config.num_beams > 1 or config.num_return_sequences > 1 and not config.do_sample:
+        reasons.append(f"num_beams={config.num_beams}")
+    if model.config.is_encoder_decoder or not getattr(model, "_can_compile_fullgraph", False):
+        reasons.append(f"{type(model).__name__}, which has no static cache that can be compiled")
+    known = _PROCESSORS | _LEAST_LENGTHS
+    reasons += [type(p).__name__ for p in processors if type(p).__name__ not in known]
+    reasons += [type(c).__name__ for c in criteria if type(c).__name__ not in _CRITERIA]
+    asked = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    reasons += [f"{name}=True" for name in asked if getattr(config, name, False)]
+    reasons += [name for name in kwargs if name not in _ARGUMENTS and kwargs[name] is not None]
+    if config.use_cache is False:
+        reasons.append("use_cache=False")
+    positions = kwargs.get("position_ids")
+    if positions is not None and positions.dim() != 2:
+        reasons.append(f"position_ids of {positions.dim()} dims")
+    cache = kwargs.get("past_key_values")
+    if cache is not None and any(layer.is_initialized for layer in cache.layers):
+        reasons.append("past_key_values that are not empty")
+    if not reasons:
+        layers = {type(layer).__name__ for layer in _cache(model, 1).layers} - {"StaticLayer"}
+        reasons += [f"cache layers of kind {name}" for name in sorted(layers)]
+    if reasons:
+        raise ValueError(
+            f"torch_jax.generate_loop does not know {', '.join(reasons)}: call generate() without "
+            "custom_generate, which does"
+        )
+
+
+def _processors(given: Any) -> tuple[list[Any], int]:
+    """Processors of logits for the loop, and before which length no text may end."""
+    least = 0
+    kept = []
+    for one in given:
+        if type(one).__name__ not in _LEAST_LENGTHS:
+            kept.append(one)
+            continue
+        new = getattr(one, "min_new_tokens", None)
+        least = max(least, one.min_length if new is None else one.prompt_length_to_skip + new)
+    return kept, least
+
+
+def _long(tensor: torch.Tensor, length: int, value: int) -> torch.Tensor:
+    """Rows as long as that, filled behind their end."""
+    return torch.nn.functional.pad(tensor.cpu(), (0, length - tensor.shape[1]), value=value)
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return border.array_of(tensor.to("jax"))
+
+
+def _cache(model: Any, length: int, keys: Any = None, values: Any = None, at: Any = None) -> Any:
+    """A static cache of transformers with these keys and values, written up to ``at``."""
+    from transformers import StaticCache
+
+    cache: Any = StaticCache(config=model.config, max_cache_len=length)
+    for i, layer in enumerate(cache.layers if keys is not None else ()):
+        layer.keys, layer.values, layer.is_initialized = keys[i], values[i], True
+        layer.dtype, layer.device = keys[i].dtype, keys[i].device
+        layer.batch_size, layer.num_heads = keys[i].shape[:2]
+        layer.k_head_dim, layer.v_head_dim = keys[i].shape[-1], values[i].shape[-1]
+        if at is not None:
+            layer.cumulative_length = at.clone()
+    return cache
+
+
+def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
+    """The programs of a model for one way of choosing tokens; made once."""
+    said = tuple((type(p), _said(vars(p))) for p in processors)
+    modes = tuple(part.training for part in model.modules())
+    known = _loops.setdefault(model, {})
+    key = samples, said, modes, model.config._attn_implementation
+    if key not in known:
+        known[key] = _Loop(model, samples, processors)
+    return known[key]
+
+
+def _said(values: dict[str, Any]) -> tuple:
+    """What a processor was told, as a key."""
+    return tuple(
+        (name, tuple(v.flatten().tolist()) if isinstance(v, torch.Tensor) else repr(v))
+        for name, v in values.items()
+    )
+
+
+class _Loop:
+    """The two programs: the prompt with its first token, and all tokens after it."""
+
+    def __init__(self, model: Any, samples: bool, processors: list[Any]):
+        fn, *_ = functional(model)
+        self._samples, self._processors = samples, processors
+
+        def begin(weights, given, ids, key, padded):
+            (state, _) = fn(
+                *weights, given, ids, padded, method=self._prompt, rng=_at(key, given.prompt)
+            )
+            return _State(*state)
+
+        def go_on(weights, given, state, key, end):
+            def goes_on(state):
+                return (state.length < end) & state.unfinished.any()
+
+            def token(state):
+                found, _ = fn(
+                    *weights, given, state, method=self._token, rng=_at(key, state.length)
+                )
+                return _State(*found)
+
+            return lax.while_loop(goes_on, token, state)
+
+        self.begin = jax.jit(begin, static_argnums=4)
+        self.go_on = jax.jit(go_on, donate_argnums=2)
+
+    def _prompt(self, model: Any, given: _Given, ids: Any, padded: int) -> tuple:
+        """The first token; nothing looks behind the end of the prompt."""
+        cache = _cache(model, ids.shape[1])
+        more = {} if given.positions is None else {"position_ids": given.positions}
+        found = model(
+            input_ids=ids[:, :padded],
+            attention_mask=given.mask,
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+            **more,
+        )
+        last = (given.prompt - 1).reshape(1)
+        logits = found.logits.index_select(1, last)[:, 0]
+        unfinished = torch.ones_like(ids[:, 0])
+        keys, values = ([getattr(c, name) for c in cache.layers] for name in ("keys", "values"))
+        state = _State(ids, keys, values, unfinished, given.prompt)
+        return self._chosen(given, state, logits)
+
+    def _token(self, model: Any, given: _Given, state: _State) -> tuple:
+        """The next token."""
+        state = _State(*state)
+        at = (state.length - 1).reshape(1)
+        cache = _cache(model, state.ids.shape[1], state.keys, state.values, state.length - 1)
+        more = {}
+        if given.positions is not None:
+            last = given.positions.index_select(1, (given.prompt - 1).reshape(1))
+            more["position_ids"] = last + (state.length - given.prompt)
+        found = model(
+            input_ids=state.ids.index_select(1, at),
+            attention_mask=given.mask,
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+            **more,
+        )
+        keys, values = ([getattr(c, name) for c in cache.layers] for name in ("keys", "values"))
+        return self._chosen(given, state._replace(keys=keys, values=values), found.logits[:, -1])
+
+    def _chosen(self, given: _Given, state: _State, logits: torch.Tensor) -> tuple:
+        """The state after a token was chosen by its logits."""
+        ids, length = state.ids, state.length
+        scores = logits.to(torch.float32)
+        if given.eos is not None:
+            ends = scores.index_fill(1, given.eos, -torch.inf)
+            scores = torch.where(length < given.least, ends, scores)
+        counts = torch.arange(ids.shape[1], device=ids.device) < length
+        last = ids.index_select(1, (length - 1).reshape(1))
+        text = torch.where(counts, ids, last)
+        for process in self._processors:
+            scores = process(text, scores)
+        if self._samples:
+            chosen = torch.multinomial(scores.softmax(-1), 1)[:, 0]
+        else:
+            chosen = scores.argmax(-1)
+        unfinished = state.unfinished
+        if given.eos is not None:
+            if given.pad is not None:
+                chosen = torch.where(unfinished > 0, chosen, given.pad)
+            unfinished = unfinished * ~torch.isin(chosen, given.eos)
+        ids = ids.index_copy(1, length.reshape(1), chosen[:, None])
+        return tuple(_State(ids, state.keys, state.values, unfinished, length + 1))
+
+
+def _at(key: Any, length: Any) -> Any:
+    """The key of the token at a place."""
+    return jax.random.fold_in(key, length)

@@ -1,0 +1,4 @@
+"""``python -m torch_jax run``: a script as Python runs it, for device ``jax``, and what it cost.
+
+May import: what ``observe`` may. Loaded by ``import torch``: only in children of such a script.
+"""

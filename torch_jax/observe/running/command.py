@@ -1,0 +1,78 @@
+"""``python -m torch_jax run script.py``: a script written for CUDA, unmodified, on device jax."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from torch_jax import config
+from torch_jax.environment import redirects
+from torch_jax.observe.running import costs, page, script
+
+# What children of the script find in their environment, by what --device says.
+_SETTINGS = {
+    "cuda": {"enabled": True, "redirect_cuda": True, "redirect_default": False},
+    "default": {"enabled": True, "redirect_cuda": True, "redirect_default": True},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command; what follows the script's name is the script's."""
+    parser.add_argument(
+        "--device",
+        choices=tuple(_SETTINGS),
+        default="cuda",
+        help='what means jax: "cuda", or also what is given no device (%(default)s)',
+    )
+    parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
+    parser.add_argument("--quiet", action="store_true", help="print no report")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
+
+
+def answer(given: argparse.Namespace) -> int:
+    """Run the script and print the report, on stderr; returns the script's exit status."""
+    program: list[str] = given.module or given.script
+    if not program:
+        print("give a script, or -m and a module", file=sys.stderr)
+        return 2
+    folder = tempfile.mkdtemp(prefix="torch_jax_run_")
+    try:
+        _redirect(given.device, folder)
+        costs.listen()
+        start = time.perf_counter()
+        status = script.run(program[0], program[1:], is_module=given.module is not None)
+        seconds = time.perf_counter() - start
+        costs.stop()
+        told = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    _tell(told, given)
+    return status
+
+
+def _redirect(device: str, folder: str) -> None:
+    """Have ``"cuda"`` mean jax here, and in processes that the script starts."""
+    for name, value in _SETTINGS[device].items():
+        config.set(name, value)
+        os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))
+    os.environ[costs.VARIABLE] = folder
+    redirects.enable_globally()
+
+
+def _tell(told: dict, given: argparse.Namespace) -> None:
+    """Print and write the report; of processes that ``torchrun`` has started, the first prints."""
+    rank = int(os.environ.get("RANK", "0"))
+    if given.report:
+        path = Path(given.report)
+        path = path.with_suffix(f".{rank}{path.suffix}") if rank else path
+        path.write_text(json.dumps(told, indent=1))
+    if not given.quiet and not rank:
+        sys.stdout.flush()
+        print(page.text(told), file=sys.stderr)

@@ -1,0 +1,179 @@
+"""What a script costs, by its own lines: collected in each of its processes, and put together.
+
+A line is looked for where something was dear already – a compilation, a copy, an operator on the
+CPU –, so that quick operators stay quick.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing.util
+import os
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_jax.core import waking
+from torch_jax.core.costs import LISTENING, Cost
+
+VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave what they cost
+
+_PACKAGE = str(Path(__file__).parents[2])
+_LIBRARIES = tuple(
+    path + os.sep
+    for path in (
+        _PACKAGE,
+        str(Path(str(torch.__file__)).parents[1]),
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
+    )
+)
+
+
+class Costs:
+    """What was told of so far: by kind and line, how often, and what it took."""
+
+    def __init__(self, at_first: Callable[[], Any] = lambda: None) -> None:
+        """``at_first`` is called when the first thing is told of."""
+        self._lock, self._at_first = threading.Lock(), at_first
+        self.rows: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+
+    def add(self, cost: Cost) -> None:
+        """Something was dear; the line is that of whoever calls."""
+        at = cost.kind, *user_line()
+        with self._lock:
+            if not self.rows:
+                self._at_first()
+            empty = {"count": 0, "seconds": 0.0, "bytes": 0, "what": Counter()}
+            row = self.rows.setdefault(at, empty)
+            row["count"] += 1
+            row["seconds"] += cost.seconds
+            row["bytes"] += cost.bytes
+            if cost.what:
+                row["what"][cost.what] += 1
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The rows as dictionaries, as JSON has them."""
+        with self._lock:
+            return [
+                {"kind": kind, "file": file, "line": line, "function": function}
+                | row
+                | {"what": dict(row["what"])}
+                for (kind, file, line, function), row in self.rows.items()
+            ]
+
+
+def user_line() -> tuple[str, int, str]:
+    """File, line and function of the innermost code of the user's own.
+
+    Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
+    there the line is that of the main thread, which waits for it.
+    """
+    here = sys._getframe(1)
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    for frame in (here, main):
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith((*_LIBRARIES, "<")):
+                return os.path.abspath(code.co_filename), frame.f_lineno, code.co_name
+            frame = frame.f_back
+    return "", 0, ""
+
+
+_costs = Costs()
+
+
+def listen(at_first: Callable[[], Any] = lambda: None) -> None:
+    """Collect from here on, and in forked children, too."""
+    global _costs
+    _costs = Costs(at_first)
+    LISTENING.listener = _costs.add
+    multiprocessing.util.register_after_fork(Costs, lambda _: _begin_in_a_fork())
+
+
+def stop() -> None:
+    """Collect no longer."""
+    LISTENING.listener = None
+
+
+def measured() -> dict[str, Any]:
+    """What this process has cost, and on which device."""
+    return {"is_used": waking.is_awake(), "rows": _costs.listed(), **_device()}
+
+
+def _device() -> dict[str, Any]:
+    if not waking.is_awake():
+        return {"device": "", "peak_bytes": 0}
+    module = torch.get_device_module("jax")
+    properties = module.get_device_properties()
+    name = f"{properties.platform} ({properties.name})"
+    count = f"{properties.chips} x " if properties.chips > 1 else ""
+    return {"device": count + name, "peak_bytes": module.max_memory_allocated()}
+
+
+# --- children of the script -----------------------------------------------------------------------
+
+
+def follow() -> None:
+    """In a process that the script has started: collect, and leave the result at the end.
+
+    What is left is written before JAX ends, which hears of the end of the process when it is
+    imported: so this is heard of later, at the first cost.
+    """
+    listen(lambda: atexit.register(_leave))
+
+
+def _begin_in_a_fork() -> None:
+    """A forked child begins with its parent's costs, and ends without ``atexit``."""
+    if LISTENING.listener is not None:
+        listen()
+        multiprocessing.util.Finalize(None, _leave, exitpriority=1)
+
+
+def _leave() -> None:
+    folder = os.environ.get(VARIABLE, "")
+    if not os.path.isdir(folder) or not _costs.rows:
+        return
+    stop()
+    handle, _ = tempfile.mkstemp(suffix=".json", dir=folder)
+    with open(handle, "w") as file:
+        json.dump(measured(), file)
+
+
+def gathered(folder: str) -> list[dict[str, Any]]:
+    """What this process and its children have cost."""
+    left = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    return [measured(), *left]
+
+
+def together(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The costs of several processes as those of one.
+
+    >>> row = {"kind": "compile", "file": "a.py", "line": 3, "function": "f", "count": 1}
+    >>> row |= {"seconds": 0.5, "bytes": 0, "what": {"aten::add": 1}}
+    >>> process = {"is_used": True, "device": "cpu", "peak_bytes": 8, "rows": [row]}
+    >>> both = together([process, process])
+    >>> both["processes"], both["rows"][0]["count"], both["rows"][0]["what"]
+    (2, 2, {'aten::add': 2})
+    """
+    rows: dict[tuple, dict[str, Any]] = {}
+    for row in (row for process in found for row in process["rows"]):
+        at = row["kind"], row["file"], row["line"], row["function"]
+        known = rows.setdefault(at, row | {"count": 0, "seconds": 0.0, "bytes": 0, "what": {}})
+        for name in ("count", "seconds", "bytes"):
+            known[name] += row[name]
+        known["what"] = dict(Counter(known["what"]) + Counter(row["what"]))
+    used = [process for process in found if process["is_used"]]
+    return {
+        "processes": len(used),
+        "device": next((process["device"] for process in used), ""),
+        "peak_bytes": max((process["peak_bytes"] for process in used), default=0),
+        "rows": list(rows.values()),
+    }

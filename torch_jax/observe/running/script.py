@@ -1,0 +1,97 @@
+"""A script or a module run as ``python`` runs it, by a program that goes on afterwards.
+
+Its ``__main__``, ``sys.argv``, ``sys.path``, exit status and tracebacks are as they would be.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import io
+import os
+import runpy
+import sys
+import threading
+import types
+from typing import Any
+
+_INTERRUPTED = 130  # what a shell tells of a program that Ctrl-C has ended
+
+
+def run(target: str, arguments: list[str], is_module: bool = False) -> int:
+    """Run a file, a folder with a ``__main__.py``, or a module; returns the exit status.
+
+    What it raises is printed as Python prints it. Threads that are no daemons are waited for.
+    """
+    sys.argv[:] = [target, *arguments]
+    status = 0
+    try:
+        if is_module:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        elif os.path.isfile(target) and not _is_archive(target):
+            _run_file(target)
+        else:
+            _run_folder(target)
+    except SystemExit as error:
+        status = _status(error)
+    except BaseException as error:
+        error.__traceback__ = _own(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    _wait_for_threads()
+    return status
+
+
+def _run_file(path: str) -> None:
+    """Run a file in a module of its own, which stays ``__main__``: pickles name it to the end."""
+    _search_first(os.path.dirname(os.path.realpath(path)))
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path,
+        __builtins__=__builtins__,
+        __cached__=None,
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
+    )
+    with io.open_code(os.path.abspath(path)) as file:
+        source = file.read()
+    sys.modules["__main__"] = main
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_folder(path: str) -> None:
+    if not os.path.exists(path):
+        print(f"python: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
+        raise SystemExit(2)
+    runpy.run_path(path, run_name="__main__")
+
+
+def _is_archive(path: str) -> bool:
+    return path.endswith((".zip", ".pyz", ".whl"))
+
+
+def _search_first(folder: str) -> None:
+    """Look for modules beside the script, not where this program was started."""
+    if not sys.flags.safe_path:
+        sys.path[:1] = [folder]
+
+
+def _status(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _own(trace: Any) -> types.TracebackType | None:
+    """A traceback without the frames of what ran the script."""
+    ours = (__file__, "<frozen runpy>", runpy.__file__)
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace
+
+
+def _wait_for_threads() -> None:
+    """As Python does at its end, so that what they do is in the report."""
+    here = threading.current_thread()
+    for thread in threading.enumerate():
+        if thread is not here and not thread.daemon and thread is not threading.main_thread():
+            thread.join()

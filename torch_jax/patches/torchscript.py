@@ -1,0 +1,65 @@
+"""TorchScript: modules whose parameters live in C++ are moved, loaded and saved."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.core.patching import AT_IMPORT, patch
+
+_JAX = pytorch.DEVICE_TYPE
+
+
+def crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether exactly one of two tensors is on device jax."""
+    return a is not b and (a.device.type == _JAX) != (b.device.type == _JAX)
+
+
+def move(module: Any, fn: Any) -> None:
+    """Parameters of TorchScript live in C++: new ones are put there, and where RNNs list them."""
+    moved: dict[int, torch.Tensor] = {}
+    for name, parameter in list(module._parameters.items()):
+        with torch.no_grad():
+            new = fn(parameter)
+        if crosses(parameter, new):
+            new = new.detach().requires_grad_(parameter.requires_grad)
+            moved[id(parameter)] = new
+            listed = pytorch.scripted_weights(module)
+            pytorch.set_scripted(module, name, new)
+            if listed:
+                weights = [moved.get(id(weight), weight) for weight in listed]
+                pytorch.set_scripted(module, "_flat_weights", weights)
+
+
+@patch("torch.jit.load", AT_IMPORT)
+def _patch_load(original: Any) -> Any:
+    """C++ reads a file's bytes into storages of the device, whose bytes are elsewhere."""
+
+    @functools.wraps(original)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if map_location is None or torch.device(map_location).type != _JAX:
+            return original(f, map_location, *args, **kwargs)
+        return original(f, "cpu", *args, **kwargs).to(map_location)
+
+    return load
+
+
+def _from_the_cpu(original: Any) -> Any:
+    """C++ writes a storage's bytes, of which those of the device have none: a copy is saved."""
+
+    @functools.wraps(original)
+    def save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        held = (*self.parameters(), *self.buffers())
+        if any(tensor.device.type == _JAX for tensor in held):
+            return original(copy.deepcopy(self).cpu(), *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return save
+
+
+for _name in ("save", "save_to_buffer"):
+    patch(f"torch.jit.RecursiveScriptModule.{_name}", AT_IMPORT)(_from_the_cpu)
