@@ -31,6 +31,7 @@ NAMES = (
     "recorded",
     "compile",
     "transforms",
+    "generation",
 )
 
 

@@ -27,11 +27,12 @@ def test_a_tensor_on_the_cpu_stays_as_it_is():
     assert tensor.untyped_storage().pin_memory().nbytes() == 12
 
 
-def test_tensors_of_the_device_are_refused_as_on_other_devices():
-    tensor = torch.ones(2, device="jax")
-    assert not tensor.is_pinned()
-    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
-        tensor.pin_memory()
+def test_tensors_of_the_device_stay_as_they_are():
+    """CUDA refuses its own; here a loader pins whatever its data set gives."""
+    tensor = torch.ones(2, 2, device="jax")
+    assert tensor.pin_memory() is tensor and not tensor.is_pinned()
+    batches = list(DataLoader(TensorDataset(tensor), batch_size=1, pin_memory=True))
+    assert [batch.device.type for (batch,) in batches] == ["jax", "jax"]
 
 
 def test_a_loader_that_pins():

@@ -34,7 +34,7 @@ from torch_jax.eager.signature import NUMBER, NUMBERS, TENSOR, TENSORS
 from torch_jax.memory import dtypes, generators, geometry, sharding, storage, transfer, windows
 from torch_jax.ops import promotion
 from torch_jax.ops.buckets import length_for
-from torch_jax.ops.padded import FILLS, IDEMPOTENT, OWN, Operand
+from torch_jax.ops.padded import ALONG, FILLS, IDEMPOTENT, OWN, Operand
 from torch_jax.ops.precision import precisions_are
 
 _RECENT = 32  # forms of calls that are remembered, to find a step in
@@ -129,7 +129,7 @@ def _applies(kernel: Any) -> bool:
     if lowering.name in OWN:
         return True
     unlike = lowering.concrete or lowering.random or lowering.contiguous or lowering.strided
-    if unlike or lowering.check:
+    if unlike:
         return False
     return lowering.name in IDEMPOTENT or lowering.name in FILLS or _is_pointwise(kernel)
 
@@ -232,20 +232,23 @@ class _Program:
     Attributes:
       run: the numbers of a call and its memories to new arrays.
       grows: of each result, which dims grow; nothing where it is no tensor.
+      message: of the operator's check; filled by the trace.
     """
 
-    def __init__(self, run: Tiered, grows: list[tuple[bool, ...]]):
-        self.run, self.grows = run, grows
+    def __init__(self, run: Tiered, grows: list[tuple[bool, ...]], message: list[Any]):
+        self.run, self.grows, self.message = run, grows, message
 
 
 def serve(
-    kernel: Any, entry: Any, growth: Growth, args: tuple, kwargs: dict, inferred: Any
+    kernel: Any, entry: Any, growth: Growth | None, args: tuple, kwargs: dict, inferred: Any
 ) -> None:
     """Have an entry run the program of all calls of its kind; nothing is done where that cannot be.
 
     Within a trace of JAX's the entry's own function still serves it.
     """
     sig = kernel.signature
+    if growth is None:
+        return
     tensors, _ = _operands(sig, args, kwargs) or ([], ())
     if kernel.lowering.name == "torch_jax::copy":
         inferred = [Output(tuple(tensors[0].shape), None, kwargs.get("dtype", args[-1]))]
@@ -270,6 +273,7 @@ def serve(
             for r, t in zip(reads, tensors, strict=True)
         ),
         tuple(s and (s.dtype, len(s.size), s.stride and (s.size, s.stride)) for s in inferred),
+        policies.checks_indices(),
     )
     program = kernel.history.programs.get(key)
     if program is None:
@@ -290,7 +294,7 @@ def serve(
     entry.run.plain = _flattening(
         entry.run.plain, [f for f, spec in zip(flat, inferred, strict=True) if spec], entry.simple
     )
-    entry.run.call = _caller(program, reads, numbers)
+    entry.run.call = _caller(program, reads, numbers, entry.check)
 
 
 # Results that are numbers, by place.
@@ -315,7 +319,9 @@ def _flattening(plain: Callable[..., Any], flat: list[bool], simple: bool) -> Ca
     return run
 
 
-def _caller(program: _Program, reads: list[_Read], numbers: list[int]) -> Callable[..., Any]:
+def _caller(
+    program: _Program, reads: list[_Read], numbers: list[int], check: Any
+) -> Callable[..., Any]:
     """What an entry runs: the shared program, with the numbers of the entry's sizes."""
     given = np.array(numbers, np.int32 if max(numbers, default=0) < 2**31 else np.int64)
     slots = [read.slot for read in reads if not read.direct]
@@ -324,7 +330,10 @@ def _caller(program: _Program, reads: list[_Read], numbers: list[int]) -> Callab
         lengthened = list(memories)
         for slot in slots:
             lengthened[slot] = _lengthened(memories[slot])
-        return program.run.call(given, *lengthened)
+        found = program.run.call(given, *lengthened)
+        if check == []:  # as the entry's own trace would have left it
+            check[:] = program.message
+        return found
 
     return call
 
@@ -383,14 +392,20 @@ class _Tracing(NamedTuple):
         grows = self._what_grows(tensors)
         if grows is None:
             return None
+        message: list[Any] = []
 
         def run(numbers, *memories):
             arrays = [r.read(memories, numbers) for r in self.reads]
-            given = self._emitted(self._results(arrays, numbers, memories), grows, numbers)
+            results, ok = self._results(arrays, numbers, memories)
+            given = self._emitted(results, grows, numbers)
+            if ok is not None:
+                flag, *error = ok
+                message[:] = error
+                given.append(flag)
             return given[0] if simple else given
 
         elements = sum(math.prod(read.size) for read in self.reads)
-        return _Program(Tiered(run, elements), grows)
+        return _Program(Tiered(run, elements), grows, message)
 
     def _emitted(self, results: list[Any], grows: list[tuple[bool, ...]], numbers: Any) -> list:
         """The arrays of results: in the order of their memory, those that grow compact."""
@@ -408,8 +423,8 @@ class _Tracing(NamedTuple):
             at += len(spec.size)
         return arrays
 
-    def _results(self, arrays: list[Any], numbers: Any, memories: Any) -> list[Any]:
-        """What the lowering gives for padded operands.
+    def _results(self, arrays: list[Any], numbers: Any, memories: Any) -> tuple[list[Any], Any]:
+        """What the lowering gives for padded operands, and what its check says.
 
         Without ``memories`` numbers are those of the call at hand.
         """
@@ -440,11 +455,17 @@ class _Tracing(NamedTuple):
             slot = self.placed["generator"].slot
             words = np.zeros(4, np.uint32) if memories is None else memories[slot]
             call[str(lowering.random)] = generators.key(words)
+        if lowering.name in ALONG:
+            whole, dim = self.reads[0], self.given["dim"]
+            if dim % max(len(whole.size), 1) in whole.grows:
+                raise NotImplementedError("places along a dim that grows")
+        check = lowering.check if policies.checks_indices() and not own else None
         precisions = self.key[0][1] if lowering.products else None
         default = dtypes.to_jax(torch.get_default_dtype())
         with promotion.default_float_is(default), precisions_are(precisions):
             result = entries.apply(own or lowering.function, sig, call)
-        return entries.results(result, sig, self.kernel.op)
+            ok = check(**entries.by_parameter(check, call)) if check else None
+        return entries.results(result, sig, self.kernel.op), ok
 
     def _what_grows(self, tensors: list[torch.Tensor]) -> list[tuple[bool, ...]] | None:
         """Which dims of each result grow: those that are longer where capacities are."""
@@ -479,7 +500,7 @@ class _Tracing(NamedTuple):
         found: list[Any] = []
 
         def shapes(arrays, numbers):
-            results = self._results(arrays, numbers, None)
+            results, _ = self._results(arrays, numbers, None)
             found[:] = [getattr(result, "shape", None) for result in results]
 
         count = self.at_sizes + sum(len(spec.size) for spec in self.inferred if spec)

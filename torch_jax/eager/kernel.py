@@ -16,7 +16,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
@@ -26,10 +25,11 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.node import Integers, NotRecordable
+from torch_jax.core.node import NotRecordable
 from torch_jax.core.x64 import x64
 from torch_jax.eager import bound, checks, cpu_error, growing, likes, masks, overlap, variants
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
+from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
 from torch_jax.eager.signature import (
     DROP,
@@ -301,7 +301,7 @@ class Kernel:
                     storages.append(None)
             else:
                 key.append(type(value))
-                memories.append(_number(value))
+                memories.append(number_input(value))
                 storages.append(None)
         elif kind == TENSORS or kind == NUMBERS:
             key.append(len(value))
@@ -313,7 +313,7 @@ class Kernel:
             storages.append(None)
         elif kind == INTEGERS and ACTIVE.tracer is None:
             key.append(type(value))
-            memories.append(_integers(value))
+            memories.append(integers_input(value))
             storages.append(None)
         else:
             if isinstance(value, torch.SymFloat):  # jit traces the number: a guard pins its value
@@ -352,10 +352,9 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
-        entry.run.promoted = functools.partial(_drop, self.hot, key)
+        entry.run.promoted = functools.partial(self.hot.pop, key, None)
         self.cache[key], entry.key = entry, key
-        if growth is not None:
-            growing.serve(self, entry, growth, args, kwargs, inferred)
+        growing.serve(self, entry, growth, args, kwargs, inferred)
         bound.added(self, config.get("cache_size"))
         return entry
 
@@ -428,10 +427,6 @@ class Kernel:
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
 
-def _drop(hot: dict[tuple, Any], key: tuple) -> None:
-    hot.pop(key, None)
-
-
 def _unary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
     """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
@@ -474,7 +469,7 @@ def _binary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -
         key: tuple
         if other is None:
             key = (head(), shape, a.dtype, number)
-            return launch(key, (memory, _number(b)), args, kwargs)
+            return launch(key, (memory, number_input(b)), args, kwargs)
         if sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
             return call(a, b)
         other_shape = b.shape
@@ -520,49 +515,6 @@ def _is_lazy(value: Any) -> bool:
 
 def _resolve(value: Any) -> Any:
     return value.resolve_conj().resolve_neg() if _is_lazy(value) else value
-
-
-_seen: set[tuple[type, Any]] = set()
-_numbers: dict[tuple[type, Any], jax.Array] = {}
-
-
-def _number(value: Any) -> Any:
-    """A Python number as JAX takes it fastest: one that comes again becomes an array, once.
-
-    Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
-    """
-    if isinstance(value, torch.SymFloat):
-        return numbers.traced_array(value)
-    if not value or value != value:
-        return value
-    if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
-        return value
-    known = (type(value), value)
-    array = _numbers.get(known) if ACTIVE.recorder is None else None
-    if array is not None:
-        return array
-    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        return np.uint64(value)  # JAX takes Python's integers for int64
-    if ACTIVE.recorder is not None:  # a recording takes its numbers all together
-        return value
-    if known not in _seen:
-        if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
-            _seen.clear()
-        _seen.add(known)
-        return value
-    if len(_numbers) >= 1024:
-        _numbers.clear()
-    with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
-        array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled
-    return array
-
-
-def _integers(value: Any) -> Any:
-    """Integers that are inputs of an entry; within a recording by themselves, for its graph."""
-    is_list = type(value) is list
-    if ACTIVE.recorder is not None:
-        return Integers(tuple(value) if is_list else (value,), is_list)
-    return np.asarray(value, np.int64) if is_list else _number(value)
 
 
 def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:

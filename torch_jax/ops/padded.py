@@ -49,14 +49,20 @@ IDEMPOTENT = frozenset(
         "any.dim",
         "argmax",
         "cumsum",
+        "gather",
+        "index_select",
         "isin.Tensor_Scalar",
         "isin.Tensor_Tensor",
         "max",
         "max.dim",
         "min",
+        "scatter.src",
         "torch_jax::copy",
     )
 )
+
+# Operators that take elements of their first operand by their place along ``dim``: others may grow.
+ALONG = frozenset(("gather", "index_select", "scatter.src"))
 
 
 class Operand(NamedTuple):

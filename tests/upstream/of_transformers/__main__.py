@@ -1,4 +1,4 @@
-"""``python tests/upstream/of_transformers PATH [options of pytest]``: tests of transformers' models.
+"""``python tests/upstream/of_transformers PATH [options of pytest]``: models of transformers.
 
 PATH is a checkout of transformers, of which the tests of four models run, or its source package of
 PyPI (``pip download --no-deps --no-binary transformers transformers==5.23.0``, unpacked), of which

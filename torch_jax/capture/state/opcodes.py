@@ -119,6 +119,8 @@ def _why(instructions: list[dis.Instruction], at: int) -> str | None:
         return "asks whether two objects are one"
     if name == "PUSH_EXC_INFO" and _catches(instructions, at):
         return "catches an exception"
+    if name == "LOAD_ATTR" and value == "__class__" and _asks_for_a_name(instructions, at):
+        return None
     if name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"):
         return _why_not_named(str(value), stores=name not in ("LOAD_ATTR", "LOAD_METHOD"))
     if name.startswith("CALL_INTRINSIC") and "IMPORT_STAR" in instruction.argrepr:
@@ -141,6 +143,11 @@ def _catches(instructions: list[dis.Instruction], at: int) -> bool:
         if instruction.opname == "RERAISE":
             return False
     return True
+
+
+def _asks_for_a_name(instructions: list[dis.Instruction], at: int) -> bool:
+    """Whether of a class nothing is read but its name; which class it is has a guard."""
+    return instructions[at + 1].argval in ("__name__", "__qualname__")
 
 
 def _compares_with_constant(instructions: list[dis.Instruction], at: int) -> bool:

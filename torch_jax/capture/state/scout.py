@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+from torch_jax._private import dynamo
 from torch_jax.capture.state.bytecode import Names
 from torch_jax.capture.state.walk import NOTHING, Reach, union
 from torch_jax.capture.state.watch import Watch
@@ -61,7 +62,7 @@ def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scou
     watch = Watch(halts=False)
     before, ACTIVE.scout = ACTIVE.scout, watch
     try:
-        with no_collection():
+        with no_collection(), dynamo.dynamo_stance("force_eager"):  # as in the trace
             watch.start(function, leaves)
             try:
                 result = call()

@@ -1,0 +1,56 @@
+"""Python numbers as inputs of an operator's program, of which none is then a constant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_jax.core import numbers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Integers
+from torch_jax.core.x64 import x64
+
+_seen: set[tuple[type, Any]] = set()
+_numbers: dict[tuple[type, Any], jax.Array] = {}
+
+
+def number_input(value: Any) -> Any:
+    """A Python number as JAX takes it fastest: one that comes again becomes an array, once.
+
+    Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
+    """
+    if isinstance(value, torch.SymFloat):
+        return numbers.traced_array(value)
+    if not value or value != value:
+        return value
+    if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
+        return value
+    known = (type(value), value)
+    array = _numbers.get(known) if ACTIVE.recorder is None else None
+    if array is not None:
+        return array
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return np.uint64(value)  # JAX takes Python's integers for int64
+    if ACTIVE.recorder is not None:  # a recording takes its numbers all together
+        return value
+    if known not in _seen:
+        if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
+            _seen.clear()
+        _seen.add(known)
+        return value
+    if len(_numbers) >= 1024:
+        _numbers.clear()
+    with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
+        array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled
+    return array
+
+
+def integers_input(value: Any) -> Any:
+    """Integers that are inputs of an entry; within a recording by themselves, for its graph."""
+    is_list = type(value) is list
+    if ACTIVE.recorder is not None:
+        return Integers(tuple(value) if is_list else (value,), is_list)
+    return np.asarray(value, np.int64) if is_list else number_input(value)
