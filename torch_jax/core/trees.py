@@ -109,7 +109,12 @@ def _again(structure: Any, children: Iterable[Any]) -> Any:
 
 
 def _keys_and(elements: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    return [(jax.tree_util.DictKey(key), element) for key, element in elements.items()]
+    return [(_key(key), element) for key, element in elements.items()]
+
+
+def _key(key: Any) -> Any:
+    """A key of a dict in a path; jaxlib 0.10.0 refuses None as one."""
+    return jax.tree_util.GetAttrKey("None") if key is None else jax.tree_util.DictKey(key)
 
 
 _REGISTRY.register_node(
