@@ -72,6 +72,7 @@ def test_the_page_of_operators_is_up_to_date():
         "environment",
         "errors",
         "extend",
+        "generate",
         "how-an-op-is-found",
         "jax-arrays",
         "jax-in-pytorch",
