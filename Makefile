@@ -12,6 +12,8 @@ PROGRAMS ?= 300
 PROGRAMS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
 # `make upstream PYTORCH=/path/to/checkout TESTS="test_torch.py -k sum"`
 PYTORCH ?=
+# `make transformers-tests TRANSFORMERS=/path/to/checkout TESTS="-k gpt2"`
+TRANSFORMERS ?=
 TESTS ?=
 
 # What the tests compile is kept here: for the processes of one run, and for the next runs.
@@ -58,6 +60,7 @@ $(VENV)/.torch: constraints.txt
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) --no-deps timm  # it asks for torchvision, whose wheels do not load beside torch's
 	@touch $@
 
 $(VENV)/.examples: $(VENV)/.torch pyproject.toml
@@ -105,6 +108,9 @@ programs: $(VENV)/.dev  ## programs that change between calls, random ones too (
 upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
 	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
 
+transformers-tests: $(VENV)/.dev  ## transformers' tests of models (TRANSFORMERS=/path, see docs)
+	$(BIN)/python tests/upstream/of_transformers '$(TRANSFORMERS)' $(TESTS)
+
 test-everything: export TORCH_JAX_TEST_XLA = default
 test-everything: override WEEK =
 test-everything: $(VENV)/.dev  ## all tests, dtypes and samples, XLA as users have it: many hours
@@ -140,4 +146,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream docs site dist bench measured lint clean
+.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream transformers-tests docs site dist bench measured lint clean

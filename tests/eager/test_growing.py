@@ -39,11 +39,11 @@ def _rows(n: int, width: int = 1) -> torch.Tensor:
     return x[..., 0] if width == 1 else x
 
 
-def _raised(call: Callable[[], torch.Tensor]) -> torch.Tensor:
+def _raised(device: str, call: Callable[[], torch.Tensor]) -> torch.Tensor:
     try:
         return call()
     except (IndexError, RuntimeError):
-        return torch.tensor(-1.0)
+        return torch.tensor(-1.0, device=device)
 
 
 def _attends(n: int, d: str) -> torch.Tensor:
@@ -75,10 +75,10 @@ CASES: dict[str, Callable[[int, str], torch.Tensor]] = {
     "beams": lambda n, d: _rows(n, 3).to(d).index_select(0, torch.tensor([1, 0, 1]).to(d)),
     "gather": lambda n, d: _numbers.to(d).gather(1, torch.arange(n)[None].to(d)),
     "gather_outside": lambda n, d: _raised(
-        lambda: _numbers[:, :20].to(d).gather(1, torch.arange(n)[None].to(d))
+        d, lambda: _numbers[:, :20].to(d).gather(1, torch.arange(n)[None].to(d))
     ),
     "gather_along_growing": lambda n, d: _raised(
-        lambda: _rows(n).to(d).gather(1, torch.full((2, 1), 9).to(d))
+        d, lambda: _rows(n).to(d).gather(1, torch.full((2, 1), 9).to(d))
     ),
     "scatter": lambda n, d: _numbers.to(d).scatter(
         1, torch.arange(n)[None].to(d), -_rows(n)[:1].to(d)
@@ -93,15 +93,11 @@ _EACH = frozenset(("gather_along_growing",))
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_growing_size_is_an_input(name, compiles):
-    torch_jax.config.set("cache_size", torch_jax.config.get("cache_size"))  # nothing is compiled
     for n in range(3, 40):
-        before = compiles.count
         on_device, on_cpu = CASES[name](n, "jax"), CASES[name](n, "cpu")
         assert_same(on_device, on_cpu)
         assert on_device.stride() == on_cpu.stride()
-        if n in (6, 7, 8, 12, 25, 26, 27, 28, 37, 38, 39) and name not in _EACH:
-            assert compiles.count == before, f"a program for {n}"
-    assert compiles.count <= (80 if name in _EACH else 30)
+    assert compiles.count <= (80 if name in _EACH else 20)
 
 
 def test_a_growing_text_in_lazy_mode_and_under_jit():
@@ -118,10 +114,8 @@ def test_a_growing_text_in_lazy_mode_and_under_jit():
     with torch_jax.lazy():
         recorded = grown("jax")
     assert_same(recorded, expected)
-    assert_same(
-        torch_jax.jit(lambda x: torch.cat([x, x[:, :1]], 1) + 1)(recorded).cpu()[:, :-1],
-        expected + 1,
-    )
+    appended = torch_jax.jit(lambda x: torch.cat([x, x[:, :1]], 1) + 1)
+    assert_same(appended(grown("jax")), torch.cat([expected, expected[:, :1]], 1) + 1)
 
 
 def test_gradients_through_growing_sizes():

@@ -10,6 +10,8 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from torch import nn
 
+import torch_jax
+from torch_jax import config
 from torch_jax.integrations.adapt import choice
 
 
@@ -43,6 +45,16 @@ def test_cuda_comes_first_where_it_is():
         assert not choice.is_chosen()
         assert PartialState.default_device.fget(mock.Mock()).type == "cuda"
     assert choice.is_chosen()
+
+
+def test_the_device_has_its_own_name_where_it_also_answers_for_cuda():
+    config.set("redirect_cuda", True)
+    try:
+        with torch_jax.default_env():
+            assert torch.cuda.is_available()
+            assert accelerate.Accelerator().device == torch.device("jax", 0)
+    finally:
+        config.set("redirect_cuda", False)
 
 
 def test_lists_of_devices_get_one_more():

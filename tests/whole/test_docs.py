@@ -35,6 +35,8 @@ NOT_RUN = {
     ("docs/a-tensors-way.md", "py"): (1, "a part of a file of the package"),
     ("docs/a-tensors-way.md", "text"): (1, "a drawing"),
     ("docs/lazy.md", "text"): (1, "an example of what is reported of a longer run"),
+    ("docs/upstream-patches.md", "diff"): (3, "changes of other projects"),
+    ("docs/watching.md", "text"): (1, "a report of all arrays of a process"),
 }
 ILLUSTRATED = {page for page, language in NOT_RUN if language == "text"}
 OF_READERS = {"train.py"}  # a reader's own script

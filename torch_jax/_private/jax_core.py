@@ -256,3 +256,21 @@ def copier(aval: Any) -> Callable[[Any], Any]:
         return put(aval, sharding, [array], [device], False, True)
 
     return copy
+
+
+def constant_of(value: Any) -> Any:
+    """The value of a tracer that stands for a constant; of any other the tracer itself."""
+    return value.full_lower() if hasattr(value, "full_lower") else value
+
+
+def made_by(tracer: Any) -> tuple[Any, int]:
+    """The equation that made a tracer, None where JAX does not tell, and the variable's id."""
+    return getattr(tracer, "parent", None), id(getattr(tracer, "val", None))
+
+
+def bind(primitive: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:
+    """The results of a primitive with the parameters of one of its equations."""
+    given = primitive.get_bind_params(params)
+    functions, rest = given if isinstance(given, tuple) else ((), given)
+    found = primitive.bind(*functions, *inputs, **rest)
+    return list(found) if primitive.multiple_results else [found]

@@ -21,7 +21,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import dynamo, jax_core, pytorch
-from torch_jax.capture.host.cpu_tensors import Host, is_host
+from torch_jax.capture.host import known_values
+from torch_jax.capture.host.cpu_tensors import Host, is_asked_back, is_host
 from torch_jax.capture.host.tape import Tape
 from torch_jax.capture.randomness import BodyDraws, Draws, keep_cpu_state, state_later
 from torch_jax.compiler import jaxpr
@@ -168,6 +169,10 @@ class Capture(Tracer):
         tensors = list(tensors_in((args, kwargs)))
         if any(map(is_host, tensors)) or (not tensors and _is_host_factory(kwargs)):
             return self.host.operator(func, args, kwargs)
+        if is_asked_back(func, kwargs):
+            known = known_values.of(self, args[0])
+            if known is not None:
+                return self.host.operator(func, (known,), kwargs)
         return self.on_device(func, args, kwargs)
 
     def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -141,13 +141,11 @@ class Kernel:
 
     def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
         """A call that the hot path has no entry for: the first of its kind, or not so simple."""
-        entry = self.cache.get(signature)
+        entry, run = self.cache.get(signature), self._run
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
-            with progress.operator(self.op.name()):
-                arrays = self._run(entry, signature, memories, args, kwargs)
-        else:
-            arrays = self._run(entry, signature, memories, args, kwargs)
+            run = progress.operator(self.op.name())(run)
+        arrays = run(entry, signature, memories, args, kwargs)
         if not entry.simple:
             arrays = self._verified(entry, arrays)
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
@@ -234,13 +232,14 @@ class Kernel:
                 overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
-            entry = cache.get(signature)
+            entry, run = cache.get(signature), self._run
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
+                run = progress.operator(self.op.name())(run)
             while True:
                 try:
                     if ACTIVE.recorder is None or ACTIVE.tracer is not None:
-                        arrays = self._run(entry, signature, memories, args, kwargs)
+                        arrays = run(entry, signature, memories, args, kwargs)
                         arrays = self._verified(entry, arrays)
                     else:
                         arrays = self._recorded(entry, signature, memories, args, kwargs)

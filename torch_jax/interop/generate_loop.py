@@ -136,7 +136,7 @@ def generate_loop(
         )
         key = generators.key(generators.default_generator.draw())
         state = loop.begin(weights, given, _array(ids), key, padded)
-        done = prompt
+        done = prompt  # the first new token is there already
         while True:
             stop = end if on_tokens is None else min(done + chunk, end)
             state = loop.go_on(weights, given, state, key, jnp.asarray(stop))

@@ -32,6 +32,12 @@ def is_host(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
+def is_asked_back(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator brings a value of the device to the host."""
+    device = kwargs.get("device")
+    return func is _ITEM or (func is _TO_COPY and device is not None and device.type == "cpu")
+
+
 class Host:
     """The CPU tensors of one trace, and where each stands on the tape."""
 
@@ -87,8 +93,10 @@ class Host:
         leaves, form = pytree.tree_flatten((args, kwargs))
         if self._crosses(func, leaves, kwargs):
             moved = [self._moved(func, leaf) if is_host(leaf) else leaf for leaf in leaves]
+            for tensor in filter(is_host, moved):  # read where nobody sees it, as lengths are
+                self.fix(tensor)
             args, kwargs = pytree.tree_unflatten(moved, form)
-            return self.capture.on_device(func, args, kwargs)
+            return self._fixed(self.capture.on_device(func, args, kwargs))
         if func is _LIFT:
             return self._lift(args[0])
         if func is _ITEM:
@@ -100,6 +108,13 @@ class Host:
             self._write_down(func, leaves, form, result)
         else:
             self._guard(func, leaves, form, result)
+        return result
+
+    def _fixed(self, result: Any) -> Any:
+        """Results on the CPU of an operator of both devices, which hang on fixed values."""
+        for tensor in filter(is_host, pytree.tree_leaves(result)):
+            slot = self.tape.constant(tensor.clone())
+            self._place(tensor, self.tape.record(torch.clone, (slot,), tensor))
         return result
 
     def _save(self, leaves: list[Any]) -> None:

@@ -33,7 +33,7 @@ _ITERATORS = ("_iterator", "iterator", "generator")
 _TORCH_DENIED = frozenset(
     """numpy __array__ data_ptr untyped_storage storage storage_offset as_strided set_ resize_
     share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
-    record_stream _make_subclass from_file set_default_dtype _set_default_dtype set_num_threads
+    record_stream _make_subclass _make_wrapper_subclass as_subclass from_file set_default_dtype _set_default_dtype set_num_threads
     set_float32_matmul_precision _set_float32_matmul_precision _get_cublas_allow_tf32
     _set_cublas_allow_tf32 _get_cudnn_allow_tf32 _set_cudnn_allow_tf32
     _get_fp32_precision_getter _set_fp32_precision_setter
@@ -134,6 +134,8 @@ def is_known_builtin(function: Any) -> bool:
     if owner is None or isinstance(owner, types.ModuleType):
         return _is_known_function(str(getattr(function, "__module__", None)), name)
     if isinstance(owner, type):
+        if name == "__new__" and issubclass(owner, torch.Tensor | torch._C.TensorBase):
+            return False
         return owner in _OWNERS or _is_torchs(owner) or (owner is object and name == "__new__")
     return _is_known_method(type(owner), name)
 
@@ -198,6 +200,8 @@ def is_known_code(code: CodeType) -> bool:
             return code.co_name in _COLLECTIVES
         if file.startswith(_SPREAD):
             return file.endswith("/distributed.py") and code.co_name not in _DENIED_IN_DDP
+        if file.startswith(TORCH + "onnx/"):
+            return code.co_name == "is_in_onnx_export"
         known = file.startswith((*_KNOWN_IN_TORCH, *_WITH_COLLECTIVES))
         return known and code.co_name not in _DENIED_IN_TORCH
     if file.startswith(LIBRARIES):

@@ -109,9 +109,15 @@ def why_not_class(kind: Any) -> str | None:
     """Why a class is not understood: calling it may run code that nobody sees."""
     if kind in _CLASSES or issubclass(kind, BaseException):
         return None
-    if _is_torchs(kind):
+    if _is_torchs(kind) or _is_made_in_sight(kind):
         return None
     return _why_not_instance(kind)
+
+
+def _is_made_in_sight(kind: Any) -> bool:
+    """Whether it is a class of tensors whose ``__new__`` is Python: whoever calls it is seen."""
+    new = vars(kind).get("__new__")
+    return issubclass(kind, torch.Tensor) and isinstance(new, staticmethod) and _is_users(kind)
 
 
 @functools.lru_cache(4096)

@@ -7,8 +7,9 @@ differs from call to call. Where there is none, drawing is an error; a constant 
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
 
 from torch_jax._private import jax_core
 from torch_jax.core import tracers
@@ -101,35 +103,106 @@ def drawing_from(key: Any) -> Iterator[None]:
             own.put(*before)
 
 
-# --- functions that JAX traces by the user's own hand ---------------------------------------------
-
-
-@contextmanager
-def program(words: Any = None) -> Iterator[None]:
-    """Operators on the tensors of tracers, as they are called in a function that JAX traces.
-
-    JAX differentiates them one by one, so that ``detach`` has to stop its gradients, too.
-    """
-    with x64(), begun(FunctionRun(_here, words)), _Detach():
-        yield
+# --- functions that JAX traces --------------------------------------------------------------------
 
 
 def _here() -> None:
-    """Stands for the user's function, which is not known, in errors."""
+    """Stands for the user's function, where it is not known, in errors."""
 
 
 _here.__qualname__ = "a function that JAX traces"
 
 
-class _Detach(TorchFunctionMode):
-    """Has ``detach`` stop gradients of JAX."""
+@contextmanager
+def program(words: Any = None, function: Any = _here) -> Iterator[None]:
+    """Operators on the tensors of arrays, as a function of JAX calls them.
+
+    JAX differentiates them one by one, and so sees through its own functions among them.
+    """
+    with x64(), begun(FunctionRun(function, words)), _Gradients():
+        yield
+
+
+class _Gradients(TorchFunctionMode):
+    """Has JAX stop gradients where PyTorch does: at ``detach``, and under ``no_grad``.
+
+    What an ``autograd.Function`` computes has derivatives that JAX does not know, and refuses to be
+    differentiated.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.detach, torch.Tensor.detach) and storage.is_jax(args[0]):
-            array = transfer.as_array(args[0])
-            if tracers.is_traced(array):
-                return storage.wrap(jax.lax.stop_gradient(array), args[0].dtype)
-        return func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        detaches = func in _DETACH
+        writes = name.endswith("_") and not name.endswith("__") or name == "__setitem__"
+        if writes and _is_stopped(args[0]):
+            raise tracers.NotTraceableError(
+                f"a tensor is written by {name} through what detach() gave of it "
+                f"({tracers.user_line()}), which JAX takes for another one: write to the tensor "
+                "itself, or use torch_jax.to_jax_function"
+            )
+        kwargs = kwargs or {}
+        if writes or not (detaches or not torch.is_grad_enabled()):
+            return func(*args, **kwargs)
+        if not detaches and _in_autograd_function():
+            args, kwargs = _pytree.tree_map_only(
+                _is_traced, lambda tensor: _through(_unknown, tensor), (args, kwargs)
+            )
+            return func(*args, **kwargs)
+        held = {id(t.untyped_storage()) for t in _pytree.tree_leaves((args, kwargs)) if _is_ours(t)}
+
+        def stopped(tensor: torch.Tensor) -> torch.Tensor:
+            shares = id(tensor.untyped_storage()) in held
+            if shares and not detaches:  # a view, through which may be written
+                return tensor
+            made = _through(jax.lax.stop_gradient, tensor)
+            made.untyped_storage().is_stopped = shares  # type: ignore[attr-defined]
+            return made
+
+        return _pytree.tree_map_only(_is_traced, stopped, func(*args, **kwargs))
+
+
+_DETACH = (torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and storage.is_jax(value)
+
+
+def _is_traced(value: Any) -> bool:
+    return _is_ours(value) and tracers.is_traced(storage.held_by(value))
+
+
+def _through(function: Callable[[Any], Any], tensor: torch.Tensor) -> torch.Tensor:
+    return storage.wrap(function(transfer.as_array(tensor)), tensor.dtype)
+
+
+def _is_stopped(value: Any) -> bool:
+    return _is_ours(value) and getattr(value.untyped_storage(), "is_stopped", False)
+
+
+def _in_autograd_function() -> bool:
+    """Whether the forward pass of an ``autograd.Function`` of the user's runs."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        first = next(iter(frame.f_locals.values()), None) if frame.f_code.co_argcount else None
+        if isinstance(first, torch.autograd.function.FunctionCtx):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@jax.custom_jvp
+def _unknown(array: Any) -> Any:
+    """The same, of which JAX does not know the derivative."""
+    return array
+
+
+@_unknown.defjvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise tracers.NotTraceableError(
+        "JAX differentiates what an autograd.Function computes, whose backward pass it does not "
+        "see: torch_jax.to_jax_function and torch_jax.functional have PyTorch's derivatives"
+    )
 
 
 class Regions(threading.local):

@@ -68,7 +68,7 @@ def jax_shard_map(
 def jax_value_and_grad(
     torch_function: Callable[..., Any], kwargs_for_value_and_grad: dict[str, Any] | None = None
 ) -> Any:
-    """A function of tensors under ``jax.value_and_grad``, with PyTorch's gradients."""
+    """A function of tensors under ``jax.value_and_grad``."""
     return wrap_jax_jit(torch_function, jax.value_and_grad, kwargs_for_value_and_grad)
 
 

@@ -98,6 +98,14 @@ class JittableModule(nn.Module):
         compiled = vars(self).get("_jitted", {})
         return compiled[name] if name in compiled else getattr(vars(self)["_model"], name)
 
+    def __len__(self) -> int:
+        """How many parts a sequence of modules has."""
+        return len(self._model)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part of a sequence of modules."""
+        return self._model[key]
+
     def functional_call(
         self, method_or_name: Any, params: Any, buffers: Any, *args: Any, **kwargs: Any
     ) -> Any:

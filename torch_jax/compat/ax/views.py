@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,8 +15,8 @@ from torch import nn
 from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import array_of, is_narrow, tensor_of
 from torch_jax.core import trees
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64_as
-from torch_jax.interop.to_jax_function import run
 from torch_jax.memory import dtypes
 
 
@@ -82,7 +81,7 @@ def _no_words() -> None:
 def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of tensors with arrays, and give its tensors as arrays.
 
-    It may be differentiated, mapped and compiled by JAX; gradients are PyTorch's own.
+    JAX may differentiate, map and compile it: ``detach`` and ``no_grad`` stop its gradients.
     """
     return of_arrays(function)(*args, **kwargs)
 
@@ -90,21 +89,22 @@ def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Callable[..., Any]:
     """A function of tensors as one of arrays, which draws from what ``words`` gives."""
 
-    @contextmanager
-    def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        args, kwargs = torch_view((args, kwargs))
-        yield trees.map(_function_as_jax, function(*args, **kwargs))
-
     def call(*args: Any, **kwargs: Any) -> Any:
-        with x64_as(not is_narrow()):
-            key = draws.key_of(words())
-            return run(called, function, args, kwargs, key)
+        narrow = is_narrow()
+        with draws.program(words(), function):
+            args, kwargs = trees.map(functools.partial(_argument, narrow), (args, kwargs))
+            return jax_view(function(*args, **kwargs))
 
     return functools.update_wrapper(call, function, updated=())
 
 
-def _function_as_jax(value: Any) -> Any:
-    return value if isinstance(value, torch.Tensor) else jax_view_elem(value)
+def _argument(narrow: bool, value: Any) -> Any:
+    """An argument as PyTorch's; JAX's integers are PyTorch's, which labels and indices are."""
+    value = torch_view_elem(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.long() if narrow and value.dtype == torch.int32 else value
+    return ACTIVE.tracer.mode.adopt(value)
 
 
 # --- under jax.jit --------------------------------------------------------------------------------

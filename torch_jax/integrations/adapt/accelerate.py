@@ -28,7 +28,7 @@ def _patch_default_device(original: Any) -> Any:
     """It asks for the accelerators that it knows, one after the other."""
     return choice.as_property(
         original,
-        lambda _, found: choice.DEVICE if found.type == "cpu" and choice.is_chosen() else found,
+        lambda _, found: choice.DEVICE if choice.is_left(found.type) else found,
     )
 
 
@@ -41,10 +41,9 @@ def _patch_prepare_backend(original: Any) -> Any:
         self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None
     ) -> Any:
         found, kind = original(self, cpu, sagemaker_dp, backend)
-        nobody = kind.value == "NO" and int(os.environ.get("LOCAL_RANK", -1)) != -1
-        if cpu or not nobody or not (choice.is_device(self.device or choice.DEVICE)):
-            return found, kind
-        if not choice.is_chosen():
+        is_one_of_many = not cpu and int(os.environ.get("LOCAL_RANK", -1)) != -1
+        is_ours = choice.is_device(self.device or choice.DEVICE) and choice.is_chosen()
+        if not (is_one_of_many and is_ours and kind.value in ("NO", "MULTI_GPU")):
             return found, kind
         self.device = choice.DEVICE  # each process has one, whatever its rank
         # DistributedDataParallel would be told that its device has the number of the process.

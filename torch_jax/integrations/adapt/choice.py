@@ -24,6 +24,14 @@ def is_chosen() -> bool:
     return not (torch.backends.cuda.is_built() and torch.cuda.is_available())
 
 
+def is_left(found: str) -> bool:
+    """Whether a library that has found a device of this type is to take this device instead.
+
+    ``"cuda"`` is what it finds where that means this device, and no CUDA device is there.
+    """
+    return found in ("cpu", "cuda") and is_chosen()
+
+
 def is_device(device: Any) -> bool:
     """Whether a ``torch.device``, or its name, is this device."""
     return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE

@@ -44,7 +44,7 @@ def _patch_auto(original: Any) -> Any:
 
     def choose() -> str:
         found = original()
-        return _NAME if found == "cpu" and choice.is_chosen() else found
+        return _NAME if choice.is_left(found) else found
 
     return staticmethod(choose)
 
@@ -53,12 +53,7 @@ def _patch_gpu(original: Any) -> Any:
     """``accelerator="gpu"`` knows CUDA and Metal, and raises without them."""
 
     def choose() -> str:
-        try:
-            return original()
-        except Exception:
-            if choice.is_chosen():
-                return _NAME
-            raise
+        return _NAME if choice.is_chosen() else original()
 
     return staticmethod(choose)
 

@@ -25,13 +25,14 @@ def _patch_setup_devices(original: Any) -> Any:
     def _setup_devices(self: Any) -> Any:
         found = compute(self)
         state = getattr(self, "distributed_state", None)
-        if found.type != "cpu" or state is None or not choice.is_device(state.device):
+        if self.use_cpu or state is None or not choice.is_device(state.device):
             return found
         self._n_gpu = 1
         return state.device
 
     made = type(original)(functools.wraps(compute)(_setup_devices))
-    made.__set_name__(None, "_setup_devices") if hasattr(made, "__set_name__") else None
+    if hasattr(made, "__set_name__"):
+        made.__set_name__(None, "_setup_devices")
     return made
 
 

@@ -130,7 +130,7 @@ def _of_fallbacks(row: dict[str, Any], source: str) -> tuple[str, str]:
 
 def _of_compiles(row: dict[str, Any], source: str) -> tuple[str, str]:
     most, times = Counter(row["what"]).most_common(1)[0] if row["what"] else ("a program", 1)
-    cost = f"compiled {row['count']:,} programs"
+    cost = f"compiled {row['count']:,} program{'s' if row['count'] > 1 else ''}"
     if times < _OFTEN:
         return cost, "put the step into a function under @torch_jax.jit: one program"
     return (
@@ -164,7 +164,7 @@ def _lines_of(told: dict[str, Any]) -> Iterator[str]:
         return
     of = f", {told['processes']} processes" if told["processes"] > 1 else ""
     memory = f", {size(told['peak_bytes'])} of memory" if told["peak_bytes"] else ""
-    yield f"  on jax        {told['operators']} operators on {told['device']}{of}{memory}"
+    yield f"  on jax        {told['operators']} kinds of operators on {told['device']}{of}{memory}"
     yield from _fallbacks(told)
     share = 100 * told["compile_seconds"] / max(told["seconds"], 1e-9)
     yield (
