@@ -33,7 +33,7 @@ dtypes, strides, gradients, aliasing and errors. What does not pass is
 run.
 
 This page is made by `make measured` from the results of one run: torch {torch}, jax {jax} on
-{device}, {date}, {asked}.
+{device}, {date}, {asked}.{part}
 
 ![Share of entries that pass in all their cases, by family and executor](conformance.svg)
 
@@ -58,6 +58,9 @@ Entries with a case that fails, by executor.
 | | entries |
 | --- | --- |
 {failing}"""
+PART = """ **That was
+a part of a run**, which asked {asked} entries eagerly: `make conformance measured` makes the page
+of a whole one."""
 
 Cases = Mapping[str, list[bool]]  # of each entry, which cases pass
 
@@ -109,10 +112,12 @@ def page(conditions: Mapping[str, Any], results: Iterable[list[Any]]) -> tuple[s
     weekly = "the dtypes of one week" if conditions["week"] else "all dtypes"
     samples = conditions["samples"]
     asked = f"{samples or 'all'} sample{'s' * (samples != 1)} of each entry and dtype, {weekly}"
+    eager = executors.get("eager", {})
     listed = {name: executors[name] for name in EXECUTORS if name in executors}
     text = PAGE.format(
         **conditions,
         asked=asked,
+        part="" if len(eager) > 0.9 * conditions["entries"] else PART.format(asked=len(eager)),
         executors="".join(
             f"| {name} | {_share(*whole(cases))} | {EXECUTORS[name]} |\n"
             for name, cases in listed.items()

@@ -42,7 +42,8 @@ def _collect(properties) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    whole = not (session.config.option.keyword or session.config.option.lf)
+    chosen = session.config.option.keyword or getattr(session.config.option, "lf", False)
+    whole = not chosen
     if whole and report.missed(report.counts(_results)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
