@@ -72,6 +72,16 @@ with warnings.catch_warnings(record=True) as found:
     os.wait()
 assert not [one for one in found if "deadlock" in str(one.message) and "JAX" in str(one.message)]
 """,
+    "torch._dynamo.trace_rules.get_torch_obj_rule_map": """
+import torch
+import torch_jax
+torch_jax.config.set("redirect_cuda", True)
+torch_jax.default_env().enable_globally()
+import torch._dynamo
+
+double = torch.compile(lambda x: x * torch.cuda.device_count(), backend="jax", fullgraph=True)
+double(torch.ones(2, device="cuda"))
+""",
     "safetensors.torch.safe_open": """
 import torch, safetensors.torch, tempfile
 import torch_jax

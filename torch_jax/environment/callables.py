@@ -23,6 +23,8 @@ Place = tuple[Any, str]
 _KEPT = ("torch._", "torch_jax", "torch.overrides", "torch.utils._device")
 _MISSING = object()
 
+STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {}  # what was put, and for what
+
 
 def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
@@ -34,6 +36,7 @@ def wrapper_of(
     wrapped.__module__ = owner.__name__ if is_module else owner.__module__
     wrapped.__qualname__ = at[0][1] if is_module else f"{owner.__name__}.{at[0][1]}"
     pytorch.script_as(wrapped, original)
+    STAND_INS[wrapped] = original
     return wrapped
 
 

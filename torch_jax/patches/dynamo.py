@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.core.patching import patch
+from torch_jax.environment import callables
 from torch_jax.memory import generators
 
 # What stands in the place of PyTorch's own callables: Dynamo looks through these to the callables.
@@ -62,6 +63,24 @@ def _hide(add: Any) -> None:
     for name in _hidden(sys.modules["torch_jax"]):
         add(name)
     add("jax")
+
+
+@patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo.trace_rules")
+def _patch_rules(original: Any) -> Any:
+    """Its rules are for what it finds by PyTorch's names: what an environment has put there.
+
+    They are the original's; Dynamo looks through what stands in its place.
+    """
+
+    @functools.cache
+    def rules() -> dict[Any, Any]:
+        found = dict(original())
+        for stand_in, replaced in list(callables.STAND_INS.items()):
+            if stand_in in found:
+                found[replaced] = found.pop(stand_in)
+        return found
+
+    return rules
 
 
 def _hidden(package: ModuleType) -> Iterator[str]:
