@@ -113,13 +113,17 @@ def _line_of(instruction: dis.Instruction) -> int | None:
 def _why(instructions: list[dis.Instruction], at: int) -> str | None:
     instruction = instructions[at]
     name, value = instruction.opname, instruction.argval
-    if name == "CHECK_EXC_MATCH" and _only_raises(instructions, at):
+    if name in ("CHECK_EXC_MATCH", "PUSH_EXC_INFO") and _only_raises(instructions, at):
         return None
     if name not in _UNDERSTOOD:
         return _WHY.get(name, f"runs an instruction that is not understood, {name}")
     if name == "IS_OP" and not _compares_with_constant(instructions, at):
         return "asks whether two objects are one"
-    if name == "PUSH_EXC_INFO" and _catches(instructions, at) and not _only_raises(instructions, at):
+    if (
+        name == "PUSH_EXC_INFO"
+        and _catches(instructions, at)
+        and not _only_raises(instructions, at)
+    ):
         return "catches an exception"
     if name == "LOAD_ATTR" and value == "__class__" and _asks_for_a_name(instructions, at):
         return None
@@ -159,9 +163,7 @@ def _only_raises(instructions: list[dis.Instruction], at: int) -> bool:
     handler = instructions[first:last]
     jumps = [i.argval for i in handler if i.opcode in (*dis.hasjrel, *dis.hasjabs)]
     leaves = any(i.opname.startswith(("RETURN", "YIELD", "SEND")) for i in handler)
-    return not leaves and all(
-        handler[0].offset <= target <= handler[-1].offset for target in jumps
-    )
+    return not leaves and all(handler[0].offset <= target <= handler[-1].offset for target in jumps)
 
 
 def _asks_for_a_name(instructions: list[dis.Instruction], at: int) -> bool:
