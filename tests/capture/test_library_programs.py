@@ -57,10 +57,16 @@ def test_a_value_of_the_host_comes_back_from_the_device():
 
 
 def test_a_value_of_the_device_is_asked_for_still():
-    with pytest.raises(torch_jax.DataDependentError, match="is asked for"):
-        torch_jax.jit(lambda x, n: (x + n.to("jax")).cpu())(
-            torch.ones(3, device="jax"), torch.tensor(2.0)
-        )
+    x, n = torch.ones(3, device="jax"), torch.tensor(2.0)
+    kept = torch.ones(3, device="jax")
+    for look in (
+        lambda x, n: (x + n.to("jax")).cpu(),
+        lambda x, n: x.cpu() + n,
+        lambda x, n: (kept * n.to("jax")).tolist(),
+        lambda x, n: (torch.rand(3, device="jax") * n.to("jax")).cpu(),
+    ):
+        with pytest.raises(torch_jax.DataDependentError, match="is asked for"):
+            torch_jax.jit(look)(x, n)
 
 
 def _raises(x):

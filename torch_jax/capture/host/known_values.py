@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core
+from torch_jax.core import tracers
 from torch_jax.core.x64 import x64
 from torch_jax.memory import transfer
 
@@ -29,7 +30,10 @@ def of(capture: Any, tensor: torch.Tensor) -> torch.Tensor | None:
 
     ``capture`` is the :class:`~torch_jax.capture.capture.Capture` of the trace.
     """
+    capture.see(tensor)  # what it holds is an input then, and not a constant
     array = transfer.value_of(tensor)
+    if not tracers.is_traced(array):
+        return None
     program = _Program(capture)
     try:
         result = program.add(array)

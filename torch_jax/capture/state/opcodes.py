@@ -113,7 +113,7 @@ def _line_of(instruction: dis.Instruction) -> int | None:
 def _why(instructions: list[dis.Instruction], at: int) -> str | None:
     instruction = instructions[at]
     name, value = instruction.opname, instruction.argval
-    if name == "CHECK_EXC_MATCH" and _only_raises(instructions, at):
+    if name in ("CHECK_EXC_MATCH", "PUSH_EXC_INFO") and _only_raises(instructions, at):
         return None
     if name not in _UNDERSTOOD:
         return _WHY.get(name, f"runs an instruction that is not understood, {name}")
