@@ -14,6 +14,7 @@ from torch_jax import config
 QUICK = ("with_accelerate", "with_lightning", "with_ignite")
 # Their imports, and the models that they train, take many seconds.
 SLOW = ("plain", "with_transformers", "with_peft", "with_trl")
+LOOKS = {"with_trl": 5}  # SFTTrainer reads the entropy and the accuracy of each batch, for its log
 
 
 def program(name: str) -> Any:
@@ -48,7 +49,7 @@ def test_losses_of_whole_steps_are_those_of_the_cpu(name, monkeypatch):
     graphs = torch_jax.metrics()["graphs"]
     assert losses == pytest.approx(on_cpu(name), rel=1e-4)
     steps = len(losses) - (name in ("with_lightning", "with_ignite"))  # their last is a metric
-    assert graphs == steps
+    assert graphs == steps * (1 + LOOKS.get(name, 0))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
