@@ -14,9 +14,10 @@ from torch import nn
 
 from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import array_of, is_narrow, tensor_of
-from torch_jax.core import trees
+from torch_jax.core import trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64_as
+from torch_jax.graphs.interpreter import keep_x64
 from torch_jax.memory import dtypes
 
 
@@ -88,6 +89,8 @@ def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Callable[..., Any]:
     """A function of tensors as one of arrays, which draws from what ``words`` gives."""
+    waking.wake()
+    keep_x64()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         narrow = is_narrow()
@@ -115,6 +118,9 @@ def jitted(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..
 
     They stand before the other arguments.
     """
+
+    waking.wake()
+    keep_x64()  # before anything is traced, which it has JAX forget
 
     def program(words: Any, *args: Any, **kwargs: Any) -> Any:
         return of_arrays(function, lambda: words)(*args, **kwargs)
