@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""``python tests/upstream/of_transformers PATH [options of pytest]``: transformers' tests.
-=======
 """``python tests/upstream/of_transformers PATH [options of pytest]``: models of transformers.
->>>>>>> main
 
 PATH is a checkout of transformers, of which the tests of four models run, or its source package of
 PyPI (``pip download --no-deps --no-binary transformers transformers==5.23.0``, unpacked), of which
