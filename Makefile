@@ -73,7 +73,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 # --- what a user runs -----------------------------------------------------------------------------
 
-demo: $(VENV)/.demo  ## search and train on real text, on JAX and on CPU (DEMO_ARGS="--quick")
+demo: $(VENV)/.demo  ## search, train and write on real text, on JAX and CPU (DEMO_ARGS="--quick")
 	$(BIN)/python -m demo $(DEMO_ARGS)
 
 example: $(VENV)/.examples  ## diffusers' video pipeline on worker threads (EXAMPLE_ARGS="--quick")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from demo import search, train
+from demo import generate, search, train
 from demo.report import plot, table
 
 
@@ -40,8 +40,10 @@ def main() -> int:
     cnn, cnn_runs = train.run_cnn(ways, steps, dropout=0.25)
     print("\n4. Train it again without dropout, so that the losses can be compared")
     exact, _ = train.run_cnn(ways, min(steps, 60), dropout=0.0)
+    print("\n5. Train a GPT-2 of transformers for a moment, and let it write")
+    written = generate.run(device, min(steps, 100), tokens=40 if args.quick else 100)
 
-    rows = [found, gpt, cnn, exact]
+    rows = [found, gpt, cnn, exact, written]
     print(f"\n{table(rows)}\n")
     args.output.mkdir(parents=True, exist_ok=True)
     curves = args.output / "training_curves.png"

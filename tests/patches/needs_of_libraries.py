@@ -26,6 +26,7 @@ from transformers.utils import import_utils
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.capture.state.watch import Watch
+from torch_jax.compat import torchax  # noqa: F401, which adds methods to tensors
 from torch_jax.core import trees
 from torch_jax.distributed import checkpoint_folders
 from torch_jax.memory import parts
@@ -253,3 +254,11 @@ def a_user_may_register_his_dataclass_later() -> bool:
 def jax_numpy_takes_tensors() -> bool:
     x = ones(2)
     return jnp.asarray(x) is torch_jax.to_jax(x)
+
+
+# --- torchax --------------------------------------------------------------------------------------
+
+
+@need("torch.Tensor.jax")
+def tensors_have_the_methods_of_torchax() -> bool:
+    return ones(2).apply_jax(jnp.sin).jax().shape == (2,) and on_jax(torch.ones(1).jax())

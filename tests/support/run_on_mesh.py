@@ -16,6 +16,7 @@ from tests.support.on_mesh import CHECKS
 
 FLAG = "--xla_force_host_platform_device_count=8"
 FILES = "arrays checkpoints checks interop jax_functions programs trainers training".split()
+FILES = "arrays checkpoints checks compat interop jax_functions programs training".split()
 for _name in FILES:  # they enter their checks
     importlib.import_module(f"tests.support.mesh_{_name}")
 

@@ -57,7 +57,7 @@ class Tiered:
         """``elements``: how many the function reads and writes at a call."""
         self._function = function
         self.plain = jax.jit(function)
-        self.promoted: Callable[[], None] | None = None
+        self.promoted: Callable[[], Any] | None = None
         self._ready: threading.Event | None = None
         fast, full = options.fast(), options.operator()
         if fast == full or elements >= _WORTH or not config.get("tiers"):
@@ -193,7 +193,7 @@ class Untraced:
 
     def __init__(self, function: Callable[..., Any]):
         self.call = self.plain = function
-        self.promoted: Callable[[], None] | None = None
+        self.promoted: Callable[[], Any] | None = None
 
 
 def here(tiered: Tiered | Untraced) -> Callable[..., Any]:

@@ -23,6 +23,11 @@ def added(kernel: Any, most: int) -> None:
         _count = _drop(list(_kernels), most)
 
 
+def forget(hot: dict[tuple, Any], key: tuple) -> None:
+    """Drop what a hot call looks up, so that the call comes by the slow path once more."""
+    hot.pop(key, None)
+
+
 def _drop(kernels: list[Any], most: int) -> int:
     """Drop what was not called since the last time, at least a quarter; returns how many stay."""
     entries = [(k, key, e) for k in kernels for key, e in list(k.cache.items())]

@@ -351,7 +351,7 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
-        entry.run.promoted = functools.partial(self.hot.pop, key, None)
+        entry.run.promoted = functools.partial(bound.forget, self.hot, key)
         self.cache[key], entry.key = entry, key
         growing.serve(self, entry, growth, args, kwargs, inferred)
         bound.added(self, config.get("cache_size"))

@@ -33,7 +33,8 @@ _ITERATORS = ("_iterator", "iterator", "generator")
 _TORCH_DENIED = frozenset(
     """numpy __array__ data_ptr untyped_storage storage storage_offset as_strided set_ resize_
     share_memory_ is_shared pin_memory retain_grad register_hook __reduce_ex__ __setstate__
-    record_stream _make_subclass _make_wrapper_subclass as_subclass from_file set_default_dtype _set_default_dtype set_num_threads
+    record_stream _make_subclass _make_wrapper_subclass as_subclass from_file
+    set_default_dtype _set_default_dtype set_num_threads
     set_float32_matmul_precision _set_float32_matmul_precision _get_cublas_allow_tf32
     _set_cublas_allow_tf32 _get_cudnn_allow_tf32 _set_cudnn_allow_tf32
     _get_fp32_precision_getter _set_fp32_precision_setter

@@ -1,0 +1,64 @@
+"""Checks of PyTorch/XLA's SPMD over eight devices."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.support.on_mesh import Net, adamw, batches, quick, same, says, slow, spec, train
+
+
+@quick
+def marks_of_pytorch_xla_lay_tensors_out() -> None:
+    from torch_jax.compat.xla import spmd
+
+    mesh = spmd.Mesh(range(8), (4, 2), ("data", "model"))
+    assert mesh.shape() == {"data": 4, "model": 2} and mesh.get_axis_name_idx("model") == 1
+    x = torch.arange(32.0).view(8, 4).to("jax")
+    assert spmd.mark_sharding(x, mesh, (0, None)) is x and spec(x) == ("data",)
+    same(x * 2, torch.arange(32.0).view(8, 4) * 2)
+    assert spmd.is_sharded(x) and isinstance(x, spmd.XLAShardedTensor)
+    spmd.clear_sharding(x)
+    assert spec(x) == ()
+    weight = nn.Parameter(torch.ones(4, 8, device="jax"))
+    spmd.mark_sharding(weight, mesh, (None, ("data", "model")))
+    assert spec(weight) == (None, ("data", "model"))
+    (x @ weight).sum().backward()
+    same(weight.grad, x.cpu().sum(0)[:, None].expand(4, 8))
+    says(ValueError, "should be equal to the input rank", lambda: spmd.mark_sharding(x, mesh, (0,)))
+    says(ValueError, "make no mesh", lambda: spmd.Mesh([0, 0], (2,)))
+
+
+@slow
+def fsdp_of_pytorch_xla_trains_as_one_device() -> None:
+    import torch_jax
+    from torch_jax.compat.xla import parallel_loader, spmd, spmd_fsdp, wrapping
+
+    mesh = spmd.Mesh(range(8), (8, 1), ("fsdp", "model"))
+    policy = functools.partial(
+        wrapping.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}
+    )
+    torch.manual_seed(0)
+    net, reference = Net("jax"), Net()
+    reference.load_state_dict({name: value.cpu() for name, value in net.state_dict().items()})
+    wrapped = spmd_fsdp.SpmdFullyShardedDataParallel(net, mesh=mesh, auto_wrap_policy=policy)
+    assert spec(net.up.weight) == ("fsdp",) and type(net.up) is type(wrapped)
+    optimizer = adamw(wrapped)
+
+    @torch_jax.jit
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(wrapped(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    sharding = spmd.ShardingSpec(mesh, ("fsdp", None))
+    loader = parallel_loader.MpDeviceLoader(batches(4), "jax", input_sharding=sharding)
+    found = [step(x, y).item() for x, y in loader]
+    expected = train(reference, adamw(reference), lambda tensor: tensor)
+    assert all(abs(a - b) < 2e-4 for a, b in zip(found, expected, strict=True)), (found, expected)
+    assert spec(net.up.weight) == ("fsdp",)
