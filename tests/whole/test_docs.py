@@ -100,23 +100,6 @@ def test_the_page_of_operators_is_up_to_date():
 
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=name_of)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "attention",
-        "environment",
-        "errors",
-        "extend",
-        "generate",
-        "how-an-op-is-found",
-        "jax-arrays",
-        "jax-in-pytorch",
-        "optax-and-flax",
-        "precision",
-        "pytorch-in-jax",
-        "transforms",
-    ],
-)
 @pytest.mark.slow
 def test_a_page_shows_what_its_code_prints(path):
     found = pages.blocks_of(path)
