@@ -34,9 +34,11 @@ NOT_RUN = {
     ("docs/a-steps-way.md", "text"): (1, "a drawing"),
     ("docs/a-tensors-way.md", "py"): (1, "a part of a file of the package"),
     ("docs/a-tensors-way.md", "text"): (1, "a drawing"),
+    ("docs/cuda-scripts.md", "text"): (1, "an example of the report of a longer run"),
     ("docs/lazy.md", "text"): (1, "an example of what is reported of a longer run"),
     ("docs/upstream-patches.md", "diff"): (3, "changes of other projects"),
     ("docs/watching.md", "text"): (1, "a report of all arrays of a process"),
+    ("examples/trainers/README.md", "text"): (1, "an example of what the program prints"),
 }
 ILLUSTRATED = {page for page, language in NOT_RUN if language == "text"}
 OF_READERS = {"train.py"}  # a reader's own script
@@ -98,23 +100,6 @@ def test_the_page_of_operators_is_up_to_date():
 
 
 @pytest.mark.parametrize("path", WITH_CODE, ids=name_of)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "attention",
-        "environment",
-        "errors",
-        "extend",
-        "generate",
-        "how-an-op-is-found",
-        "jax-arrays",
-        "jax-in-pytorch",
-        "optax-and-flax",
-        "precision",
-        "pytorch-in-jax",
-        "transforms",
-    ],
-)
 @pytest.mark.slow
 def test_a_page_shows_what_its_code_prints(path):
     found = pages.blocks_of(path)
@@ -151,7 +136,7 @@ def test_commands_of_pages_name_what_there_is(path):
         line.partition(" #")[0]
         for block in pages.blocks_of(path)
         if block.language == "sh"
-        for line in block.content.replace("\\\n", " ").splitlines()
+        for line in re.split(r"\n| && ", block.content.replace("\\\n", " "))
     ]
     assert lines and not [line for line in lines if not named(line)]
 
@@ -180,7 +165,7 @@ def named(line: str) -> bool:
         case ["pip", "install", *names]:
             return all(map(_installable, names))
         case [first, *_]:
-            return first.startswith("#") or first == "pre-commit"
+            return first.startswith("#") or first in ("pip", "pre-commit", "tar")
     return False
 
 
@@ -191,8 +176,8 @@ def _unquoted(line: str) -> list[str]:
 
 
 def _installable(name: str) -> bool:
-    extras = re.fullmatch(r'"?(?:torch_jax|\.)(?:\[([\w,]+)\])?"?', name)
-    return bool(extras) and set((extras[1] or "").split(",")) - {""} <= EXTRAS
+    package, _, extras = name.strip('"').rstrip("]").partition("[")
+    return package not in ("torch_jax", ".") or {*filter(None, extras.split(","))} <= EXTRAS
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
