@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import jax
@@ -128,3 +130,17 @@ def test_gradients_through_growing_sizes():
         return x.grad
 
     assert_same(slope("jax"), slope("cpu"))
+
+
+def test_no_tensor_outlives_its_call():
+    gc.collect()
+    gc.disable()
+    try:
+        for n in range(3, 12):
+            x, y = (_rows(n, 3).to("jax") for _ in range(2))
+            memories = [weakref.ref(t.untyped_storage()) for t in (x, y)]
+            torch.where(x > 0, torch.cat([x, y], 1)[:, :n], y)
+            del x, y
+            assert [memory() for memory in memories] == [None, None], n
+    finally:
+        gc.enable()

@@ -138,31 +138,28 @@ def _operands(sig: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list, tupl
     """The tensors of a call, and all of it that is no size; None where one is not the device's."""
     tensors: list[torch.Tensor] = []
     pattern: list[Any] = [torch.get_default_dtype()]
-
-    def add(kind: int, value: Any) -> bool:
-        if isinstance(value, torch.Tensor):
-            pattern.append((value.dim(), value.dtype))
-            tensors.append(value)
-            lazy = value.is_conj() or value.is_neg()
-            whole = (
-                storage.is_jax(value) and dtypes.to_jax(value.dtype) == storage.held_by(value).dtype
-            )
-            return whole and not lazy and value.numel() > 0
-        if kind in (TENSORS, NUMBERS) and isinstance(value, list | tuple):
-            pattern.append(len(value))
-            inner = TENSOR if kind == TENSORS else NUMBER
-            return all(add(inner, one) for one in value)
-        number = kind == NUMBER and value is not None
-        pattern.append(
-            type(value) if number else tuple(value) if isinstance(value, list) else value
-        )
-        return True
-
     for name, value in (*zip(sig.names, args, strict=False), *kwargs.items()):
         pattern.append(name)
-        if not add(sig.by_name[name], value):
+        if not _add(sig.by_name[name], value, tensors, pattern):
             return None
     return tensors, tuple(pattern)
+
+
+def _add(kind: int, value: Any, tensors: list[torch.Tensor], pattern: list[Any]) -> bool:
+    """Add an argument to both; whether its tensors may be read with other sizes."""
+    if isinstance(value, torch.Tensor):
+        pattern.append((value.dim(), value.dtype))
+        tensors.append(value)
+        lazy = value.is_conj() or value.is_neg()
+        whole = storage.is_jax(value) and dtypes.to_jax(value.dtype) == storage.held_by(value).dtype
+        return whole and not lazy and value.numel() > 0
+    if kind in (TENSORS, NUMBERS) and isinstance(value, list | tuple):
+        pattern.append(len(value))
+        inner = TENSOR if kind == TENSORS else NUMBER
+        return all(_add(inner, one, tensors, pattern) for one in value)
+    number = kind == NUMBER and value is not None
+    pattern.append(type(value) if number else tuple(value) if isinstance(value, list) else value)
+    return True
 
 
 # --- one program ----------------------------------------------------------------------------------
@@ -277,7 +274,10 @@ def serve(
     )
     program = kernel.history.programs.get(key)
     if program is None:
-        given = dict(zip(sig.names, args, strict=False)) | kwargs
+        given = {
+            name: _without_tensors(value)
+            for name, value in (*zip(sig.names, args, strict=False), *kwargs.items())
+        }
         tracing = _Tracing(kernel, entry.key, placed, given, views, reads, inferred, at_sizes)
         program = tracing.program(tensors, entry.simple)
         if program is None:
@@ -295,6 +295,13 @@ def serve(
         entry.run.plain, [f for f, spec in zip(flat, inferred, strict=True) if spec], entry.simple
     )
     entry.run.call = _caller(program, reads, numbers, entry.check)
+
+
+def _without_tensors(value: Any) -> Any:
+    """An argument as a program may keep it, which no tensor of the first call is to outlive."""
+    if isinstance(value, list | tuple):
+        return [_without_tensors(one) for one in value]
+    return None if isinstance(value, torch.Tensor) else value
 
 
 # Results that are numbers, by place.
@@ -375,6 +382,18 @@ def _apart(lens: geometry.Lens, memory: Any) -> tuple[int, ...]:
     return geometry.row_major(cut.shape)
 
 
+def _value(placed: Any, given: Any, operands: dict[int, Any], memories: Any) -> Any:
+    """What a lowering is given for an argument: padded operands, numbers of the memories."""
+    if isinstance(placed, list):
+        pairs = zip(placed, given, strict=True)
+        return [_value(*pair, operands, memories) for pair in pairs]
+    if isinstance(placed, entries.View):
+        return operands[id(placed)]
+    if isinstance(placed, entries.Number):
+        return given if memories is None else memories[placed.slot]
+    return placed
+
+
 class _Tracing(NamedTuple):
     """What the function of a program is made of."""
 
@@ -437,17 +456,8 @@ class _Tracing(NamedTuple):
             for view, read, array in zip(self.views, self.reads, arrays, strict=True)
         }
 
-        def value(placed: Any, given: Any) -> Any:
-            if isinstance(placed, list):
-                return [value(*pair) for pair in zip(placed, given, strict=True)]
-            if isinstance(placed, entries.View):
-                return operands[id(placed)]
-            if isinstance(placed, entries.Number):
-                return given if memories is None else memories[placed.slot]
-            return placed
-
         call = {
-            name: value(placed, self.given.get(name))
+            name: _value(placed, self.given.get(name), operands, memories)
             for name, placed in self.placed.items()
             if name != "generator"
         }
