@@ -15,7 +15,7 @@ from tests.support import ledger
 from tests.support.compare import assert_same
 from torch_jax.core import log
 from torch_jax.dispatch import ladder
-from torch_jax.eager import kernel
+from torch_jax.eager import given_numbers, kernel
 
 # How many operators a program may compile in its first run; loops over slices of one size compile
 # for the first slice, loops over sizes once for each size and operator.
@@ -74,14 +74,14 @@ def test_a_loop(name, monkeypatch):
 @pytest.mark.parametrize("number", [3, 2.25, 1 + 2j])
 def test_a_number_that_comes_again_compiles_nothing(number, monkeypatch):
     """It is kept as an array then, weakly typed as the number itself."""
-    monkeypatch.setattr(kernel, "_numbers", {})
-    monkeypatch.setattr(kernel, "_seen", set())
+    monkeypatch.setattr(given_numbers, "_numbers", {})
+    monkeypatch.setattr(given_numbers, "_seen", set())
     x = torch.ones(3, dtype=torch.complex64, device="jax")
     first = x * number
     ledger.listen()
     ledger.take()
     again = [x * number for _ in range(3)]
-    assert ledger.take() == ledger.Counts() and kernel._numbers
+    assert ledger.take() == ledger.Counts() and given_numbers._numbers
     assert all(one.dtype == first.dtype and one.equal(first) for one in again)
 
 
