@@ -144,3 +144,10 @@ def test_no_tensor_outlives_its_call():
             assert [memory() for memory in memories] == [None, None], n
     finally:
         gc.enable()
+
+
+def test_memory_is_as_long_as_the_tensor():
+    for n in range(3, 12):
+        x = _rows(n, 3).to("jax")
+        for result in (x.exp(), torch.cat([x, x], 1), x.sum(2)):
+            assert result.untyped_storage().nbytes() == result.nbytes

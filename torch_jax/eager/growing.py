@@ -2,9 +2,9 @@
 
 A loop that appends a token at each step calls its operators with ever new shapes. When an operator
 has met three sizes in a row, it is compiled once for the next power of two: its operands are read
-as if they were so long, by the sizes, strides and offset that the program is given, and of what it
-computes the part that counts is written to the front of an array of few possible lengths. The
-tensor sees that part alone, contiguous as ever.
+as if they were so long, by the sizes, strides and offset that the program is given. Of what it
+computes the part that counts is written to the front of an array of few possible lengths, and the
+host takes it from there, so only the CPU has such programs.
 
 Which operators may be run so is said in :mod:`torch_jax.ops.padded`.
 """
@@ -123,6 +123,8 @@ def _step(form: tuple, recent: deque[tuple]) -> tuple | None:
 def _applies(kernel: Any) -> bool:
     lowering = kernel.lowering
     if ACTIVE.tracer is not None or ACTIVE.recorder is not None or sharding.Use.begun:
+        return False
+    if not policies.on_cpu():  # elsewhere the host does not take parts of arrays for nothing
         return False
     if kernel.signature.writes or any(kernel.signature.lists) or not jax_core.is_outside_traces():
         return False
@@ -283,18 +285,11 @@ def serve(
         if program is None:
             return
         kernel.history.programs[key] = program
-    flat = [any(grows) for grows in program.grows]
-    entry.outputs = [
-        spec and (spec._replace(stride=geometry.row_major(spec.size)) if is_flat else spec)
-        for spec, is_flat in zip(inferred, flat, strict=True)
-    ]
+    entry.outputs = list(inferred)
     if kernel.lowering.name in _NUMBERS:
         for at, count in _NUMBERS[kernel.lowering.name](tensors).items():
             entry.outputs[at] = entries.Value(count)
-    entry.run.plain = _flattening(
-        entry.run.plain, [f for f, spec in zip(flat, inferred, strict=True) if spec], entry.simple
-    )
-    entry.run.call = _caller(program, reads, numbers, entry.check)
+    entry.run.call = _caller(program, reads, numbers, entry, inferred)
 
 
 def _without_tensors(value: Any) -> Any:
@@ -313,25 +308,15 @@ _NUMBERS: dict[str, Callable[[list[torch.Tensor]], dict[int, int]]] = {
 }
 
 
-def _flattening(plain: Callable[..., Any], flat: list[bool], simple: bool) -> Callable[..., Any]:
-    """The entry's own function, whose results lie as the shared program's do."""
-
-    def run(*memories: Any) -> Any:
-        found = plain(*memories)
-        arrays = [found] if simple else list(found)
-        for i, is_flat in enumerate(flat):
-            arrays[i] = arrays[i].reshape(-1) if is_flat else arrays[i]
-        return arrays[0] if simple else arrays
-
-    return run
-
-
 def _caller(
-    program: _Program, reads: list[_Read], numbers: list[int], check: Any
+    program: _Program, reads: list[_Read], numbers: list[int], entry: Any, inferred: list[Any]
 ) -> Callable[..., Any]:
     """What an entry runs: the shared program, with the numbers of the entry's sizes."""
     given = np.array(numbers, np.int32 if max(numbers, default=0) < 2**31 else np.int64)
     slots = [read.slot for read in reads if not read.direct]
+    grown = zip(inferred, program.grows, strict=True)
+    exact = [_exact(spec) if any(grows) else None for spec, grows in grown if spec]
+    simple, check = entry.simple, entry.check
 
     def call(*memories: Any) -> Any:
         lengthened = list(memories)
@@ -340,9 +325,24 @@ def _caller(
         found = program.run.call(given, *lengthened)
         if check == []:  # as the entry's own trace would have left it
             check[:] = program.message
-        return found
+        if simple:
+            return found if exact[0] is None else exact[0](found)
+        return [
+            array if take is None else take(array)
+            for take, array in itertools.zip_longest(exact, found)
+        ]
 
     return call
+
+
+def _exact(spec: Output) -> Callable[[Any], Any]:
+    """What takes the part of a program's result that counts, of which a tensor's memory is made.
+
+    The host copies it, which compiles nothing.
+    """
+    count = math.prod(spec.size)
+    put = jax_core.copier(jax.core.ShapedArray(spec.size, dtypes.to_jax(spec.dtype)))
+    return lambda array: put(np.asarray(array)[:count].reshape(spec.size))
 
 
 def _of(kind: type, values: Any) -> Iterator[Any]:
@@ -561,8 +561,6 @@ def _lengthened(memory: Any) -> Any:
     length = _length(memory)
     if memory.ndim == 1 and memory.size == length:
         return memory
-    if memory.nbytes > _SMALL and not policies.on_cpu():
-        return jnp.pad(memory.reshape(-1), (0, length - memory.size))
     host = np.zeros(length, memory.dtype)
     host[: memory.size] = np.asarray(transfer.on_host(memory)).reshape(-1)
     return jax.device_put(host)
