@@ -300,3 +300,9 @@ def test_exports_flax_and_checkpoints(tmp_path):
     assert isinstance(torchax.load_checkpoint(str(tmp_path / "b.pt"))["0.bias"], jax.Array)
     with pytest.raises(FileNotFoundError):
         torchax.load_checkpoint(str(tmp_path / "c"))
+
+
+def test_a_module_still_moves():
+    module = torch.nn.Linear(2, 3).jax().jax()
+    assert module.weight.device.type == "jax"
+    assert isinstance(module.weight.jax(), jax.Array)

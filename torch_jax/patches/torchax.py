@@ -19,12 +19,14 @@ _MISSING: Any = object()
 def _add_methods(move: Callable[..., Any]) -> Callable[[], None]:
     """``x.jax()`` is an array to torchax's programs, and PyTorch moves the tensor to the device.
 
-    A tensor on another device is still moved.
+    A tensor on another device is still moved, and so is one that is told where to, as
+    ``module.jax()`` tells all of a module's.
     """
 
     def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """The array of a tensor on the device; of any other, its copy on the device."""
-        return _array(self) if _is_ours(self) else move(self, *args, **kwargs)
+        is_asked = _is_ours(self) and not (args or kwargs)
+        return _array(self) if is_asked else move(self, *args, **kwargs)
 
     methods = {
         "jax": as_array,
