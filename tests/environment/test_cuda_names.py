@@ -118,9 +118,11 @@ def test_the_backends():
         assert torch.backends.cudnn.benchmark
     assert torch.version.cuda.split(".")[0] == "12"
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    assert torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = before
+    # the flags are frozen where torch.testing._internal was imported
+    with torch.backends.__allow_nonbracketed_mutation():
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        assert torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before
     with torch.backends.cuda.sdp_kernel(enable_flash=False):
         assert not torch.backends.cuda.flash_sdp_enabled()
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import re
@@ -30,7 +31,10 @@ def as_a_program(monkeypatch):
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    with torch.random.fork_rng(device_type="jax"), warnings.catch_warnings():
+    gc.collect()  # what earlier tests have left does not go while memory is counted
+    # the flags are frozen where torch.testing._internal was imported
+    flags = torch.backends.__allow_nonbracketed_mutation()
+    with torch.random.fork_rng(device_type="jax"), warnings.catch_warnings(), flags:
         warnings.simplefilter("ignore")
         yield
     torch.set_default_device(None)

@@ -35,6 +35,10 @@ NOT_RUN = {
     ("docs/a-tensors-way.md", "py"): (1, "a part of a file of the package"),
     ("docs/a-tensors-way.md", "text"): (1, "a drawing"),
     ("docs/cuda-scripts.md", "text"): (1, "an example of the report of a longer run"),
+    ("docs/generate.md", "py"): (
+        1,
+        "of a pipeline that a reader has; tests/whole/test_diffusers.py",
+    ),
     ("docs/lazy.md", "text"): (1, "an example of what is reported of a longer run"),
     ("docs/upstream-patches.md", "diff"): (3, "changes of other projects"),
     ("docs/watching.md", "text"): (1, "a report of all arrays of a process"),

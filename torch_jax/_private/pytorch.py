@@ -330,3 +330,8 @@ def set_scripted(module: Any, name: str, value: Any) -> None:
 def scripted_weights(module: Any) -> list[Any]:
     """The list in which a recurrent module of TorchScript keeps its parameters once more."""
     return module._flat_weights if module._c.hasattr("_flat_weights") else []
+
+
+def has_cuda() -> bool:
+    """Whether this PyTorch was built with CUDA, whatever ``torch.backends.cuda`` is made to say."""
+    return bool(getattr(torch._C, "_has_cuda", False))

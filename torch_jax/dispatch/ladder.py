@@ -116,6 +116,7 @@ def forget_compiled() -> None:
     for kernel in (*KERNELS_BY_OP.values(), *override_kernels):
         kernel.cache.clear()
         kernel.hot.clear()
+        kernel.history.forget()
 
 
 def is_composite(op: Any) -> bool:

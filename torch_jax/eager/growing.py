@@ -39,6 +39,11 @@ from torch_jax.ops.precision import precisions_are
 
 _RECENT = 32  # forms of calls that are remembered, to find a step in
 _MOST_PATTERNS = 256  # of one operator
+# A shared program takes some 20 ns for each element, most of them to find where it lies. It is not
+# worth it for so many elements; an entry that has run so many compiles a program of its own.
+_MOST_ELEMENTS = 1 << 19
+_WORTH = 1 << 23
+_LEAST_ELEMENTS = 1 << 12
 _SMALL = 1 << 16  # bytes: made longer on the host, where XLA would compile a program for the length
 
 
@@ -72,6 +77,11 @@ class History:
         self._known: dict[tuple, list[Growth]] = {}
         # which entries share; kept by these
         self.programs: weakref.WeakValueDictionary[tuple, _Program] = weakref.WeakValueDictionary()
+
+    def forget(self) -> None:
+        """No call has been seen."""
+        self._recent.clear()
+        self._known.clear()
 
     def growth(self, kernel: Any, args: tuple, kwargs: dict[str, Any]) -> Growth | None:
         """What a call that needs an entry has in common with others before it, if they grow."""
@@ -255,6 +265,10 @@ def serve(
         return
     placed = entries.template(sig, args, kwargs, None)
     views = list(_of(entries.View, placed.values()))
+    elements = sum(tensor.numel() for tensor in tensors)
+    elements += sum(math.prod(spec.size) for spec in inferred if spec)
+    if elements > _MOST_ELEMENTS:
+        return
     try:
         reads, numbers = _reads(views, tensors, growth)
     except NotImplementedError:
@@ -289,7 +303,8 @@ def serve(
     if kernel.lowering.name in _NUMBERS:
         for at, count in _NUMBERS[kernel.lowering.name](tensors).items():
             entry.outputs[at] = entries.Value(count)
-    entry.run.call = _caller(program, reads, numbers, entry, inferred)
+    calls = _WORTH // max(elements, _LEAST_ELEMENTS)
+    entry.run.call = _caller(program, reads, numbers, entry, inferred, calls)
 
 
 def _without_tensors(value: Any) -> Any:
@@ -309,16 +324,28 @@ _NUMBERS: dict[str, Callable[[list[torch.Tensor]], dict[int, int]]] = {
 
 
 def _caller(
-    program: _Program, reads: list[_Read], numbers: list[int], entry: Any, inferred: list[Any]
+    program: _Program,
+    reads: list[_Read],
+    numbers: list[int],
+    entry: Any,
+    inferred: list[Any],
+    calls: int,
 ) -> Callable[..., Any]:
-    """What an entry runs: the shared program, with the numbers of the entry's sizes."""
+    """What an entry runs: the shared program, with the numbers of its sizes; ``calls`` times."""
     given = np.array(numbers, np.int32 if max(numbers, default=0) < 2**31 else np.int64)
     slots = [read.slot for read in reads if not read.direct]
     grown = zip(inferred, program.grows, strict=True)
     exact = [_exact(spec) if any(grows) else None for spec, grows in grown if spec]
     simple, check = entry.simple, entry.check
+    tiers, own, left = entry.run, entry.run.call, calls
 
     def call(*memories: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            tiers.call = own
+            tiers.promoted()
+            return own(*memories)
         lengthened = list(memories)
         for slot in slots:
             lengthened[slot] = _lengthened(memories[slot])

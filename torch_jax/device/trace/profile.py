@@ -201,5 +201,5 @@ def device_of(use_device: Any) -> Any:
     >>> device_of("jax"), device_of(None)
     ('jax', None)
     """
-    redirected = torch.cuda.is_available() and not torch.backends.cuda.is_built()
+    redirected = torch.cuda.is_available() and not pytorch.has_cuda()
     return pytorch.DEVICE_TYPE if use_device == "cuda" and redirected else use_device

@@ -21,7 +21,7 @@ def is_chosen() -> bool:
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or accelerator.type != pytorch.DEVICE_TYPE:
         return False
-    return not (torch.backends.cuda.is_built() and torch.cuda.is_available())
+    return not (pytorch.has_cuda() and torch.cuda.is_available())
 
 
 def is_left(found: str) -> bool:
