@@ -12,6 +12,7 @@ from torch import nn
 
 import torch_jax
 from torch_jax import config
+from torch_jax._private import pytorch
 from torch_jax.integrations.adapt import choice
 
 
@@ -39,7 +40,7 @@ def test_the_cpu_is_taken_where_it_is_asked_for(monkeypatch):
 
 def test_cuda_comes_first_where_it_is():
     with (
-        mock.patch.object(torch.backends.cuda, "is_built", lambda: True),
+        mock.patch.object(pytorch, "has_cuda", lambda: True),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
     ):
         assert not choice.is_chosen()
