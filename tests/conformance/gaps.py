@@ -30,9 +30,6 @@ GAPS: dict[str, list[str]] = {
     "the CPU warns that it resizes an output only where the input has dimensions": [
         "mode out=",
     ],
-    "the CPU fills an output of another shape, where std can be broadcast to it, and resizes none": [
-        "normal.number_mean out=",
-    ],
     "the CPU gives infinity or NaN where the device gives the value": [
         "matrix_exp forward:bfloat16,float16",
         "matrix_exp backward:bfloat16,float16",

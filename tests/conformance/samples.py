@@ -103,7 +103,11 @@ def drawn(entry: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 def spread(items: list[Any], limit: int) -> list[Any]:
-    """``limit`` of the items from first to last, all of them where there are fewer or it is 0."""
+    """``limit`` of the items from first to last, all of them where there are fewer or it is 0.
+
+    Two are the first and the middle one, which are the first two of three: what a run asks is a
+    part of what a longer run asks.
+    """
     if not limit or len(items) <= limit:
         return items
-    return [items[i * (len(items) - 1) // max(limit - 1, 1)] for i in range(limit)]
+    return [items[i * (len(items) - 1) // max(limit - 1, 2)] for i in range(limit)]
