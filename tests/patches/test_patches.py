@@ -131,7 +131,14 @@ def test_every_row_is_in_place_and_tested():
         assert row.why and row.when and row.since, row
 
 
-@pytest.mark.parametrize("target", NEEDS)
+def _is_dear(target: str) -> bool:
+    """Whether its proof takes many seconds: each profile does."""
+    return target.startswith("torch.autograd.profiler.")
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=pytest.mark.slow) if _is_dear(t) else t for t in NEEDS]
+)
 def test_a_replacement_is_needed(target):
     assert NEEDS[target]()
     with patching.without(target):

@@ -88,7 +88,7 @@ GREEDY: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "do_sample
 @pytest.mark.parametrize(
     ("name", "padded", "more", "most"),
     [
-        ("gpt2", False, {}, 150),
+        pytest.param("gpt2", False, {}, 150, marks=pytest.mark.slow),
         pytest.param("gpt2", True, {"num_beams": 3}, 320, marks=pytest.mark.slow),
         pytest.param("gpt2", False, {"repetition_penalty": 1.3}, 180, marks=pytest.mark.slow),
         pytest.param("llama", True, {}, 240, marks=pytest.mark.slow),
