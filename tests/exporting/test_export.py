@@ -535,7 +535,9 @@ def test_the_page_and_the_example(tmp_path):
     assert "gradients of shape (8, 2); torch imported: False" in told
     page = (ROOT / "docs" / "export.md").read_text()
     snippet = next(b for b in page.split("```python\n") if "zipfile" in b).split("```")[0]
-    code = snippet.replace("model.zip", path).replace('"points.npy"', repr(f"{path}.npz"))
+    points = f"(np.load({path + '.npz'!r})['points'],), {{}}"
+    code = snippet.replace("model.zip", path)
+    code = code.replace('(input_ids,), {"attention_mask": mask}', points)
     assert "(8, 2)" in without_torch(f"{code}\nprint(logits.shape)")
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from torch_jax.core import dynamo_constants, forks, waking
-from torch_jax.device import memory_report
 from torch_jax.device.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
@@ -251,7 +250,11 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """The numbers of :func:`memory_stats`, one a line; then what the memory holds."""
     numbers = "\n".join(f"{name}: {value}" for name, value in memory_stats().items())
-    return numbers if abbreviated else f"{numbers}\n{memory_report.memory_report()}"
+    if abbreviated:
+        return numbers
+    from torch_jax.device.memory_report import memory_report
+
+    return f"{numbers}\n{memory_report()}"
 
 
 memory_reserved = memory_allocated

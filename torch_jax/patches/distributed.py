@@ -15,7 +15,6 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.patching import AT_IMPORT, patch
-from torch_jax.patches.parallel import is_here
 
 _C10D = "torch.distributed.distributed_c10d"
 
@@ -121,3 +120,20 @@ def _split_attention(_register: Any) -> Any:
     from torch_jax.distributed import attention
 
     return attention.register()
+
+
+@patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
+def _patch_data_parallel(original: Any) -> Any:
+    """``nn.DataParallel`` splits batches over the accelerator's devices: here there is one."""
+
+    @functools.wraps(original)
+    def available() -> str | None:
+        found = original()
+        return None if found == pytorch.DEVICE_TYPE else found
+
+    return available
+
+
+def is_here(module: Any) -> bool:
+    """Whether a module is on the device as a whole."""
+    return {p.device.type for p in module.parameters()} == {pytorch.DEVICE_TYPE}

@@ -12,25 +12,14 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.patches.distributed import is_here
 
 _JAX = pytorch.DEVICE_TYPE
 _COMM = "torch.nn.parallel.comm"
 
 
-@patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
-def _patch_data_parallel(original: Any) -> Any:
-    """``nn.DataParallel`` splits batches over the accelerator's devices: here there is one."""
-
-    @functools.wraps(original)
-    def available() -> str | None:
-        found = original()
-        return None if found == _JAX else found
-
-    return available
-
-
-@patch("torch.nn.parallel.data_parallel", AT_IMPORT)
+@patch("torch.nn.parallel.data_parallel", AT_FIRST_USE)
 def _patch_function(original: Any) -> Any:
     """``nn.parallel.data_parallel`` raises where there are no devices to be parallel on."""
 
@@ -45,16 +34,11 @@ def _patch_function(original: Any) -> Any:
     return data_parallel
 
 
-def is_here(module: Any) -> bool:
-    """Whether a module is on the device as a whole."""
-    return {p.device.type for p in module.parameters()} == {_JAX}
-
-
 def _concerns(tensors: Any) -> bool:
     return any(t.device.type == _JAX for t in tensors)
 
 
-@patch(f"{_COMM}.broadcast", AT_IMPORT)
+@patch(f"{_COMM}.broadcast", AT_FIRST_USE)
 def _patch_broadcast(original: Any) -> Any:
     """C++ has no copies from the device to its devices."""
 
@@ -69,7 +53,7 @@ def _patch_broadcast(original: Any) -> Any:
     return broadcast
 
 
-@patch(f"{_COMM}.broadcast_coalesced", AT_IMPORT)
+@patch(f"{_COMM}.broadcast_coalesced", AT_FIRST_USE)
 def _patch_broadcast_coalesced(original: Any) -> Any:
     """So it is for many tensors."""
 
@@ -82,7 +66,7 @@ def _patch_broadcast_coalesced(original: Any) -> Any:
     return broadcast_coalesced
 
 
-@patch(f"{_COMM}.scatter", AT_IMPORT)
+@patch(f"{_COMM}.scatter", AT_FIRST_USE)
 def _patch_scatter(original: Any) -> Any:
     """So it is for parts of a tensor."""
 
@@ -108,7 +92,7 @@ def _patch_scatter(original: Any) -> Any:
     return scatter
 
 
-@patch(f"{_COMM}.gather", AT_IMPORT)
+@patch(f"{_COMM}.gather", AT_FIRST_USE)
 def _patch_gather(original: Any) -> Any:
     """And for putting parts together."""
 
