@@ -23,7 +23,7 @@ def run(target: str, arguments: list[str], is_module: bool = False) -> int:
     What it raises is printed as Python prints it. Threads that are no daemons are waited for.
     """
     sys.argv[:] = [target, *arguments]
-    status = 0
+    status, before = 0, set(threading.enumerate())
     try:
         if is_module:
             runpy.run_module(target, run_name="__main__", alter_sys=True)
@@ -37,7 +37,7 @@ def run(target: str, arguments: list[str], is_module: bool = False) -> int:
         error.__traceback__ = _own(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-    _wait_for_threads()
+    _wait_for_threads(before)
     return status
 
 
@@ -89,9 +89,8 @@ def _own(trace: Any) -> types.TracebackType | None:
     return trace
 
 
-def _wait_for_threads() -> None:
-    """As Python does at its end, so that what they do is in the report."""
-    here = threading.current_thread()
+def _wait_for_threads(before: set[threading.Thread]) -> None:
+    """For those of the script, as Python does at its end: what they do is in the report."""
     for thread in threading.enumerate():
-        if thread is not here and not thread.daemon and thread is not threading.main_thread():
+        if thread not in before and not thread.daemon:
             thread.join()
