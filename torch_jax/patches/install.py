@@ -13,6 +13,7 @@ from torch_jax.patches import constructors as constructors
 from torch_jax.patches import distributed as distributed
 from torch_jax.patches import imports
 from torch_jax.patches import modules as modules
+from torch_jax.patches import parallel as parallel
 
 
 def at_import() -> None:
@@ -29,7 +30,6 @@ def at_first_use() -> None:
         forks,
         hook_errors,
         jax_arrays,
-        parallel,
         processes,
         profiler,
         signals,

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_IMPORT, patch
 from torch_jax.patches.distributed import is_here
 
 _JAX = pytorch.DEVICE_TYPE
 _COMM = "torch.nn.parallel.comm"
 
 
-@patch("torch.nn.parallel.data_parallel", AT_FIRST_USE)
+@patch("torch.nn.parallel.data_parallel", AT_IMPORT)
 def _patch_function(original: Any) -> Any:
     """``nn.parallel.data_parallel`` raises where there are no devices to be parallel on."""
 
@@ -38,7 +38,7 @@ def _concerns(tensors: Any) -> bool:
     return any(t.device.type == _JAX for t in tensors)
 
 
-@patch(f"{_COMM}.broadcast", AT_FIRST_USE)
+@patch(f"{_COMM}.broadcast", AT_IMPORT)
 def _patch_broadcast(original: Any) -> Any:
     """C++ has no copies from the device to its devices."""
 
@@ -53,7 +53,7 @@ def _patch_broadcast(original: Any) -> Any:
     return broadcast
 
 
-@patch(f"{_COMM}.broadcast_coalesced", AT_FIRST_USE)
+@patch(f"{_COMM}.broadcast_coalesced", AT_IMPORT)
 def _patch_broadcast_coalesced(original: Any) -> Any:
     """So it is for many tensors."""
 
@@ -66,7 +66,7 @@ def _patch_broadcast_coalesced(original: Any) -> Any:
     return broadcast_coalesced
 
 
-@patch(f"{_COMM}.scatter", AT_FIRST_USE)
+@patch(f"{_COMM}.scatter", AT_IMPORT)
 def _patch_scatter(original: Any) -> Any:
     """So it is for parts of a tensor."""
 
@@ -92,7 +92,7 @@ def _patch_scatter(original: Any) -> Any:
     return scatter
 
 
-@patch(f"{_COMM}.gather", AT_FIRST_USE)
+@patch(f"{_COMM}.gather", AT_IMPORT)
 def _patch_gather(original: Any) -> Any:
     """And for putting parts together."""
 
