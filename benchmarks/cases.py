@@ -20,15 +20,16 @@ Call = Callable[[], Any]
 
 
 class Case(NamedTuple):
-    """A model and how it is trained, in PyTorch and in JAX."""
+    """A model and how it is trained, in PyTorch and, where somebody has written that, in JAX."""
 
     model: Callable[[], torch.nn.Module]
     batch: Callable[[], Tensors]
     optimizer: Callable[[Any], torch.optim.Optimizer]
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    jax_forward: Callable[..., jax.Array]
-    jax_step: Callable[..., Any]
-    jax_init: Callable[[reference.Params], Any]
+    jax_forward: Callable[..., jax.Array] | None = None
+    jax_step: Callable[..., Any] | None = None
+    jax_init: Callable[[reference.Params], Any] | None = None
+    autocast: torch.dtype | None = None
 
     def made(self) -> tuple[torch.nn.Module, Tensors]:
         """A new model and a batch, the same each time."""
@@ -74,7 +75,8 @@ def torch_step(case: Case, device: str) -> Callable[[torch.Tensor, torch.Tensor]
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = case.loss(model(inputs), targets)
+        with torch.autocast(device, case.autocast, enabled=case.autocast is not None):
+            loss = case.loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
         return loss.detach()

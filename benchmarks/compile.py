@@ -30,12 +30,12 @@ def run(name: str = "gpt") -> None:
     overhead()
     gpt = f"GPT, {BLOCKS} layers, width {WIDTH}, batch {BATCH}x{LENGTH}"
     title, case = gpt if name == "gpt" else name, CASES[name]
-    inference = {
-        OURS: _inference(case, "jax", "jax"),
+    forward = {
+        OURS: inference(case, "jax", "jax"),
         BARE: cases.bare_inference(case),
-        INDUCTOR: _inference(case, "cpu", "inductor"),
+        INDUCTOR: inference(case, "cpu", "inductor"),
     }
-    compare(f"{title}: inference", sample(inference, CALLS, ROUNDS), {BARE: 1.05})
+    compare(f"{title}: inference", sample(forward, CALLS, ROUNDS), {BARE: 1.05})
     steps = {
         OURS: training(case, "jax", "jax"),
         BARE: cases.bare_training(case),
@@ -44,7 +44,7 @@ def run(name: str = "gpt") -> None:
     compare(f"{title}: training step", sample(steps, CALLS, ROUNDS), {BARE: 1.15})
 
 
-def _inference(case: cases.Case, device: str, backend: str) -> cases.Call:
+def inference(case: cases.Case, device: str, backend: str) -> cases.Call:
     model, (inputs, _) = case.made()
     model, inputs = model.to(device).eval(), inputs.to(device)
     compiled = torch.compile(model, backend=backend)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import torch_jax
@@ -179,3 +180,20 @@ def test_modes_set_inside_end_inside():
         without, within = function(x)
         assert not without.requires_grad
         assert within.requires_grad
+
+
+class Attention(nn.Linear):
+    def forward(self, x):
+        q = super().forward(x)
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+def test_what_jax_asks_of_libraries_is_none_of_the_functions(monkeypatch):
+    """JAX asks opt_einsum for the order of products, of sizes that no other test traces."""
+    monkeypatch.setitem(config._values, "jit_recorded_calls", 0)  # watched from the first call on
+    model = Attention(24, 24).to("jax")
+    step = torch_jax.jit(step_of(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+    x = torch.randn(2, 4, 150, 24, device="jax")
+    for _ in range(3):
+        step(x)
+    assert step.explain().traces == 1

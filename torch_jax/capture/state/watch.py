@@ -21,6 +21,7 @@ import gc
 import importlib
 import inspect
 import logging
+import os
 import random
 import sys
 import types
@@ -55,11 +56,14 @@ from torch_jax.capture.state.walk import (
 )
 from torch_jax.core import tracers
 from torch_jax.core.numbers import NUMBERS
+from torch_jax.ops import registry
 
-# What runs beneath these is none of the function's: what modules do when they are imported, and the
-# libraries that JAX asks while it compiles (etils, for paths of its cache).
+# What runs beneath these is none of the function's: what modules do when they are imported, the
+# libraries that JAX asks while it compiles (etils, for paths of its cache), and those that it asks
+# while an operator of the table is traced (opt_einsum, for the order of products).
 _IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _COMPILE = jax_core.code_that_compiles()
+_OPERATORS = os.path.dirname(registry.__file__) + os.sep
 # Builtins are called by the ten thousand in one trace: all others are passed over at once.
 _HEEDED = READERS_OF_TENSORS | REFUSED.keys()
 
@@ -92,7 +96,7 @@ class Watch:
         self._walker = Walker(self.notes, self.ran, on_object, self.proof.add)
         self._roots: list[tuple[Any, str, bool]] = []  # and whether values must be understood
         self._started: set[int] = set()  # frames of generators that began in this trace
-        self._unseen = 0  # how many imports and compilations are under way, one inside the other
+        self._unseen = 0  # how many calls that hide what they call are under way, nested
         self._refused: Exception | None = None
         self._generators: _HostGenerators | None = None
         self._old_profiler: Any = None
@@ -148,7 +152,7 @@ class Watch:
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         """What Python calls at each call and return of this thread, and those of builtins."""
-        if frame.f_code is _IMPORT or frame.f_code is _COMPILE:
+        if _hides_what_it_calls(frame.f_code):
             self._unseen += {"call": 1, "return": -1}.get(event, 0)
         elif self._unseen:
             return
@@ -361,6 +365,17 @@ def _numpy_bytes() -> bytes:
     """The state of NumPy's generator as a value that ``==`` compares at once."""
     state: Any = np.random.get_state()
     return state[1].tobytes() + repr(state[2:]).encode()
+
+
+def _hides_what_it_calls(code: types.CodeType) -> bool:
+    """Whether what runs beneath this code is none of the function's."""
+    return code is _IMPORT or code is _COMPILE or _is_of_operators(code.co_filename)
+
+
+@functools.cache
+def _is_of_operators(filename: str) -> bool:
+    """Whether a file holds operators of the table, beneath which no code of a user's runs."""
+    return filename.startswith(_OPERATORS) and filename != registry.__file__
 
 
 def _is_called_by_logging(frame: Any) -> bool:
