@@ -191,6 +191,7 @@ class Attention(nn.Linear):
 def test_what_jax_asks_of_libraries_is_none_of_the_functions(monkeypatch):
     """JAX asks opt_einsum for the order of products, of sizes that no other test traces."""
     monkeypatch.setitem(config._values, "jit_recorded_calls", 0)  # watched from the first call on
+    monkeypatch.setitem(config._values, "jit_fallback", "record")
     model = Attention(24, 24).to("jax")
     step = torch_jax.jit(step_of(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     x = torch.randn(2, 4, 150, 24, device="jax")
