@@ -17,6 +17,8 @@ import torch
 from benchmarks.timing import note
 
 NAMES = (
+    "speed",
+    "many_tensors",
     "ops",
     "loops",
     "gpt",

@@ -26,6 +26,10 @@ the rounds, relative to the median. `make bench` measures (`BENCH_ARGS="ops jit"
 Measured on {device}, {cores} cores, with {threads} threads, torch {torch}, jax {jax}, {date}.
 {busy}
 
+Beside PyTorch's own eager mode on the same CPU:
+
+![{short}](speed.svg)
+
 ![{alt}](performance.svg)
 """
 IDLE = "The machine did nothing else."
@@ -33,6 +37,8 @@ BUSY = """\
 **The machine was busy**: {load} processes waited for its {cores} cores when the run began. Single
 figures may be far off; run `make bench` on a quiet machine before you rely on one."""
 ALT = "Ratios of times; the line is at 1"
+SHORT = "Time of torch_jax over time of PyTorch on the CPU; the line is at 1"
+PYTORCH = "PyTorch eager"  # as benchmarks/speed.py names it
 HEAD = (
     "\n## {}\n\n| | beside | ratio | spread | wanted below |\n| --- | --- | ---: | ---: | ---: |\n"
 )
@@ -45,7 +51,7 @@ def page(conditions: dict[str, Any], ratios: list[dict[str, Any]]) -> str:
         HEAD.format(title) + "".join(map(_row, rows))
         for title, rows in groupby(ratios, lambda ratio: ratio["title"])
     )
-    return PAGE.format(**conditions, busy=busy, alt=ALT) + "".join(tables)
+    return PAGE.format(**conditions, busy=busy, alt=ALT, short=SHORT) + "".join(tables)
 
 
 def _row(ratio: dict[str, Any]) -> str:
@@ -63,8 +69,18 @@ def picture(ratios: list[dict[str, Any]]) -> str:
     return pictures.ratios(groups, ALT)
 
 
+def short_picture(ratios: list[dict[str, Any]]) -> str:
+    """A bar for each model: the time beside PyTorch's own, by the way of running it."""
+    groups: dict[str, dict[str, float]] = {}
+    for one in ratios:
+        if one["theirs"] == PYTORCH:
+            groups.setdefault(one["ours"], {})[one["title"]] = one["ratio"]
+    return pictures.ratios(groups, SHORT, most=2.0)
+
+
 if __name__ == "__main__":
     conditions, *ratios = map(json.loads, Path(sys.argv[1]).read_text().splitlines())
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else HERE
     (folder / "performance.md").write_text(page(conditions, ratios))
     (folder / "performance.svg").write_text(picture(ratios))
+    (folder / "speed.svg").write_text(short_picture(ratios))

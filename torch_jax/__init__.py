@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
     from torch_jax.observe.planning.plan import plan as plan
+    from torch_jax.observe.profiling.profile import profile as profile
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
     from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
     from torch_jax.recorded.lazy import fused as fused
@@ -129,6 +130,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
     "plan": "observe.planning.plan",
+    "profile": "observe.profiling.profile",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "recorded.device_loader",
     "fused": "recorded.lazy",

@@ -63,3 +63,11 @@ def test_the_pages_of_today_have_their_pictures(name):
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert f"]({name}.svg)" in page
     assert len(ET.parse(ROOT / "docs" / f"{name}.svg").getroot()) > 10
+
+
+def test_the_short_picture_is_of_what_runs_beside_pytorch(made, tmp_path):
+    row = {"title": "GPT", "ours": "torch_jax.jit", "theirs": "PyTorch eager", "ratio": 0.7}
+    page, _ = made("performance", [*RATIOS, row | {"wanted": 0.8}])
+    picture = (tmp_path / "speed.svg").read_text()
+    assert "0.70" in picture and "GPT" in picture and "9.00" not in picture
+    assert "(speed.svg)" in page

@@ -32,6 +32,7 @@ COMMANDS = {
         (ValueError, KeyError),
     ),
     "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
+    "profile": Command("observe.profiling.command", "where the time of a script goes"),
     "doctor": Command("doctor.page", "what is installed, and whether it works"),
 }
 

@@ -1,0 +1,47 @@
+"""``python -m torch_jax profile script.py``: where the time of a script goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from torch_jax.observe.profiling.profile import Profile, Profiling
+from torch_jax.observe.running import script
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command; what follows the script's name is the script's."""
+    parser.add_argument("--report", metavar="FILE.json", help="write what was found as JSON, too")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
+
+
+def answer(given: argparse.Namespace) -> int:
+    """Run the script, and print the profile on stderr; returns the script's exit status."""
+    program: list[str] = given.module or given.script
+    if not program:
+        print("give a script, or -m and a module", file=sys.stderr)
+        return 2
+    with Profiling() as profiling:
+        status = script.run(program[0], program[1:], is_module=given.module is not None)
+    found = profiling.profile(program[0], 1)
+    if given.report:
+        Path(given.report).write_text(json.dumps(_plain(found), indent=1))
+    sys.stdout.flush()
+    print(found, file=sys.stderr)
+    return status
+
+
+def _plain(found: Profile) -> dict:
+    """The profile as JSON has it."""
+    lines = [
+        {"file": file, "line": line, "function": function, "looks": looks}
+        for (file, line, function), looks in found.python_lines.items()
+    ]
+    kernels = {name: [one._asdict() for one in getattr(found, name)] for name in _OF_KERNELS}
+    return vars(found) | {"python_lines": lines} | kernels
+
+
+_OF_KERNELS = ("kernels", "lines")

@@ -1,0 +1,99 @@
+"""The page of a profile."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_jax.observe.profiling.kernels import Kernels
+    from torch_jax.observe.profiling.profile import Profile
+
+_ROWS = 12
+_LEAST = 0.005  # a share of the time that is worth a row
+
+
+def lines_of(found: Profile) -> Iterator[str]:
+    """The lines: what Python did, which kernels ran, and which lines of the user's they are of."""
+    of = f", {found.calls} calls" if found.calls > 1 else ""
+    each = f" ({_time(found.seconds / found.calls)} each)" if found.calls > 1 else ""
+    yield f"torch_jax: {found.what}{of}: {_time(found.seconds)}{each}"
+    share = found.busy / max(found.seconds, 1e-9)
+    yield f"  the device was busy {_time(found.busy / found.calls)} a call, {share:.0%} of the time"
+    if found.compiles:
+        yield f"  {found.compiles} programs were compiled: look at later calls, too (warm_up=)"
+    yield "Python, a call:"
+    for part, seconds in sorted(found.parts.items(), key=lambda one: -one[1]):
+        if seconds >= _LEAST * found.seconds:
+            yield _row(seconds, found, f"{part}{_NOTES.get(part, '')}")
+    yield from _python_lines(found)
+    yield "Kernels of XLA, a call (threads added up):"
+    total = sum(kernel.seconds for kernel in found.kernels)
+    yield _row(total, found, "all of them")
+    yield _row(found.moves, found, "of these, copies and changes of layout")
+    for kernel in found.kernels[:_ROWS]:
+        if kernel.seconds >= _LEAST * total:
+            yield _row(kernel.seconds, found, f"{_named(kernel)}{_at(kernel.line)}", kernel.times)
+    yield "Lines that these kernels come from:"
+    for kernel in found.lines[:_ROWS]:
+        if kernel.seconds >= _LEAST * total:
+            where = _shown(kernel.line) or "no line is known: an operator run by itself, or XLA's"
+            yield _row(kernel.seconds, found, where, kernel.times)
+
+
+_NOTES = {
+    "looking at values": ": waiting for the device",
+    "launching": ": on the CPU, small programs run in it",
+}
+
+
+def _python_lines(found: Profile) -> Iterator[str]:
+    looks = sum(found.python_lines.values())
+    rows = list(found.python_lines.items())[:_ROWS]
+    if rows:
+        yield "Lines of yours in which Python was, with all that they called:"
+    for (file, line, function), count in rows:
+        seconds = found.seconds * count / looks
+        if count >= 0.02 * looks:
+            yield _row(seconds, found, f"{_path(file)}:{line}, in {function}")
+
+
+def _row(seconds: float, found: Profile, text: str, count: int = 0) -> str:
+    times = f"{count / found.calls:6.4g} x" if count else " " * 8
+    return f"  {_time(seconds / found.calls):>10} {times}  {text}"
+
+
+def _named(kernel: Kernels) -> str:
+    return f"{kernel.operator}: {kernel.name}" if kernel.operator else kernel.name
+
+
+def _at(line: str) -> str:
+    shown = _shown(line)
+    return f", {shown}" if shown else ""
+
+
+def _shown(line: str) -> str:
+    """A line as XLA's programs name it, as people do.
+
+    >>> _shown("/home/me/train.py(12): Model.forward")
+    '/home/me/train.py:12, in Model.forward'
+    """
+    match = re.fullmatch(r"(.*)\((\d+)\): (.*)", line)
+    return f"{_path(match[1])}:{match[2]}, in {match[3]}" if match else line
+
+
+def _path(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def _time(seconds: float) -> str:
+    """
+    >>> _time(1.5), _time(0.0015), _time(2e-6)
+    ('1.50 s', '1.50 ms', '2.0 us')
+    """
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,129 @@
+"""``torch_jax.profile(function, ...)``: a few calls, looked at from Python's side and XLA's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch_jax._private import jax_profiler
+from torch_jax.core import costs
+from torch_jax.device import streams
+from torch_jax.device.trace import events
+from torch_jax.observe.profiling import kernels, page
+from torch_jax.observe.profiling.kernels import Kernels
+from torch_jax.observe.profiling.samples import Sampler
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time went; ``str`` of it is a page for people, ``vars`` of it for programs.
+
+    Attributes:
+      what: the function, or the script.
+      calls: how many calls the seconds below are of.
+      seconds: from the first call's begin to when the device had done the last one's work.
+      busy: how long any kernel ran on the device.
+      parts: seconds of each part of Python's work, see :mod:`.samples`; what ran meanwhile on the
+        device is in none of them, unless Python waited for it.
+      compiles: how many programs were compiled.
+      kernels: those of XLA, by name and line; their seconds are of each thread or stream by itself.
+      lines: the same by line of the user's alone.
+      moves: seconds of kernels that only copy.
+      python_lines: how many looks found each line of the user's, ``(file, line, function)``.
+    """
+
+    what: str
+    calls: int
+    seconds: float
+    busy: float
+    parts: dict[str, float]
+    compiles: int
+    kernels: list[Kernels]
+    lines: list[Kernels]
+    moves: float
+    python_lines: dict[tuple[str, int, str], int]
+
+    def __str__(self) -> str:
+        return "\n".join(page.lines_of(self))
+
+
+def profile(
+    function: Callable[..., Any], *args: Any, calls: int = 10, warm_up: int = 12, **kwargs: Any
+) -> Profile:
+    """Call a function and say where its time goes: in Python, in guards, in which kernels.
+
+    Args:
+      function: a training step, a model: anything that works on device ``jax``.
+      *args: its arguments, and ``kwargs`` those by name.
+      calls: how many calls are looked at.
+      warm_up: how many go before; a function under :func:`torch_jax.jit` is recorded in its first
+        eight, and compiled after them.
+
+    Raises:
+      RuntimeError: another trace of JAX's profiler is under way in this process.
+      ValueError: ``calls`` is less than 1.
+
+    >>> import torch, torch_jax
+    >>> x = torch.ones(64, 64, device="jax")
+    >>> found = torch_jax.profile(torch.mm, x, x, calls=3)
+    >>> found.calls, found.busy < found.seconds, found.kernels[0].operator
+    (3, True, 'aten::mm')
+    """
+    if calls < 1:
+        raise ValueError(f"at least one call is looked at, not {calls}")
+    for _ in range(warm_up):
+        function(*args, **kwargs)
+    streams.synchronize()
+    with Profiling() as profiling:
+        for _ in range(calls):
+            result = function(*args, **kwargs)
+    del result  # held until here: nobody waits for what is dropped unread
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return profiling.profile(name, calls)
+
+
+class Profiling:
+    """Looks at this thread and at the device for as long as it is open."""
+
+    def __enter__(self) -> Profiling:
+        self._compiles: Counter[str] = Counter()
+        self._listener, costs.LISTENING.listener = costs.LISTENING.listener, self._hear
+        self._session = jax_profiler.start()
+        self._start = time.perf_counter()
+        self._sampler = Sampler(threading.get_ident()).__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._sampler.__exit__()
+            streams.synchronize()
+        finally:
+            self._seconds = time.perf_counter() - self._start
+            self._trace = jax_profiler.stop(self._session)
+            costs.LISTENING.listener = self._listener
+
+    def _hear(self, cost: costs.Cost) -> None:
+        self._compiles[cost.kind] += 1
+        if self._listener is not None:
+            self._listener(cost)
+
+    def profile(self, what: str, calls: int) -> Profile:
+        """What was found."""
+        found = [e for e in events.read(self._trace) if e.is_kernel and not e.is_whole]
+        sampler = self._sampler
+        return Profile(
+            what=what,
+            calls=calls,
+            seconds=self._seconds,
+            busy=kernels.busy(found),
+            parts={part: sampler.share(part) for part, _ in sampler.parts.most_common()},
+            compiles=self._compiles["compile"],
+            kernels=kernels.added_up(found, kernels.by_name_and_line),
+            lines=kernels.added_up(found, kernels.by_line),
+            moves=sum(e.end - e.begin for e in found if kernels.is_move(e)) / 1e9,
+            python_lines=dict(sampler.lines.most_common()),
+        )

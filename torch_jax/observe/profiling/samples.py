@@ -1,0 +1,128 @@
+"""What Python does, found by looking at its stack a thousand times a second.
+
+A thread looks at the stack of another one and says in which part of its work that is: a row of a
+table, by the files of the innermost frames. That disturbs the program little, and finds what no
+hook tells, as C++ that is called from a line of Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+import jax
+import torch
+
+from torch_jax import config
+
+_SECONDS = 0.001
+_TORCH_JAX, _TORCH, _JAX = (
+    os.path.dirname(str(one.__file__)) + os.sep for one in (config, torch, jax)
+)
+
+# Which part of the work it is, by a piece of the path of a frame, below its library. The first row
+# that fits any frame decides, so that a compilation is one wherever it is asked for.
+PARTS = (
+    ("looking at values", _TORCH_JAX, ("memory/transfer.py",)),
+    ("compiling", _JAX, ("_src/compiler.py", "_src/compilation_cache.py")),
+    ("compiling", _TORCH_JAX, ("compiler/disk_cache.py", "compiler/cache_files.py")),
+    ("tracing", _JAX, ("_src/interpreters/", "_src/pjit.py", "_src/linear_util.py")),
+    ("tracing", _TORCH_JAX, ("capture/tracing.py", "capture/state/watch.py", "graphs/backend.py")),
+    ("tracing", _TORCH, ("_dynamo/", "_functorch/")),
+    ("guards of jit", _TORCH_JAX, ("capture/state/", "capture/arguments.py", "capture/keys.py")),
+    ("launching", _TORCH_JAX, ("memory/lending.py", "compiler/program.py", "graphs/executable.py")),
+    ("results of jit", _TORCH_JAX, ("capture/",)),
+    ("recording", _TORCH_JAX, ("recorded/",)),
+    ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
+)
+_OTHERS = ((_TORCH_JAX, "torch_jax, other"), (_JAX, "JAX"), (_TORCH, "PyTorch"))
+_NATIVE = "Python, yours"
+
+
+def part_of(files: list[str]) -> str:
+    """Which part of the work a stack belongs to, by the files of its frames, innermost first.
+
+    >>> part_of(["/home/me/train.py"])
+    'Python, yours'
+    """
+    for part, library, pieces in PARTS:
+        below = tuple(library + piece for piece in pieces)
+        if any(file.startswith(below) for file in files):
+            return part
+    for library, part in _OTHERS:
+        if files and files[0].startswith(library):
+            return part
+    return _NATIVE
+
+
+class Sampler:
+    """Looks at one thread for as long as it is open.
+
+    Attributes:
+      parts: how many looks found each part of the work.
+      lines: the same for the user's lines, ``(file, line, function)``.
+      seconds: how long it looked.
+    """
+
+    def __init__(self, thread: int):
+        """``thread``: the identifier of the thread to look at."""
+        self.parts: Counter[str] = Counter()
+        self.lines: Counter[tuple[str, int, str]] = Counter()
+        self.seconds = 0.0
+        self._of, self._ends = thread, threading.Event()
+        self._known: dict[str, bool] = {}
+        self._thread = threading.Thread(target=self._look, name="torch_jax profiles", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SECONDS / 4)
+        self._start = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._ends.set()
+        self._thread.join()
+        self.seconds = time.perf_counter() - self._start
+        sys.setswitchinterval(self._interval)
+
+    def share(self, part: str) -> float:
+        """Seconds of a part."""
+        return self.seconds * self.parts[part] / max(self.parts.total(), 1)
+
+    def _look(self) -> None:
+        while not self._ends.wait(_SECONDS):
+            frame = sys._current_frames().get(self._of)
+            if frame is not None:
+                self._note(frame)
+            del frame
+
+    def _note(self, frame: FrameType | None) -> None:
+        files: list[str] = []
+        line = None
+        while frame is not None:
+            file = frame.f_code.co_filename
+            files.append(file)
+            if line is None and self._is_users(file):
+                line = file, frame.f_lineno, frame.f_code.co_name
+            frame = frame.f_back
+        self.parts[part_of(files)] += 1
+        if line is not None:
+            self.lines[line] += 1
+
+    def _is_users(self, file: str) -> bool:
+        found = self._known.get(file)
+        if found is None:
+            found = self._known[file] = not is_of_a_library(file)
+        return found
+
+
+def is_of_a_library(file: str) -> bool:
+    """Whether a file is none that the user works on: installed, of Python, or of this package."""
+    inside = file.startswith((_TORCH_JAX, _TORCH, _JAX, "<"))
+    return inside or "site-packages" in file or file.startswith(os.path.dirname(os.__file__))
