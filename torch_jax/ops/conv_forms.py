@@ -124,18 +124,20 @@ def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int]) -> jax.Arr
     return lax.dot_general(a, b, numbers, precision=precision(a.dtype, "conv"))
 
 
-def _channels_last_parts(input: jax.Array, window, geometry) -> list[jax.Array]:
+def _patches(input: jax.Array, window, geometry) -> jax.Array:
+    """What each place of the window meets, ``[batch, ..., in, *window]``: as a kernel lies."""
     stride, edges, dilation, _ = geometry
     x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
-    return [part for _, part in parts(x, 1, window, stride, dilation)]
+    return jnp.stack([part for _, part in parts(x, 1, window, stride, dilation)], -1)
 
 
 def patches_forward(input: jax.Array, weight: jax.Array, geometry) -> jax.Array:
     """A convolution as one product of what each place of the window meets."""
-    patches = jnp.concatenate(_channels_last_parts(input, weight.shape[2:], geometry), -1)
-    kernel = _rows(jnp.moveaxis(weight, (0, 1), (-1, -2)))
-    out = _product(_rows(patches), kernel, (1, 0))
-    return jnp.moveaxis(out.reshape(*patches.shape[:-1], weight.shape[0]), -1, 1)
+    patches = _patches(input, weight.shape[2:], geometry)
+    *lead, inputs, elements = patches.shape
+    patches = patches.reshape(-1, inputs * elements)
+    out = _product(patches, weight.reshape(len(weight), -1), (1, 1))
+    return jnp.moveaxis(out.reshape(*lead, len(weight)), -1, 1)
 
 
 def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> jax.Array:
@@ -155,13 +157,14 @@ def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> ja
 
 def patches_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
     """A weight gradient as one product, in the order that the weight lies in."""
-    patches = jnp.stack(_channels_last_parts(input, shape[2:], geometry), -1)
-    patches = patches.reshape(-1, math.prod(shape[1:]))
+    patches = _patches(input, shape[2:], geometry).reshape(-1, math.prod(shape[1:]))
     return _product(_rows(jnp.moveaxis(output, 1, -1)), patches, (0, 0)).reshape(shape)
 
 
 def elements_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
     """A weight gradient as a product for each element of the window."""
+    stride, edges, dilation, _ = geometry
+    x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
     grad = _rows(jnp.moveaxis(output, 1, -1))
-    each = _channels_last_parts(input, shape[2:], geometry)
-    return jnp.stack([_product(grad, _rows(part), (0, 0)) for part in each], -1).reshape(shape)
+    each = parts(x, 1, shape[2:], stride, dilation)
+    return jnp.stack([_product(grad, _rows(part), (0, 0)) for _, part in each], -1).reshape(shape)
