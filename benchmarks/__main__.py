@@ -32,6 +32,7 @@ NAMES = (
     "compile",
     "transforms",
     "generation",
+    "xla_options",
 )
 
 
