@@ -34,6 +34,7 @@ NAMES = (
     "compile",
     "transforms",
     "generation",
+    "xla_options",
 )
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops import conv_forms as forms
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
-
-_UNROLL_LIMIT = 64  # the largest window that is written out element by element
-# The largest window whose gradient is a product for each element, and what each of them may copy:
-# more and the copies cost more time than they save.
-_PRODUCTS_LIMIT, _COPY_LIMIT = 16, 2**20
 
 
 def _full(values: Sequence[int], n: int) -> tuple[int, ...]:
@@ -46,9 +40,14 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
     def shift(input, weight):
         return _depthwise(input, weight, geometry, spread).astype(dtype or input.dtype)
 
-    small = math.prod(weight.shape[2:]) <= _UNROLL_LIMIT
-    if groups > 1 and weight.shape[1] == 1 and small and dtype is not None:
+    def multiply(input, weight):
+        return forms.patches_forward(input, weight, geometry)
+
+    depthwise = groups > 1 and weight.shape[1] == 1 and forms.is_small(weight.shape[2:])
+    if depthwise and dtype is not None:
         return lax.platform_dependent(input, weight, cpu=shift, default=convolve)
+    if dtype is not None and spread is None and forms.forward_by_patches(input, weight, groups):
+        return lax.platform_dependent(input, weight, cpu=multiply, default=convolve)
     return convolve(input, weight)
 
 
@@ -57,35 +56,30 @@ def _depthwise(input, weight, geometry, spread) -> jax.Array:
     stride, edges, dilation, groups = geometry
     window = weight.shape[2:]
     x, weight = (v.astype(opmath(v.dtype)) for v in (input, weight))
-    x = jnp.repeat(_padded(x, edges, spread), weight.shape[0] // groups, axis=1)
+    x = jnp.repeat(forms.padded(x, 2, edges, spread), weight.shape[0] // groups, axis=1)
     total = jnp.zeros((), x.dtype)
-    for taps, part in _parts(x, 2, window, stride, dilation):
+    for taps, part in forms.parts(x, 2, window, stride, dilation):
         factor = weight[:, 0, *taps].reshape(-1, *[1] * len(window))
         total = total + part * factor
     return total
 
 
-def _padded(x: jax.Array, edges, spread=None) -> jax.Array:
-    """Zeros around the spatial dimensions, and between their elements where these are spread."""
-    between = [s - 1 for s in spread or (1,) * len(edges)]
-    edges = [(low, high, gap) for (low, high), gap in zip(edges, between, strict=True)]
-    return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (0, 0, 0), *edges])
-
-
-def _parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]:
-    """Each element of a window and the part of a padded input that it meets.
-
-    ``first`` is the first spatial dimension of ``x``.
-    """
-    size = x.shape[first : first + len(window)]
-    for taps in itertools.product(*map(range, window)):
-        each = zip(size, window, taps, stride, dilation, strict=True)
-        slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
-        yield taps, x[*[slice(None)] * first, *slices]
-
-
 def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
     """What ``_correlate`` does to an input of this size, transposed: a transposed convolution."""
+
+    def convolve(output, weight):
+        return _by_correlation(output, size, weight, geometry, dtype)
+
+    def multiply(output, weight):
+        return forms.patches_to_input(output, size, weight, geometry)
+
+    if forms.input_by_patches(output, weight, geometry[3]):
+        return lax.platform_dependent(output, weight, cpu=multiply, default=convolve)
+    return convolve(output, weight)
+
+
+def _by_correlation(output, size, weight, geometry, dtype) -> jax.Array:
+    """``_to_input`` as a correlation with the flipped kernel."""
     stride, edges, dilation, groups = geometry
     back = []
     for o, n, k, s, (low, _), d in zip(
@@ -112,9 +106,10 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
             return jax.linear_transpose(lambda w: _correlate(input, w, geometry), kernel)(output)[0]
 
         def multiply(output, input):
-            return _by_element(output, input, shape, geometry)
+            return form(output, input, shape, geometry)
 
-        if _is_small(output, shape, groups):
+        form = forms.weight_form(output, input, shape[2:], groups)
+        if form is not None:
             return lax.platform_dependent(output, input, cpu=multiply, default=transpose)
         return transpose(output, input)
     # Where JAX groups the batch, group the features, the batch now among them: XLA's CPU
@@ -126,29 +121,6 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
     edges = [(low, (k - 1) * d + (o - 1) * s + 1 - n - low) for k, s, (low, _), d, n, o in window]
     weight = _correlate(input, output.swapaxes(0, 1), (dilation, edges, stride, groups))
     return weight.swapaxes(0, 1)
-
-
-def _is_small(output, shape, groups) -> bool:
-    """Whether copies of the input for each element of the kernel cost little."""
-    elements = output.size // max(output.shape[1], 1) * shape[1]
-    cheap = elements * output.dtype.itemsize <= _COPY_LIMIT
-    few = math.prod(shape[2:]) <= _PRODUCTS_LIMIT
-    return groups == 1 and cheap and few and output.dtype == opmath(output.dtype)
-
-
-def _by_element(output, input, shape, geometry) -> jax.Array:
-    """``_to_weight`` as a matrix product for each element: on CPUs up to 5 times faster than XLA's.
-
-    XLA moves the batch to where it looks for channels, and transposes everything for that.
-    """
-    stride, edges, dilation, _ = geometry
-    x, grad = (jnp.moveaxis(v, 1, -1) for v in (_padded(input, edges), output))
-    inner, exact = tuple(range(grad.ndim - 1)), precision(x.dtype, "conv")
-    products = [
-        lax.dot_general(grad, part, ((inner, inner), ((), ())), precision=exact)
-        for _, part in _parts(x, 1, shape[2:], stride, dilation)
-    ]
-    return jnp.stack(products, -1).reshape(shape)
 
 
 def _geometry(n, stride, padding, dilation, transposed, output_padding, groups):

@@ -143,6 +143,38 @@ def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
     return InOrder(out, order)
 
 
+_FEW_PLACES = 8  # images of fewer are summed as they are
+
+
+def _sums(x: jax.Array) -> jax.Array:
+    """Sums of ``[batch, ..., channels]`` over all dimensions but the last.
+
+    On CPUs each image is a product with ones. XLA sums in one row of additions for each channel,
+    with strides, where no dimension is above 32: that takes 3 to 14 times longer (32 images of
+    32x32, 32 channels: 1.5 ms for 0.1; 64 of 112x112, 16 channels: 17.8 for 2.7), and is 3 to 10
+    times less exact.
+    """
+    axes = tuple(range(x.ndim - 1))
+    places = math.prod(x.shape[1:-1]) if x.ndim > 2 else 1
+    if not isinstance(places, int) or places < _FEW_PLACES:
+        return x.sum(axes)
+
+    def by_image(x: jax.Array) -> jax.Array:
+        images = x.reshape(x.shape[0], places, x.shape[-1])
+        ones, numbers = jnp.ones(images.shape[:2], x.dtype), (((1,), (1,)), ((0,), (0,)))
+        return lax.dot_general(ones, images, numbers, precision=lax.Precision.HIGHEST).sum(0)
+
+    return lax.platform_dependent(x, cpu=by_image, default=lambda x: x.sum(axes))
+
+
+def _channel_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and biased variance of each channel, as ``_moments`` gives them, both vectors."""
+    x = _channels_last(x)
+    count = math.prod(x.shape[:-1])
+    mean = _sums(x) / count
+    return mean, _sums(jnp.square(x - mean)) / count
+
+
 def _batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
 ):
@@ -152,15 +184,16 @@ def _batch_norm(
     x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
     new_mean = new_var = None
     if training:
-        mean, var = _moments(x, axes)
+        mean, var = _channel_moments(x)
         count = math.prod(input.shape[a] for a in axes)
-        unbiased = var.reshape(-1) * (count / (count - 1) if count > 1 else math.inf)
+        unbiased = var * (count / (count - 1) if count > 1 else math.inf)
         if old_mean is not None:
-            new_mean = (1 - momentum) * old_mean + momentum * mean.reshape(-1)
+            new_mean = (1 - momentum) * old_mean + momentum * mean
         if old_var is not None:
             new_var = (1 - momentum) * old_var + momentum * unbiased
     else:
-        mean, var = _channels(old_mean, n), _channels(old_var, n)
+        mean, var = old_mean, old_var
+    mean, var = _channels(mean, n), _channels(var, n)
     rstd = lax.rsqrt(var + eps)
     # one factor and one term a channel, as on the CPU: compilers repeat this where it is used
     factor = rstd if weight is None else rstd * _channels(weight, n)
@@ -253,17 +286,15 @@ def native_batch_norm_backward(
     output_mask,
 ):
     """Gradients of input, weight and bias."""
-    n = input.ndim
     x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
     if not train:
         mean, var = _wide(input, running_mean, running_var)[1:]
         rstd = lax.rsqrt(var + eps)
     elif save_mean.dtype in HALVES:  # rounded: better ones are at hand
-        mean, var = (m.reshape(-1) for m in _moments(x, _all_but_channel(n)))
+        mean, var = _channel_moments(x)
         rstd = lax.rsqrt(var + eps)
     x, grad = _channels_last(x) - mean, _channels_last(grad)
-    outer = tuple(range(n - 1))
-    grad_weight, grad_bias = (grad * x).sum(outer) * rstd, grad.sum(outer)
+    grad_weight, grad_bias = _sums(grad * x) * rstd, _sums(grad)
     grad_input = None
     if output_mask[0]:
         factor = rstd if weight is None else rstd * weight

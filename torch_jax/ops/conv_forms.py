@@ -1,0 +1,170 @@
+"""The forms that a convolution is computed in on CPUs: XLA's own, or products of matrices.
+
+One rule for each of the three products (forward, input gradient, weight gradient), by shape; its
+evidence was taken with jaxlib 0.10.2 on a core of AVX2 at float32, in milliseconds (channels of
+512 -> 512, window 3x3, padded by 1; XLA's convolution / the form here / PyTorch's oneDNN):
+
+==========================  ===================  ===================  ===================
+map and batch               forward              input gradient       weight gradient
+==========================  ===================  ===================  ===================
+1x1, batch 16               15.9 / 6.9 / 5.5     13.7 / 2.0 / 5.1      3.6 / 1.6 / 29
+2x2, batch 8                 196 / 8.3 / 4.4      197 / 3.3 / 5.1      4.3 / 2.8 / 6.0
+2x2, batch 32                764 / 15.9 / 13.4    767 / 10.4 / 11.5    9.7 / 9.7 / 18.6
+4x4, batch 4                 8.7 / 8.7 / 6.1      9.1 / 5.6 / 7.9      7.7 / 5.7 / 10.2
+7x7, batch 1                 7.2 / 7.2 / 4.6      6.9 / 4.3 / 4.8      8.0 / 4.2 / 6.2
+7x7, batch 8                31.4 / 31.4 / 23.7   31.3 / 29.1 / 22.5   32.2 / 32.2 / 33.0
+==========================  ===================  ===================  ===================
+
+- XLA hands a convolution to Eigen only where the map that it reads has as many elements as the
+  window, and writes loops for the others, which are up to 80 times slower: :func:`is_looped`.
+- Its gradients turn the whole kernel around in memory, and that takes longer than the products
+  where these have few rows: :func:`is_few`. A kernel as it lies is a matrix of (out, in * window).
+- Its weight gradient takes the batch for channels, and few of these make poor use of vector
+  registers (64 -> 64, 3x3, batch 1: 56x56 takes 14.1 ms, and 4.9 as a product for each element).
+
+Elsewhere XLA's form is as good or better: 32 -> 32 on 32x32, batch 32, takes 8.4 / 8.4 / 11.5 ms,
+and patches with a product 22 / 12 / 28; transposed convolutions too. A kernel of 1x1 is a product
+in either. What the forms cost to compile: 0.2 to 0.6 s in place of 0.1 to 0.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_jax.ops.precision import precision
+from torch_jax.ops.promotion import opmath
+
+_ELEMENTS_LIMIT = 64  # the largest window that is written out element by element
+_BATCH_LIMIT = 4  # the largest batch that makes too few channels for XLA's weight gradient
+_PRODUCTS_LIMIT = 16  # the largest window whose weight gradient is a product for each element
+
+
+def is_small(window: Sequence[int]) -> bool:
+    """Whether a window may be written out element by element."""
+    return math.prod(window) <= _ELEMENTS_LIMIT
+
+
+def is_looped(size: Sequence[int], window: Sequence[int]) -> bool:
+    """Whether XLA computes the convolution of a map of this size by loops."""
+    return math.prod(size) < math.prod(window)
+
+
+def is_few(output: jax.Array, share: int = 1) -> bool:
+    """Whether ``output``, with its channels second, has few rows: ``1/share`` of its channels."""
+    return share * math.prod(output.shape) <= output.shape[1] ** 2
+
+
+def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool:
+    """Whether :func:`patches_forward` is the form of a convolution."""
+    window = weight.shape[2:]
+    return _may_multiply(input, window, groups) and is_looped(input.shape[2:], window)
+
+
+def input_by_patches(output: jax.Array, weight: jax.Array, groups: int) -> bool:
+    """Whether :func:`patches_to_input` is the form of an input gradient."""
+    window = weight.shape[2:]
+    slow = is_looped(output.shape[2:], window) or is_few(output)
+    return _may_multiply(output, window, groups) and slow
+
+
+def weight_form(output: jax.Array, input: jax.Array, window: Sequence[int], groups: int) -> Any:
+    """The function that computes a weight gradient; None where XLA's form is best."""
+    if not _may_multiply(output, window, groups):
+        return None
+    if is_few(output, share=4):
+        return patches_to_weight
+    few, looped = output.shape[0] <= _BATCH_LIMIT, is_looped(input.shape[2:], output.shape[2:])
+    by_element = math.prod(window) <= _PRODUCTS_LIMIT and (few or looped)
+    return elements_to_weight if by_element or math.prod(window) == 1 else None
+
+
+def _may_multiply(x: jax.Array, window: Sequence[int], groups: int) -> bool:
+    if groups != 1 or not is_small(window) or x.dtype != opmath(x.dtype):
+        return False
+    return all(isinstance(n, int) and n > 0 for n in x.shape)  # not a symbol of jax.export
+
+
+def padded(x: jax.Array, first: int, edges, spread=None) -> jax.Array:
+    """Zeros around the spatial dimensions, and between their elements where these are spread.
+
+    ``first`` is the first spatial dimension of ``x``.
+    """
+    widths = [(0, 0, 0)] * x.ndim
+    for i, (low, high) in enumerate(edges):
+        widths[first + i] = (low, high, spread[i] - 1 if spread else 0)
+    return lax.pad(x, jnp.zeros((), x.dtype), widths)
+
+
+def parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]:
+    """Each element of a window and the part of a padded input that it meets.
+
+    ``first`` is the first spatial dimension of ``x``.
+    """
+    size = x.shape[first : first + len(window)]
+    for taps in itertools.product(*map(range, window)):
+        each = zip(size, window, taps, stride, dilation, strict=True)
+        slices = [slice(t * d, n - (k - 1 - t) * d, s) for n, k, t, s, d in each]
+        yield taps, x[*[slice(None)] * first, *slices]
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int]) -> jax.Array:
+    """A product of matrices over these dimensions of them."""
+    numbers = ((contracted[:1], contracted[1:]), ((), ()))
+    return lax.dot_general(a, b, numbers, precision=precision(a.dtype, "conv"))
+
+
+def _patches(input: jax.Array, window, geometry) -> jax.Array:
+    """What each place of the window meets, ``[batch, ..., in, *window]``: as a kernel lies."""
+    stride, edges, dilation, _ = geometry
+    x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
+    return jnp.stack([part for _, part in parts(x, 1, window, stride, dilation)], -1)
+
+
+def patches_forward(input: jax.Array, weight: jax.Array, geometry) -> jax.Array:
+    """A convolution as one product of what each place of the window meets."""
+    patches = _patches(input, weight.shape[2:], geometry)
+    *lead, inputs, elements = patches.shape
+    patches = patches.reshape(-1, inputs * elements)
+    out = _product(patches, weight.reshape(len(weight), -1), (1, 1))
+    return jnp.moveaxis(out.reshape(*lead, len(weight)), -1, 1)
+
+
+def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> jax.Array:
+    """An input gradient as one product, whose parts are added where they belong."""
+    stride, edges, dilation, _ = geometry
+    window, map_ = weight.shape[2:], output.shape[2:]
+    product = _product(_rows(jnp.moveaxis(output, 1, -1)), weight.reshape(len(weight), -1), (1, 0))
+    product = product.reshape(output.shape[0], *map_, *weight.shape[1:])
+    total = jnp.zeros((output.shape[0], *size, weight.shape[1]), product.dtype)
+    for taps in itertools.product(*map(range, window)):
+        starts = [t * d - low for t, d, (low, _) in zip(taps, dilation, edges, strict=True)]
+        each = zip(starts, size, map_, stride, strict=True)
+        places = [(start, n - start - (o - 1) * s - 1) for start, n, o, s in each]
+        total = total + padded(product[..., *taps], 1, places, stride)
+    return jnp.moveaxis(total, -1, 1)
+
+
+def patches_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
+    """A weight gradient as one product, in the order that the weight lies in."""
+    patches = _patches(input, shape[2:], geometry).reshape(-1, math.prod(shape[1:]))
+    return _product(_rows(jnp.moveaxis(output, 1, -1)), patches, (0, 0)).reshape(shape)
+
+
+def elements_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
+    """A weight gradient as a product for each element of the window."""
+    stride, edges, dilation, _ = geometry
+    x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
+    grad = _rows(jnp.moveaxis(output, 1, -1))
+    each = parts(x, 1, shape[2:], stride, dilation)
+    return jnp.stack([_product(grad, _rows(part), (0, 0)) for _, part in each], -1).reshape(shape)
