@@ -24,6 +24,7 @@ from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.templates import Call
 from torch_jax.compiler.program import Program, copy_shared
 from torch_jax.core import errors, policies
+from torch_jax.core.collection import no_collection
 from torch_jax.core.lent import lent
 from torch_jax.core.numbers import is_or_holds_number
 from torch_jax.core.tracers import NotTraceableError, TracedElsewhere, is_traced_elsewhere
@@ -243,7 +244,8 @@ class Replay:
         words = begin_draws(self._draws)
         try:
             self.gradients.clear()
-            outputs, saved = self._launch(leaves, env, words)
+            with no_collection():  # as many arrays go as come, but only after these
+                outputs, saved = self._launch(leaves, env, words)
             self._raise_versions(leaves)
             call = self._call(leaves, env, outputs)
             for place, template in self.effects:
@@ -338,7 +340,7 @@ class Replay:
         others = [env[slot] for slot in layout.host_slots] + words
         while True:
             try:
-                arrays = [memory.array for memory in storages]
+                arrays: list[Any] = []
                 outputs = self._run(numbers, arrays, others, storages)
                 break
             except TracedElsewhere:  # another thread has lent a memory, or written one just now
@@ -361,7 +363,7 @@ class Replay:
             increment_version([leaves[i] for i in binding.counted_leaves])
 
     def _run(self, numbers: Any, arrays: list[Any], others: list[Any], storages: list) -> list[Any]:
-        """Run the executable over the memories of ``storages``, which were read into ``arrays``."""
+        """Run the executable over the memories of ``storages``; ``arrays`` then holds these."""
         written = self._layout.written
 
         def arguments() -> tuple:
@@ -378,7 +380,7 @@ class Replay:
                     [storages[at] for at in written],
                     written,
                     self._placeholders,
-                    range(len(written)),
+                    read=storages,
                 )
         except (TypeError, ValueError) as error:
             if is_traced_elsewhere(arrays):

@@ -13,7 +13,7 @@ so all that must not be torn apart is one call of such, over iterators that were
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat, starmap
 from operator import add, attrgetter, getitem, is_not
 from typing import Any
@@ -35,7 +35,8 @@ def run(
     storages: list[Any],
     places: Sequence[int],
     placeholders: Sequence[Lent],
-    results: Sequence[int],
+    results: Sequence[int] | None = None,
+    read: Sequence[Any] = (),
 ) -> list[Any]:
     """Run a program over the memories of storages, and put there what it gives.
 
@@ -46,7 +47,10 @@ def run(
       storages: those whose memories are lent.
       places: where the memory of each is among ``inputs``.
       placeholders: what each holds meanwhile.
-      results: what each holds afterwards: a place in the list of the outputs and the inputs.
+      results: what each holds afterwards: a place in the list of the outputs and the inputs. None:
+        the first outputs, in order.
+      read: storages whose memories are read into ``inputs`` first, which is empty then. That saves
+        the comparison of what is lent with what had been read, and so a pass over all of it.
 
     Returns:
       The outputs.
@@ -56,12 +60,12 @@ def run(
         memory; nothing was done.
     """
     if not storages:
+        inputs += map(_array, read)
         if _programs_at_work and Lent in map(type, inputs):
             raise TracedElsewhere
         return program(*arguments())
     outcome: list[list[Any]] = []
-    outputs_and_inputs = map(add, outcome, repeat(inputs))
-    after = map(getitem, chain.from_iterable(map(repeat, outputs_and_inputs)), results)
+    after = _afterwards(outcome, inputs, results)
     before = map(inputs.__getitem__, places)  # where the program fails
     giving_back = map(setattr, storages, _ARRAY, chain(after, before))
     taking = map(setattr, storages, _ARRAY, placeholders)
@@ -70,9 +74,12 @@ def run(
     me = object()
     try:
         with PUTTING:
+            inputs += map(_array, read)
             if _programs_at_work and Lent in map(type, inputs):
                 raise TracedElsewhere
-            if any(map(is_not, map(_array, storages), map(inputs.__getitem__, places))):
+            if not read and any(
+                map(is_not, map(_array, storages), map(inputs.__getitem__, places))
+            ):
                 raise TracedElsewhere
             _programs_at_work.add(me)
             taken += (giving_back,)
@@ -82,3 +89,13 @@ def run(
         _exhaust(finishing)
         _programs_at_work.discard(me)
     return outcome[0]
+
+
+def _afterwards(
+    outcome: list[list[Any]], inputs: list[Any], results: Sequence[int] | None
+) -> Iterator[Any]:
+    """What storages will hold, once ``outcome`` has the outputs; nothing where it never has."""
+    if results is None:
+        return chain.from_iterable(outcome)
+    outputs_and_inputs = map(add, outcome, repeat(inputs))
+    return map(getitem, chain.from_iterable(map(repeat, outputs_and_inputs)), results)

@@ -280,6 +280,34 @@ def test_a_value_that_changed_is_seen(case):
     check_changes(case)
 
 
+def moved_on_the_device() -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.arange(8.0, device="jax")
+    return memory, memory[:4]
+
+
+def moved_on_the_cpu() -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.arange(8.0)
+    return memory, memory[:4]
+
+
+def every_second_element() -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.arange(8.0, device="jax")
+    return memory, memory[::2]
+
+
+@pytest.mark.parametrize("make", [moved_on_the_device, moved_on_the_cpu, every_second_element])
+def test_a_tensor_that_shows_another_part_of_its_memory(make):
+    memory, part = make()
+    function = torch_jax.jit(lambda x: x * part.to("jax"), fallback="error")
+    one = torch.ones(4, device="jax")
+    for offset in (0, 0, 1, 1, 0):
+        part.data = memory.as_strided((4,), part.stride(), offset)
+        assert torch.equal(function(one).cpu(), part.cpu())
+    for offset in (1, 1, 0):
+        part.set_(memory.untyped_storage(), offset, (4,), part.stride())
+        assert torch.equal(function(one).cpu(), part.cpu())
+
+
 def test_a_seed_inside_gives_the_same_numbers_at_each_call():
     @torch_jax.jit
     def function(x):

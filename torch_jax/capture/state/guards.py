@@ -8,7 +8,7 @@ does another tensor of the same form, which then takes the place of the old one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, filterfalse
 from operator import attrgetter, is_
 from typing import Any
 
@@ -20,8 +20,10 @@ from torch_jax.capture.state.changing_numbers import varies
 from torch_jax.capture.state.places import Check, Contents, Place, same
 from torch_jax.capture.state.stand_ins import StandIns, is_container
 from torch_jax.core import errors
+from torch_jax.memory.storage import held_by, is_jax, is_whole
 
 _storage_of = torch.Tensor.untyped_storage
+_offset_of = torch.Tensor.storage_offset
 _gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
 
 
@@ -72,10 +74,14 @@ class Guards:
         have_forms = dynamo.tensor_guards(tensors)
         leaves = [tensor for tensor, _ in self.gradients]
         gradients = [gradient for _, gradient in self.gradients]
+        # forms leave the offset out, which only what shows a part of its memory could change
+        parts = list(filterfalse(_fills_memory, tensors))
+        offsets = list(map(_offset_of, parts))
         return [
             lambda: all(map(is_, map(_gradient, leaves), gradients)),
             lambda: all(map(is_, map(_storage_of, tensors), storages)),
             lambda: have_forms(*tensors),
+            lambda: list(map(_offset_of, parts)) == offsets,
         ]
 
     def hold(self) -> bool:
@@ -184,6 +190,11 @@ def _form(tensor: torch.Tensor) -> tuple:
         tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device,
         tensor.requires_grad, type(tensor), tensor.is_conj(), tensor.is_neg(),
     )  # fmt: skip
+
+
+def _fills_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows all of its memory, so that it has no other place in it."""
+    return is_jax(tensor) and is_whole(tensor, held_by(tensor))
 
 
 def _show(form: tuple) -> str:

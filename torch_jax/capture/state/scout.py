@@ -10,9 +10,7 @@ value that stood there before.
 from __future__ import annotations
 
 import functools
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch_jax.capture.state.bytecode import Names
 from torch_jax.capture.state.walk import NOTHING, Reach, union
 from torch_jax.capture.state.watch import Watch
 from torch_jax.core.active import ACTIVE
+from torch_jax.core.collection import no_collection
 
 
 class Scouted:
@@ -36,22 +35,6 @@ class Scouted:
         self.codes |= codes
         self._names |= names
         self.reach = functools.reduce(union, self._names, NOTHING)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep the garbage collector quiet: what it calls by itself is not part of the function.
-
-    By its threshold, since functions ask more often whether it is enabled; where another thread
-    does the same meanwhile, or the function sets one of its own, it stays as they leave it.
-    """
-    first, *others = gc.get_threshold()
-    gc.set_threshold(0, *others)
-    try:
-        yield
-    finally:
-        if not gc.get_threshold()[0]:
-            gc.set_threshold(first, *others)
 
 
 def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scouted) -> Any:
