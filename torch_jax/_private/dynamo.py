@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import symbolic
+
 
 def dynamo_stance(stance: str) -> Any:
     """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
@@ -23,8 +25,10 @@ def spare_imports() -> None:
     """Let PyTorch's meta functions run without importing Dynamo, which takes most of a second.
 
     Many are wrapped so that Dynamo does not trace them, and their first call imports it to ask
-    how. Until somebody else has imported it, there is nothing that could trace them.
+    how. Until somebody else has imported it, there is nothing that could trace them. Nor are there
+    symbolic sizes (:mod:`torch_jax._private.symbolic`).
     """
+    symbolic.spare_imports()
     if "torch._dynamo" in sys.modules:
         return
     tables = getattr(torch._decomp, "global_decomposition_table", {})
