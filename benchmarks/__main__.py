@@ -17,6 +17,7 @@ import torch
 from benchmarks.timing import note
 
 NAMES = (
+    "start",
     "ops",
     "loops",
     "gpt",
