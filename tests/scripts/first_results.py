@@ -11,15 +11,7 @@ results["lowered"] = [name for name in sys.modules if name.startswith("jaxlib.ml
 x = torch.randn(4, 8, device="jax", requires_grad=True)
 layer = torch.nn.Linear(8, 2, device="jax")
 torch.nn.functional.gelu(torch.nn.functional.layer_norm(layer(x), (2,))).sum().backward()
-heavy = (
-    "sympy",
-    "torch._dynamo",
-    "jax.experimental.pallas",
-    "jax.extend",
-    "scipy",
-    "optax",
-    "flax",
-)
+heavy = ("sympy", "torch._dynamo", "jax.experimental.pallas", "jax.extend", "scipy", "optax")
 results["imported"] = [name for name in heavy if name in sys.modules]
 
 from torch_jax.dispatch import ladder  # noqa: E402

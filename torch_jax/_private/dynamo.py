@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import symbolic
-
 
 def dynamo_stance(stance: str) -> Any:
     """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
@@ -28,6 +26,8 @@ def spare_imports() -> None:
     how. Until somebody else has imported it, there is nothing that could trace them. Nor are there
     symbolic sizes (:mod:`torch_jax._private.symbolic`).
     """
+    from torch_jax._private import symbolic
+
     symbolic.spare_imports()
     if "torch._dynamo" in sys.modules:
         return
