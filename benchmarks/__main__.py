@@ -19,6 +19,7 @@ from benchmarks.timing import note
 NAMES = (
     "speed",
     "many_tensors",
+    "start",
     "ops",
     "loops",
     "gpt",

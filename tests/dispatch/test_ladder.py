@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.dispatch import ladder
+from torch_jax.dispatch import ladder, registration
 from torch_jax.eager import variants
 
 # What PyTorch's dispatcher calls what it has for a device, and the rungs that this may be.
@@ -40,7 +42,37 @@ def test_the_rung_of_every_overload_is_what_the_dispatcher_calls():
         for op, pair in found.items()
         if pair[1] not in known.get(op, RUNGS.get(pair[0], set()))
     }
-    assert not wrong
+    # a few are registered by their names, and the door leads to what PyTorch has
+    doors = [op for op, pair in wrong.items() if pair == ("kernel", "composite")]
+    assert len(doors) < 20 and len(wrong) == len(doors), wrong
+
+
+def test_names_tell_what_the_table_serves():
+    """Without a look at schemas: every overload that PyTorch would otherwise compose itself."""
+    torch.empty(0, device="jax")
+    keys = [key.name for key in pytorch.COMPOSITE_KEYS]
+    served = {
+        variants.table_name(op)
+        for op in overloads()
+        if ladder.rung(op) in RUNGS["kernel"]
+        and any(pytorch.has_kernel(op.name(), key) for key in keys)
+    }
+    assert len(served) > 900
+    assert not served - set(registration.served_names())
+
+
+def test_a_kernel_is_made_at_the_first_call_once_for_all_threads():
+    torch.empty(0, device="jax")
+    name, op = "special_log_ndtr", torch.ops.aten.special_log_ndtr.default
+    door = ladder.door(name)
+    ladder.KERNELS_BY_OP.pop(op, None)
+    ladder._served.pop(op, None)
+    x = torch.ones(2, device="jax")
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: door(x), range(8)))
+    expected = torch.special.log_ndtr(torch.ones(2))
+    assert all(torch.allclose(result.cpu(), expected) for result in results)
+    assert door.func is ladder.KERNELS_BY_OP[op].call is ladder.served(op).call
 
 
 @pytest.mark.parametrize("name", ["relu", "relu_", "add.out", "view", "dropout", "empty_strided"])

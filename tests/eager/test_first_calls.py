@@ -18,6 +18,7 @@ _SPECIAL = [0.0, -0.0, 1.0, -1.0, _INF, -_INF, _NAN, 1e-40, 1e-38, 3e38, 0.5, 1.
 @pytest.fixture
 def by_hand(monkeypatch):
     """First calls by NumPy, whatever the tests set in XLA_FLAGS."""
+    monkeypatch.setattr(options, "has_fast", lambda: True)
     monkeypatch.setattr(options, "fast", lambda: {"xla_backend_optimization_level": 0})
     monkeypatch.setattr(options, "operator", lambda: {"xla_backend_optimization_level": 1})
     torch.jax.init()
@@ -37,7 +38,7 @@ def compared(by_hand, monkeypatch):
             return None
 
         def call(*args):
-            found, wanted = run(*args), traced.lower().compile()(*args)
+            found, wanted = run(*args), traced.lower().compile(options.fast())(*args)
             for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
                 _assert_same_bits(x, y, traced)
             count[0] += 1

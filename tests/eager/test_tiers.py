@@ -14,6 +14,7 @@ from torch_jax.dispatch.ladder import KERNELS_BY_OP, forget_compiled
 @pytest.fixture
 def tiered(monkeypatch):
     """Two tiers that differ, whatever the tests set in XLA_FLAGS, and little work to go."""
+    monkeypatch.setattr(options, "has_fast", lambda: True)
     monkeypatch.setattr(options, "fast", lambda: {"xla_backend_optimization_level": 1})
     monkeypatch.setattr(options, "operator", lambda: {"xla_backend_optimization_level": 2})
     monkeypatch.setattr(tiers, "_WORTH", 8 * tiers._LEAST)

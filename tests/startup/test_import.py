@@ -77,19 +77,21 @@ def test_loading_a_file_may_be_the_first_use(tmp_path):
 
 
 @pytest.mark.slow
-def test_import_torch_gets_less_than_60_ms_slower():
+def test_import_torch_gets_less_than_45_ms_slower():
     # The device's own part of `import torch` timed by itself, as the fastest of several fresh
-    # processes: other work on the machine only ever adds to it.
+    # processes: other work on the machine only ever adds to it. Python's compiled files are there,
+    # as they are for users, from the first of these processes on.
     code = (
         "import time, torch\n"
         "start = time.process_time()\n"
         "torch._import_device_backends()\n"
         "print(time.process_time() - start, 'torch_jax' in __import__('sys').modules)"
     )
-    runs = [output("-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split() for _ in range(7)]
+    there = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONDONTWRITEBYTECODE": None}
+    runs = [output("-c", code, **there).split() for _ in range(7)]
     assert {loaded for _, loaded in runs} == {"True"}
     slower = min(float(seconds) for seconds, _ in runs)
-    assert slower < 0.060, f"import torch is {slower * 1e3:.0f} ms slower"
+    assert slower < 0.045, f"import torch is {slower * 1e3:.0f} ms slower"
 
 
 def test_the_users_own_x64_setting_is_never_changed(imported):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from torch_jax.dispatch import ladder
-from torch_jax.dispatch.registration import _candidates
-from torch_jax.eager import twins
+from torch_jax.dispatch.registration import served_names
+from torch_jax.eager import twins, variants
 from torch_jax.eager.kernel import Kernel
 
 ODD = (-1, 0, float("nan"), float("inf"), 1e30, 300, 0.5, True, 1j, 2**62, -1e9)
@@ -38,7 +38,7 @@ def takes_number(argument: Any) -> bool:
 
 def operators() -> Iterator[Any]:
     """The overloads of the table, and in-place ones derived from it, that take numbers."""
-    for op in dict.fromkeys(_candidates()):
+    for op in map(variants.overload, served_names()):
         packet = op._schema.name.removeprefix("aten::")
         arguments = op._schema.arguments
         written = any(a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments)
@@ -51,7 +51,7 @@ def operators() -> Iterator[Any]:
 
 
 def _kernel(op: Any) -> Any:
-    return ladder.KERNELS_BY_OP.get(op)
+    return ladder.kernel_in_table(op)
 
 
 def numbers_of(op: Any) -> list[str]:

@@ -15,7 +15,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ swap_tensor_impl = _lookup("_C._swap_tensor_impl")
 is_dispatched = _lookup("_C._dispatch_has_kernel")
 has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
+names_with_kernel = _lookup("_C._dispatch_get_registrations_for_dispatch_key")
 TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
 float32_matmul_precision = getattr(
@@ -93,6 +94,23 @@ def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own decompositions, by overload (``torch._decomp.decomposition_table``)."""
     return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})
+
+
+def register(library: Any, names: Iterable[str], make: Callable[[str], Any], key: str) -> None:
+    """Register kernels under many names; one by one, PyTorch's method takes five times as long."""
+    enter = library.m.impl
+    for name in names:
+        enter(name, key, make(name), False)
+
+
+def register_fake(library: Any, name: str, function: Callable[..., Any]) -> None:
+    """``torch.library.register_fake``, which looks through all modules for where it was called."""
+    registry = _lookup("_library.simple_registry.singleton")
+    try:
+        handle = registry.find(name).fake_impl.register(function, __name__, lib=library)
+        library._registration_handles.append(handle)
+    except (AttributeError, TypeError):  # another release keeps them elsewhere
+        torch.library.register_fake(name, function, lib=library)
 
 
 def dense_kernel(op: Any) -> Callable[..., Any] | None:

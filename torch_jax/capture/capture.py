@@ -30,7 +30,7 @@ from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE, Tracer
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
-from torch_jax.dispatch.ladder import KERNELS_BY_OP
+from torch_jax.dispatch.ladder import kernel_in_table
 from torch_jax.memory import generators
 from torch_jax.memory.storage import (
     give_back,
@@ -224,7 +224,7 @@ class Capture(Tracer):
 
     def takes_host(self, func: Any) -> bool:
         """Whether an operator takes CPU tensors, as indices are taken."""
-        kernel = KERNELS_BY_OP.get(func)
+        kernel = kernel_in_table(func)
         return kernel is not None and bool(kernel.lowering.host)
 
     # --- randomness -------------------------------------------------------------------------------

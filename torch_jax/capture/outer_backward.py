@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 import torch
-from jax.extend import core
 from torch.autograd.function import once_differentiable
 
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler.jaxpr import Cut
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
-from jax.extend import core
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import noop_context_fn
 
 from torch_jax._private import pytorch
+from torch_jax._private.jaxprs import core
 from torch_jax.capture.state.places import PLAIN, same
 from torch_jax.compiler import jaxpr
 from torch_jax.core.active import ACTIVE, in_whole_function

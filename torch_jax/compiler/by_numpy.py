@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.extend import core
 
 from torch_jax._private import jax_core
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import exact
 
 _CALLS = {

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
 
+from torch_jax._private.jaxprs import core
 from torch_jax.core.x64 import x64
 
 Aval = jax.core.ShapedArray

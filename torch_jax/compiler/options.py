@@ -82,11 +82,20 @@ def fast() -> dict[str, Any]:
     return _known((*ALWAYS.get(platform, ()), *FAST.get(platform, ())))
 
 
+def has_fast() -> bool:
+    """Whether there may be options of a first compilation; what XLA knows is not asked for here."""
+    return any(map(_is_free, FAST.get(jax.default_backend(), ())))
+
+
+def _is_free(option: Option) -> bool:
+    """Whether the user has left an option alone."""
+    return f"--{option.name}" not in os.environ.get("XLA_FLAGS", "")
+
+
 @functools.cache
 def _known(options: tuple[Option, ...]) -> dict[str, Any]:
     """Those that the user has not set, and that this release of XLA knows."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    given = tuple((o.name, o.value) for o in options if f"--{o.name}" not in flags)
+    given = tuple((o.name, o.value) for o in options if _is_free(o))
     if not given or _compiles(given):
         return dict(given)
     return dict(option for option in given if _compiles((option,)))

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import jaxpr
 
 _mark = core.Primitive("mark")

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
 from torch_jax import config
 from torch_jax._private import jax_core
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import options
 from torch_jax.core import crossed, progress
 from torch_jax.core.x64 import x64

@@ -40,6 +40,7 @@ _LEAST = 1 << 10
 # compiled code, and as much again for every so many elements.
 _WORTH_COMPILING = 1 << 20
 _SMALL = 1 << 13
+_making = threading.Lock()  # a function has one of each tier
 
 
 class Tiered:
@@ -51,44 +52,59 @@ class Tiered:
         ``promoted`` is told.
     """
 
-    __slots__ = ("_full", "_function", "_ready", "call", "plain", "promoted")
+    __slots__ = ("_elements", "_fast", "_full", "_function", "_ready", "call", "plain", "promoted")
 
     def __init__(self, function: Callable[..., Any], elements: int):
         """``elements``: how many the function reads and writes at a call."""
-        self._function = function
+        self._function, self._elements = function, elements
         self.plain = jax.jit(function)
         self.promoted: Callable[[], Any] | None = None
         self._ready: threading.Event | None = None
-        fast, full = options.fast(), options.operator()
-        if fast == full or elements >= _WORTH or not config.get("tiers"):
-            self.call = self._jit(full)
+        self._fast: Any = None
+        tiers = elements < _WORTH and config.get("tiers") and options.has_fast()
+        calls = _WORTH_COMPILING // max(elements, _SMALL)
+        if tiers and calls and by_numpy.is_here():
+            self.call = self._uncompiled(calls)
         else:
-            self._full = self._jit(full)
-            quick = self._jit(fast)
-            self.call = self._counting(quick, _WORTH // max(elements, _LEAST))
-            calls = _WORTH_COMPILING // max(elements, _SMALL)
-            if calls and by_numpy.is_here():
-                self.call = self._uncompiled(quick, self.call, calls)
+            self.call = self._compiled() if tiers else self._jit(options.operator())
 
     def _jit(self, given: dict[str, Any]) -> Any:
         return jax.jit(self._function, compiler_options=given)
 
-    def _uncompiled(self, fast: Any, then: Callable[..., Any], calls: int) -> Callable[..., Any]:
-        """The first calls, by NumPy where this changes no bit; ``then`` is what comes after."""
+    def _compiled(self) -> Callable[..., Any]:
+        """The fast tier, which counts its calls; the full one where XLA has no faster."""
+        fast = self._quick()
+        if fast is self._full:
+            return fast
+        return self._counting(fast, _WORTH // max(self._elements, _LEAST))
+
+    def _quick(self) -> Any:
+        """The fast tier. Which options this XLA knows is asked only now: it takes two compiles."""
+        with _making:
+            if self._fast is None:
+                fast, full = options.fast(), options.operator()
+                self._full = self._jit(full)
+                self._fast = self._full if fast == full else self._jit(fast)
+        return self._fast
+
+    def _uncompiled(self, calls: int) -> Callable[..., Any]:
+        """The first calls, by NumPy where this changes no bit; after these comes the fast tier."""
         left, half, run, ready = calls, calls // 2, None, None
+        then: Callable[..., Any] | None = None
 
         def call(*args: Any) -> Any:
-            nonlocal left, run, ready
+            nonlocal left, run, ready, then
             if left == calls:
-                run = by_numpy.by_numpy(fast.trace(*args)) if by_numpy.takes(args) else None
+                run = by_numpy.by_numpy(self.plain.trace(*args)) if by_numpy.takes(args) else None
             left -= 1
             if run is None or left < 0 or not by_numpy.takes(args):
                 if ready is not None:
                     ready.wait()
+                then = then or self._compiled()
                 self._goes_on(then)
                 return then(*args)
             if left < half and ready is None:
-                ready = WORKER.submit(fast, args)
+                ready = WORKER.submit(lambda *given: self._quick()(*given), args)
             return run(*args)
 
         return call

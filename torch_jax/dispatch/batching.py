@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import functorch, pytorch
 from torch_jax.core import errors
-from torch_jax.dispatch import attention_choice, ladder
+from torch_jax.dispatch import attention_choice, ladder, registration
 from torch_jax.dispatch.batched_operator import positions_of
 from torch_jax.dispatch.over_batches import over_batches
 from torch_jax.dispatch.storage_kernels import KERNELS
@@ -61,7 +61,7 @@ def installed() -> None:
 
 def _install() -> list[Any]:
     libraries = {name: torch.library.Library(name, "IMPL") for name in ("aten", "torch_jax")}
-    for op in list(ladder.KERNELS_BY_OP):
+    for op in _overloads():
         rule = _rule(op) if op.namespace in libraries and _needs_rule(op) else None
         if rule is not None:
             _register(libraries[op.namespace], op, rule)
@@ -69,6 +69,12 @@ def _install() -> list[Any]:
         _register(libraries["aten"], op, _composed(op))
     _register(libraries["aten"], _attention, attention_choice.attend)
     return list(libraries.values())
+
+
+def _overloads() -> Iterator[Any]:
+    """Overloads that may have a kernel of the table."""
+    yield from filter(None, map(variants.overload, registration.served_names()))
+    yield from (op for op in list(ladder.KERNELS_BY_OP) if op.namespace != "aten")
 
 
 def _needs_rule(op: Any) -> bool:
@@ -106,7 +112,10 @@ def _is_on_device(values: Any) -> bool:
 
 def _rule(op: Any) -> Rule | None:
     """The rule of an operator that has a kernel, None where PyTorch's way is kept."""
-    lowering = ladder.KERNELS_BY_OP[op].lowering
+    kernel = ladder.kernel_in_table(op)
+    if kernel is None:
+        return None
+    lowering = kernel.lowering
     draws = lowering.random and op is not _fused_attention  # which draws nothing under vmap
     if draws or lowering.concrete is True or lowering.writes:
         return None
@@ -163,7 +172,9 @@ def _composites() -> Iterator[Any]:
         if not name.startswith("aten::") or functorch.has_rule(name):
             continue
         op = variants.overload(name.removeprefix("aten::"))
-        if op is not None and op not in ladder.KERNELS_BY_OP and _is_functional(op._schema):
+        if op is None or not _is_functional(op._schema):
+            continue
+        if ladder.kernel_in_table(op) is None:
             yield op
 
 

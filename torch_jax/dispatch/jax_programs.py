@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 
 from torch_jax._private import jax_core, pytorch
+from torch_jax._private.jaxprs import core
 from torch_jax.core.x64 import x64_as
 
 _numbers = itertools.count()

@@ -11,13 +11,14 @@ calls itself. All else arrives at :func:`fallback`.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.dispatch import attention_choice, cpu
 from torch_jax.dispatch.out_variants import out_kernel
@@ -32,7 +33,8 @@ Call = Callable[..., Any]
 # Composites that are replaced before autograd sees what PyTorch would compose them of.
 ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend}
 
-KERNELS_BY_OP: dict[Any, Kernel] = {}  # of the table, and of variants derived from it
+# Of the table, and of variants derived from it: those that have been called or asked for.
+KERNELS_BY_OP: dict[Any, Kernel] = {}
 override_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()  # of users' functions
 
 
@@ -44,6 +46,19 @@ class Served(NamedTuple):
 
 
 _served: dict[Any, Served] = {}
+_making = threading.RLock()  # an overload has one kernel, whose cache all threads share
+
+
+def door(name: str) -> Call:
+    """What is registered for an overload: its kernel, which is made when it is first called."""
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        call = dynamo.unseen(served(variants.overload(name)).call)
+        opened.__setstate__((call, (), {}, {}))  # from here on C calls it without a detour
+        return call(*args, **kwargs)
+
+    opened = functools.partial(dynamo.unseen(first))
+    return opened
 
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,21 +87,32 @@ def rung(op: Any) -> str:
 
 def served(op: Any) -> Served:
     """What serves an overload."""
-    found = _served.get(op) or _first(OWN, op) or _first(OTHERS, op)
-    assert found is not None  # the last rung takes every overload
-    _served[op] = found
+    found = own(op)
+    if found is None:
+        found = _first(OTHERS, op)
+        assert found is not None  # the last rung takes every overload
+        _served[op] = found
     return found
 
 
 def own(op: Any) -> Served | None:
-    """What serves an overload if it is one of our own kernels, else None.
+    """What serves an overload, if that has been asked before or is one of our own kernels.
 
-    To ask the lower rungs would import PyTorch's decompositions, at the first use of the device.
+    To ask the lower rungs would import PyTorch's decompositions.
     """
-    found = _served.get(op) or _first(OWN, op)
-    if found is not None:
-        _served[op] = found
+    found = _served.get(op)
+    if found is None:
+        with _making:
+            found = _served.get(op) or _first(OWN, op)
+            if found is not None:
+                _served[op] = found
     return found
+
+
+def kernel_in_table(op: Any) -> Kernel | None:
+    """The kernel that runs a lowering for an overload; None where something else serves it."""
+    own(op)
+    return KERNELS_BY_OP.get(op)
 
 
 def _first(rungs: list[tuple[str, Callable[[Any], Call | None]]], op: Any) -> Served | None:

@@ -6,17 +6,15 @@ comes to :func:`torch_jax.dispatch.ladder.fallback`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from torch_jax import config, ops
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import pytorch
 from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
-from torch_jax.eager import variants
 from torch_jax.ops.registry import TABLE
 
 _libraries: list[torch.library.Library] = []  # a registration lives as long as these
@@ -26,8 +24,10 @@ def install() -> None:
     """Register kernels for the whole table; called once, at the first use of the device."""
     ops.load()
     library = torch.library.Library("aten", "IMPL")
-    for op in dict.fromkeys(_candidates()):
-        _register(library, op)
+    # The doors of waking are registered at `import torch`. Operators of other libraries may be
+    # defined later, and arrive at the fallback.
+    names = [name for name in served_names() if name not in waking.DOORS]
+    pytorch.register(library, names, ladder.door, "PrivateUse1")
     _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
     _libraries.extend(sparse.install())
     config.listeners.extend((ladder.forget_compiled, log.install))
@@ -35,32 +35,32 @@ def install() -> None:
     forks.listeners.append(ladder.forget_compiled)
 
 
-def _candidates() -> Iterator[Any]:
-    """Overloads of this torch that the table or a kernel may serve."""
-    # The doors are registered at `import torch`: they wake the device. Operators of other libraries
-    # may be defined later, and arrive at the fallback.
-    names = [name for name in KERNELS if name not in waking.DOORS]
-    names += [name for name in TABLE if "::" not in name]
-    yield from filter(None, map(variants.overload, names))
-    for packet in {name.partition(".")[0] for name in TABLE}:
-        for base in (packet, f"{packet.removesuffix('_functional')}_"):
-            yield from (op for op in variants.siblings(base) if op._schema.is_mutable)
-    for packet in _foreach_packets():
-        yield from variants.siblings(packet)
+def served_names() -> list[str]:
+    """Names, as ``"add.Tensor"``, of this torch's overloads that the table or a kernel serves.
+
+    Names tell without a look at thousands of schemas, but for a few overloads that the ladder then
+    finds to be PyTorch's own, and a few that it serves without a registration, by the fallback.
+    """
+    packets = {name.partition(".")[0] for name in TABLE}
+    packets |= {f"{packet.removesuffix('_functional')}_" for packet in packets}
+    writing = _aten("ADInplaceOrView")
+
+    def is_served(name: str) -> bool:
+        packet, _, overload = name.partition(".")
+        gives_out = overload.endswith("out")
+        writes = gives_out or packet.endswith("_") or name in writing
+        derived = packet in packets and writes
+        repeated = packet.startswith("_foreach_") and not gives_out
+        return name in TABLE or name in KERNELS or derived or repeated
+
+    composed = _aten("CompositeImplicitAutograd") - _aten("CPU")  # above autograd: not to be cut
+    names = (name.removeprefix("aten::") for name in pytorch.all_op_names() if "aten::" in name)
+    return [name for name in names if name not in composed and is_served(name)]
 
 
-def _foreach_packets() -> list[str]:
-    names = {name.partition(".")[0] for name in pytorch.all_op_names()}
-    return sorted(
-        name.removeprefix("aten::") for name in names if name.startswith("aten::_foreach_")
-    )
-
-
-def _register(library: Any, op: Any) -> None:
-    """Register what we have for an overload, if that must run in place of PyTorch's own."""
-    served = ladder.own(op)
-    if served is not None:
-        library.impl(op, dynamo.unseen(served.call), "PrivateUse1")
+def _aten(key: str) -> set[str]:
+    """Names of overloads for which PyTorch has a kernel of a dispatch key."""
+    return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
 def _own_operators() -> Any:
@@ -79,7 +79,7 @@ def _own_operators() -> Any:
 
 def _define_call_jax(library: Any) -> None:
     library.define(call_jax.SCHEMA)
-    torch.library.register_fake("torch_jax::call_jax", call_jax.fake_call, lib=library)
+    pytorch.register_fake(library, "torch_jax::call_jax", call_jax.fake_call)
     call = ladder.enter(torch.ops.torch_jax.call_jax.default, call_jax.call)
     library.impl("call_jax", call, "PrivateUse1")
     library.impl("call_jax", call, "BackendSelect")  # of a function that takes no tensors

@@ -287,11 +287,14 @@ def _sum(self, *, dtype=None) -> torch.Tensor:
 def _pointwise() -> dict[Any, Callable[..., Any]]:
     """Functions of one tensor that keep zeros: those that PyTorch has for sparse CPU tensors."""
     found: dict[Any, Callable[..., Any]] = {}
-    for name in pytorch.all_op_names():
-        op = _overload(name.removeprefix("aten::")) if name.startswith("aten::") else None
+    for name in pytorch.names_with_kernel("SparseCPU"):
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        if packet.endswith("_") or overload or not name.startswith("aten::"):
+            continue  # in place, out=, or of several arguments: there is no look at the schema
+        op = _overload(packet)
         if op is None or torch.Tag.pointwise not in op.tags or len(op._schema.arguments) != 1:
             continue
-        if pytorch.has_kernel(op.name(), "SparseCPU") and not op._schema.is_mutable:
+        if not op._schema.is_mutable:
             found[op] = functools.partial(_of_values, op)
     return found
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
+from torch_jax._private.jaxprs import core
 from torch_jax.interop.function_state import Same
 
 

@@ -93,7 +93,7 @@ def _lowering(op: Any) -> Lowering | None:
     for candidate in (op, functional):
         if candidate is not None and variants.table_name(candidate) in TABLE:
             return TABLE[variants.table_name(candidate)]
-    kernel = ladder.KERNELS_BY_OP.get(op)
+    kernel = ladder.kernel_in_table(op)
     return kernel.lowering if kernel is not None else None
 
 

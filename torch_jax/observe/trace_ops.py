@@ -338,7 +338,7 @@ def _composes(operator: operators.Operator | None, func: Any) -> bool:
     """Whether an operator's kernel on this device calls other operators."""
     if operator is None:
         return False
-    derived = operator.rung == "variant" and func not in ladder.KERNELS_BY_OP
+    derived = operator.rung == "variant" and ladder.kernel_in_table(func) is None
     return derived or operator.rung in _COMPOSING
 
 

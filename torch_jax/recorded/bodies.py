@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core
 
 from torch_jax._private import jax_core
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import options
 from torch_jax.core import signals
 from torch_jax.core.active import ACTIVE

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend import core
 
+from torch_jax._private.jaxprs import core
 from torch_jax.recorded.path import Constant, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
