@@ -2,7 +2,8 @@
 
 A block's scores are complete rows: their softmax needs no second look, and none of them is kept.
 Under a causal mask a block is given the keys up to its own last row only, so that half of the
-work is skipped. The gradient computes the scores of a block again, from log-sum-exp.
+work is skipped. The gradient computes the scores of a block again, from log-sum-exp, with a row for
+each key: two of its three products then take them as they lie, and one needs them turned.
 
 Arrays here have five dims: batch, heads of keys, heads of the query for each of these, rows, width.
 Products take their operands in the input's dtype and sum in float32; the softmax is in float32.
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops import sums
 from torch_jax.ops.attention_forms import Group
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import HALVES, opmath
@@ -65,23 +67,24 @@ def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
 
 
 def _attend(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array]:
-    weights, sums = _softmax(_scores(call, block))
+    weights, total, log_sum_exp = _exponentials(_scores(call, block))
     if call.dropout is not None:
         weights = weights * call.dropout(block.start, weights.shape)
     out = product("nhgqk,nhkd->nhgqd", weights, block.keys(call.value))
-    return out, sums
+    return out / total, log_sum_exp[..., 0]
 
 
-def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weights and log-sum-exp; rows of nothing but -inf give 0 and -inf.
+def _exponentials(scores: jax.Array, axis: int = -1) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Weights times their sum, their sum, and log-sum-exp; of nothing but -inf 0, 1 and -inf.
 
-    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
+    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores, and
+    dividing what is summed up by weights is less work than dividing these.
     """
-    largest = scores.max(-1, keepdims=True, initial=-jnp.inf)
+    largest = sums.row_max(scores)
     finite = jnp.where(largest == -jnp.inf, 0, largest)
     weights = jnp.exp(scores - finite)
-    total = weights.sum(-1, keepdims=True)
-    return weights / jnp.where(total == 0, 1, total), (finite + jnp.log(total))[..., 0]
+    total = sums.row_sum(weights)
+    return weights, jnp.where(total == 0, 1, total), finite + jnp.log(total)
 
 
 class Gradients(NamedTuple):
@@ -98,34 +101,41 @@ def backward(
 ) -> Gradients:
     """Gradients, in float32 or better, given that of the result."""
     # A row of nothing but -inf: its weights are to be 0, not exp(-inf + inf).
-    sums = jnp.where(log_sum_exp == -jnp.inf, jnp.inf, log_sum_exp)[..., None]
+    of_rows = jnp.where(log_sum_exp == -jnp.inf, jnp.inf, log_sum_exp)[..., None]
     # The sum of weights times their gradients. Of half types it is not taken from the result,
     # which is rounded.
     inner = None
     if out.dtype not in HALVES:
-        inner = (grad * out).sum(-1, keepdims=True)
+        inner = sums.row_sum(grad * out)
 
     def of_block(call: Attention, block: _Block) -> tuple[tuple, tuple]:
-        of_weights = product("nhgqd,nhkd->nhgqk", block.rows(grad), block.keys(call.value))
-        scores = _scores(call, block)
-        if scores.dtype == sums.dtype:
-            weights = dropped = jnp.exp(scores - block.rows(sums))
+        rows, grads = _flat(block.rows(call.query)), _flat(block.rows(grad))
+        keys, values = block.keys(call.key), block.keys(call.value)
+        shape = (*keys.shape[:3], call.query.shape[2], block.length)
+        of_weights = product("nhkd,nhrd->nhkr", values, grads.astype(values.dtype)).reshape(shape)
+        scores = product("nhkd,nhrd->nhkr", keys, rows).reshape(shape)
+        scores = _masked(scores, call, block, _turned)
+        if scores.dtype == of_rows.dtype:
+            weights = dropped = jnp.exp(scores - _turned(block.rows(of_rows)))
         else:  # PyTorch keeps log-sum-exp in float32, which is too little for float64
-            weights = dropped = _softmax(scores)[0]
+            found, total, _ = _exponentials(_scores(call, block))
+            weights = dropped = _turned(found / total)
         if call.dropout is not None:
-            kept = call.dropout(block.start, weights.shape)
+            kept = _turned(call.dropout(block.start, (*shape[:2], *shape[3:], shape[2])))
             dropped, of_weights = weights * kept, of_weights * kept
         if inner is None:
-            of_row = (of_weights * weights).sum(-1, keepdims=True)
+            of_row = (of_weights * weights).sum(2, keepdims=True)
         else:
-            of_row = block.rows(inner)
+            of_row = _turned(block.rows(inner))
         of_scores = weights * (of_weights - of_row)
-        query = product("nhgqk,nhkd->nhgqd", of_scores, block.keys(call.key)) * call.scale
-        key = product("nhgqk,nhgqd->nhkd", of_scores, block.rows(call.query)) * call.scale
-        value = product("nhgqk,nhgqd->nhkd", dropped, block.rows(grad))
+        turned = of_scores.reshape(*shape[:3], -1)
+        query = product("nhkr,nhkd->nhrd", turned, keys) * call.scale
+        query = query.reshape(*shape[:2], *shape[3:], -1)
+        key = product("nhkr,nhrd->nhkd", turned, rows) * call.scale
+        value = product("nhkr,nhrd->nhkd", dropped.reshape(turned.shape), grads)
         if not of_bias or call.bias is None:
             return (query,), (key, value)
-        return (query, _summed(of_scores, call.bias)), (key, value)
+        return (query, _summed(jnp.moveaxis(of_scores, 2, 4), call.bias)), (key, value)
 
     return _summed_up(call, of_block, of_bias)
 
@@ -213,19 +223,38 @@ def _longer(x: jax.Array, axis: int, length: int) -> jax.Array:
 
 def _scores(call: Attention, block: _Block) -> jax.Array:
     scores = product("nhgqd,nhkd->nhgqk", block.rows(call.query), block.keys(call.key))
+    return _masked(scores, call, block, lambda x: x)
+
+
+def _masked(
+    scores: jax.Array, call: Attention, block: _Block, turn: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """Products of rows and keys as scores; ``turn`` brings a mask into the order of their dims."""
     scores = scores * call.scale
     if call.bias is not None:
         bias = block.rows(call.bias)
         if bias.shape[-1] != 1:
             bias = bias[..., : block.seen]
+        bias = turn(bias)
         if bias.dtype == jnp.bool_:
             scores = jnp.where(bias, scores, -jnp.inf)
         else:
             scores = scores + bias.astype(scores.dtype)
     if call.is_causal:
         rows = block.start + jnp.arange(block.length)
-        scores = jnp.where(rows[:, None] >= jnp.arange(block.seen), scores, -jnp.inf)
+        sees = rows[:, None] >= jnp.arange(block.seen)
+        scores = jnp.where(turn(sees[None, None, None]), scores, -jnp.inf)
     return scores
+
+
+def _turned(x: jax.Array) -> jax.Array:
+    """(…, heads, rows, keys) as (…, keys, heads, rows)."""
+    return jnp.moveaxis(x, 4, 2)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+    """The rows of all heads that share keys, behind one another: products want one such dim."""
+    return x.reshape(*x.shape[:2], -1, x.shape[4])
 
 
 def _summed(of_scores: jax.Array, bias: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops import sums
 from torch_jax.ops.promotion import HALVES, opmath, refuse
 from torch_jax.ops.registry import InOrder, op
 
@@ -28,8 +29,8 @@ def _wide(*arrays):
 
 def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Mean and biased variance, the reduced axes kept; two passes, so nothing cancels."""
-    mean = x.mean(axes, keepdims=True)
-    return mean, jnp.square(x - mean).mean(axes, keepdims=True)
+    mean = _mean(x, axes)
+    return mean, _mean(jnp.square(x - mean), axes)
 
 
 def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
@@ -55,8 +56,12 @@ def _affine(x, weight, bias):
 
 def _standardized_grad(grad, x_hat, rstd, axes):
     """Gradient with respect to x of ``x_hat = (x - mean) * rstd`` over ``axes``."""
-    mean = grad.mean(axes, keepdims=True)
-    return rstd * (grad - mean - x_hat * (grad * x_hat).mean(axes, keepdims=True))
+    return rstd * (grad - _mean(grad, axes) - x_hat * _mean(grad * x_hat, axes))
+
+
+def _mean(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """The mean over ``axes``, which are kept."""
+    return sums.row_mean(x) if tuple(axes) == (x.ndim - 1,) else x.mean(axes, keepdims=True)
 
 
 # ---- layer norm -------------------------------------------------------------------------------
@@ -91,16 +96,16 @@ def native_layer_norm_backward(
 ):
     """Gradients of input, weight and bias."""
     split = input.ndim - len(normalized_shape)
-    outer, inner = tuple(range(split)), tuple(range(split, input.ndim))
+    inner = tuple(range(split, input.ndim))
     x, grad, rstd, weight_wide = _wide(input, grad_out, rstd, weight)
     x_hat = (x - _saved_mean(mean, x, inner)) * rstd
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         grad_input = _standardized_grad(_affine(grad, weight_wide, None), x_hat, rstd, inner)
     if output_mask[1] and weight is not None:
-        grad_weight = (grad * x_hat).sum(outer)
+        grad_weight = sums.column_sum(grad * x_hat, split)
     if output_mask[2] and bias is not None:
-        grad_bias = grad.sum(outer)
+        grad_bias = sums.column_sum(grad, split)
     return grad_input, grad_weight, grad_bias
 
 
@@ -388,9 +393,9 @@ def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, ou
     grad_input = grad_weight = None
     if output_mask[0]:
         scaled = _affine(grad, weight, None)
-        grad_input = rstd * (scaled - x_hat * (scaled * x_hat).mean(inner, keepdims=True))
+        grad_input = rstd * (scaled - x_hat * _mean(scaled * x_hat, inner))
     if output_mask[1] and weight is not None:
-        grad_weight = (grad * x_hat).sum(tuple(range(split)))
+        grad_weight = sums.column_sum(grad * x_hat, split)
     return grad_input, grad_weight
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops import sums
 from torch_jax.ops.pointwise import quotient
 from torch_jax.ops.promotion import category, convert, floating, opmath, refuse
 from torch_jax.ops.registry import op
@@ -67,7 +68,11 @@ def sum_dim(self, dim, keepdim=False, *, dtype=None):
     if dtype == jnp.bool_:
         return jnp.any(self, axes(self, dim), keepdims=keepdim)
     x = _accumulable(self, dtype)
-    return jnp.sum(x, axes(x, dim), keepdims=keepdim)
+    over = axes(x, dim)
+    if over and over == tuple(range(len(over))) and len(over) < x.ndim:
+        total = sums.column_sum(x, len(over))
+        return total.reshape((1,) * len(over) + total.shape) if keepdim else total
+    return jnp.sum(x, over, keepdims=keepdim)
 
 
 @op("nansum", meta=lambda dim=None: dim != ())
