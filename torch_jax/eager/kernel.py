@@ -227,8 +227,9 @@ class Kernel:
                 collect(by_name[name], value, key, memories, storages)
             if draw is not None:
                 draw(args, kwargs, memories, storages)
+            numbers = [id(one) for one in storages if type(one) is _OneNumber]
             memories, slots = _shared(memories, storages)
-            if len(memories) < len(slots):
+            if len(memories) < len(slots) - len(numbers) + len(set(numbers)):
                 overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
@@ -302,6 +303,11 @@ class Kernel:
                 key.append(type(value))
                 memories.append(number_input(value))
                 storages.append(None)
+        elif kind == NUMBERS and _are_one(value):
+            key.append(len(value))
+            number = number_input(value[0])
+            memories += [number] * len(value)
+            storages += [_OneNumber(number)] * len(value)
         elif kind == TENSORS or kind == NUMBERS:
             key.append(len(value))
             inner = TENSOR if kind == TENSORS else NUMBER
@@ -528,6 +534,24 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
 def _count_writes(tensors: list[torch.Tensor]) -> None:
     """Raise the versions of tensors, by which autograd finds that a saved one was written."""
     increment_version([tensor for tensor in tensors if not tensor.is_inference()])
+
+
+class _OneNumber:
+    """In place of a storage: a number that stands for a whole list, so that it is one input.
+
+    Optimizers give a list of the same number for all parameters. As so many inputs they would make
+    of each parameter's update a kernel of its own, to be compiled by itself.
+    """
+
+    def __init__(self, number: Any):
+        self.array = number
+
+
+def _are_one(values: Any) -> bool:
+    """Whether a list holds one float only, more than once; zeros may differ in sign."""
+    if len(values) < 2 or type(values[0]) is not float or not values[0]:
+        return False
+    return values.count(values[0]) == len(values) and set(map(type, values)) == {float}
 
 
 def _read_again(memories: list, storages: list, slots: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from torch_jax._private import jax_core
-from torch_jax.compiler import options, tiers
+from torch_jax.compiler import donation, options, tiers
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
@@ -36,14 +36,24 @@ class Program:
 
     from_run = 0
 
-    def __init__(self, state: State, outputs: tuple[int, ...], donated: tuple[int, ...]):
+    def __init__(
+        self,
+        state: State,
+        outputs: tuple[int, ...],
+        donated: tuple[int, ...],
+        form: Callable[[int], Any],
+    ):
+        """A graph for some results; ``form`` tells shape and dtype of an array, by its number."""
+        steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
+        pairs = [(form(at), heirs.get(at)) for at in donated]
+        outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs, self.donated = outputs, donated
         self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._may_donate = frozenset(donated)
         self._call: Any = jax.jit(
-            _function(state.steps(), outputs),
+            _function(steps, outputs),
             donate_argnums=tuple(at + 2 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
@@ -160,12 +170,13 @@ def program_for(
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
             donated = _donatable(state, found.outputs, dead, form)
             if len(donated) > len(found.donated):
-                return Program(state, found.outputs, donated), True
+                return Program(state, found.outputs, donated, form), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
-    return Program(state, outputs, _donatable(state, outputs, donatable, form)), True
+    donated = _donatable(state, outputs, donatable, form)
+    return Program(state, outputs, donated, form), True
 
 
 def keep(state: State, program: Program) -> None:
@@ -229,6 +240,28 @@ def _forms(state: State) -> list[Any]:
     for one in state.way():
         forms += [(shape, dtype) for _, shape, dtype in reversed(one.outs)]
     return forms[::-1]
+
+
+def _heirs(state: State) -> dict[int, int]:
+    """The result that stands where an array of the graph stood, by the array's number.
+
+    What operators write in place are their last results.
+    """
+    first: dict[int, int] = {}  # the array that the first write of a chain has written over
+    heirs: dict[int, int] = {}
+    count = 0
+    for step in state.steps():
+        count += len(step.body.outs)
+        slots = step.entry.slots
+        for at, slot in enumerate(slots, count - len(slots)):
+            match step.sources[slot]:
+                case Given(array):
+                    first[at] = array
+                case Result(before) if before in first:
+                    first[at] = first[before]
+            if at in first:
+                heirs[first[at]] = at
+    return heirs
 
 
 def _function(steps: Sequence[Step], outputs: Sequence[int]) -> Callable[..., list[Any]]:
