@@ -57,7 +57,7 @@ def door(name: str) -> Call:
         opened.__setstate__((call, (), {}, {}))  # from here on C calls it without a detour
         return call(*args, **kwargs)
 
-    opened = functools.partial(dynamo.unseen(first))
+    opened: Any = functools.partial(dynamo.unseen(first))
     return opened
 
 
