@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from torch_jax.compiler import products
+
 
 class Option(NamedTuple):
     """An option of XLA, the value it is given, and why."""
@@ -27,13 +29,10 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
     "cpu": (
         Option(
             "xla_cpu_experimental_ynn_fusion_type",
-            "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+            "",
             "YNNPACK's convolutions are 2 to 4 times slower than those that they replace (jaxlib "
             "0.10.2, two cores, 64 to 64 channels, 3x3 on 32x32, batch 16: forward 18 ms with it, "
-            "9 without; gradients 74 and 27). Its matrix products take 10 % less time where the "
-            "second matrix is transposed, as a layer's weights are (1024x1536 by 384x1536), half "
-            "for few rows (8x384 by 6282x384), and as much elsewhere; those of half types and int8 "
-            "need no copies in float32 or int32",
+            "9 without; gradients 74 and 27); of its matrix products see YNNPACK below",
         ),
     ),
 }
@@ -56,6 +55,17 @@ WHOLE: dict[str, tuple[Option, ...]] = {
     ),
 }
 
+# For whole programs whose matrix products gain by it (compiler/products.py says which).
+YNNPACK: dict[str, tuple[Option, ...]] = {
+    "cpu": (
+        Option(
+            "xla_cpu_experimental_ynn_fusion_type",
+            "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+            "products with transposed weights take 10 % less time, those of few rows half",
+        ),
+    ),
+}
+
 # For the first compilation of a single operator. Nearly all of its time is LLVM's: an addition
 # compiles in 10 ms in place of 32, a softmax in 15 in place of 67, a layer norm in 18 in place of
 # 52; matrix products are calls of a library, and take 7 ms in either.
@@ -68,10 +78,13 @@ FAST: dict[str, tuple[Option, ...]] = {
 }
 
 
-def whole() -> dict[str, Any]:
-    """The options of whole programs, on JAX's default platform."""
+def whole(program: str = "") -> dict[str, Any]:
+    """The options of whole programs, on JAX's default platform; of one, where its text is given."""
     platform = jax.default_backend()
-    return _known((*ALWAYS.get(platform, ()), *WHOLE.get(platform, ())))
+    table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
+    if platform in YNNPACK and products.suit_ynnpack(program):
+        table = *table, *YNNPACK[platform]
+    return _known(table)
 
 
 def operator() -> dict[str, Any]:

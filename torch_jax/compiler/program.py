@@ -153,12 +153,13 @@ def _compile(lowered: Any) -> tuple[Any, bool]:
     was loaded, a Python value changed that only looked important).
     """
     devices = jax_core.devices_of(lowered)  # programs over different meshes may read the same
-    key = hashlib.sha256(f"{devices}{lowered.as_text()}".encode()).digest()
+    text = lowered.as_text()
+    key = hashlib.sha256(f"{devices}{text}".encode()).digest()
     found = _executables.pop(key, None)
     reused = found is not None
     if not reused:
         with progress.program("a function under torch_jax.jit"):
-            found = lowered.compile(options.whole())
+            found = lowered.compile(options.whole(text))
     _executables[key] = found
     while len(_executables) > config.get("jit_executables"):
         _executables.popitem(last=False)

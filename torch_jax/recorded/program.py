@@ -73,7 +73,8 @@ class Program:
     def _compile(self, forms: Iterable[Any]) -> Any:
         """What XLA makes for arrays of these forms; notes what it took, and what it will do."""
         start = time.perf_counter()
-        compiled = self._call.lower(*forms).compile()
+        lowered = self._call.lower(*forms)
+        compiled = lowered.compile(options.whole(lowered.as_text()))
         self.seconds, self.flops = time.perf_counter() - start, _flops(compiled)
         return compiled
 
