@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from torch_jax.memory.transfer import on_host
 
 _alias = torch.ops.aten.alias.default
 _NO_NUMBERS = np.zeros(0)
+_MANY = 50  # new arrays, of which a few calls would start a collection
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,9 @@ class Replay:
         self._replicated = None if record.processes else _replicated(self.program)
         avals = [entry.aval for entry in record.written]
         self._placeholders = [lent(aval.shape, aval.dtype) for aval in avals]
+        # as many arrays go as come, but only after these: a collection would find none of them
+        many = len(closed.out_avals) > _MANY
+        self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
         self._flags = len(layout.written) + len(record.new_storages)
         self._binding = Binding(layout, self.guards, self.tape)
         slots = {leaf.slot for t in templates for leaf in t.all_leaves() if hasattr(leaf, "slot")}
@@ -244,7 +248,7 @@ class Replay:
         words = begin_draws(self._draws)
         try:
             self.gradients.clear()
-            with no_collection():  # as many arrays go as come, but only after these
+            with self._calm():
                 outputs, saved = self._launch(leaves, env, words)
             self._raise_versions(leaves)
             call = self._call(leaves, env, outputs)

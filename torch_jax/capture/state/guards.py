@@ -74,15 +74,17 @@ class Guards:
         have_forms = dynamo.tensor_guards(tensors)
         leaves = [tensor for tensor, _ in self.gradients]
         gradients = [gradient for _, gradient in self.gradients]
-        # forms leave the offset out, which only what shows a part of its memory could change
-        parts = list(filterfalse(_fills_memory, tensors))
-        offsets = list(map(_offset_of, parts))
-        return [
+        checks = [
             lambda: all(map(is_, map(_gradient, leaves), gradients)),
             lambda: all(map(is_, map(_storage_of, tensors), storages)),
             lambda: have_forms(*tensors),
-            lambda: list(map(_offset_of, parts)) == offsets,
         ]
+        # forms leave the offset out, which only what shows a part of its memory could change
+        parts = list(filterfalse(_fills_memory, tensors))
+        offsets = list(map(_offset_of, parts))
+        if parts:
+            checks.append(lambda: list(map(_offset_of, parts)) == offsets)
+        return checks
 
     def hold(self) -> bool:
         """Whether everything is the very same object as before."""
