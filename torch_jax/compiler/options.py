@@ -30,7 +30,9 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
             "",
             "YNNPACK's convolutions are 2 to 4 times slower than those that they replace (jaxlib "
             "0.10.2, two cores, 64 to 64 channels, 3x3 on 32x32, batch 16: forward 18 ms with it, "
-            "9 without; gradients 74 and 27; matrix products alike)",
+            "9 without; gradients 74 and 27). What else JAX sets here, single products and "
+            "reductions, is left out, too: products that contract rows of both are up to 1.3 "
+            "times faster in it, large ones 1.1 times slower, and errors are twice as large",
         ),
     ),
 }
