@@ -2,12 +2,15 @@
 
 import copy
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from tests.support.compare import assert_same, check, check_raises
+from torch_jax.ops import norm
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -100,3 +103,13 @@ def test_weight_norm(dim):
 
 def test_local_response_norm():
     check(lambda x: F.local_response_norm(x, 3), leaf(2, 5, 4, 4))
+
+
+def test_sums_of_channels_are_exact_to_the_last_digits():
+    """On CPUs each image is summed by itself: no long row of additions."""
+    x = np.random.default_rng(0).random((4, 24, 24, 3), np.float32) + 100
+    found = np.asarray(norm._sums(jnp.asarray(x)))
+    np.testing.assert_allclose(found, x.sum((0, 1, 2), dtype=np.float64), rtol=5e-7)
+    for shape in [(5, 3), (5, 2, 2, 3), (0, 9, 3), (5, 0, 3)]:
+        x = np.ones(shape, np.float32)
+        np.testing.assert_array_equal(norm._sums(jnp.asarray(x)), x.reshape(-1, 3).sum(0))

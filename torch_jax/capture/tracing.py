@@ -25,7 +25,7 @@ from torch_jax.capture.state import changing_numbers
 from torch_jax.capture.state.guards import Guards
 from torch_jax.capture.state.notes import is_made_here
 from torch_jax.capture.state.places import Attribute, Contents, NumberClass, Place
-from torch_jax.capture.state.scout import Scouted, no_collection
+from torch_jax.capture.state.scout import Scouted
 from torch_jax.capture.state.watch import Watch
 from torch_jax.capture.templates import (
     Argument,
@@ -39,6 +39,7 @@ from torch_jax.capture.training.optimizers import Optimizers, parameters_of
 from torch_jax.compiler import jaxpr, phases
 from torch_jax.core import errors
 from torch_jax.core.active import TRACING
+from torch_jax.core.collection import no_collection
 from torch_jax.core.numbers import number_of
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64

@@ -32,7 +32,9 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
             "",
             "YNNPACK's convolutions are 2 to 4 times slower than those that they replace (jaxlib "
             "0.10.2, two cores, 64 to 64 channels, 3x3 on 32x32, batch 16: forward 18 ms with it, "
-            "9 without; gradients 74 and 27); of its matrix products see YNNPACK below",
+            "9 without; gradients 74 and 27). What else JAX sets here, single products and "
+            "reductions, is left out, too: errors of reductions are twice as large; of products "
+            "see YNNPACK below",
         ),
     ),
 }
