@@ -172,7 +172,7 @@ def native(compiled: Any) -> Callable[..., Any]:
     return getattr(compiled, "_call", None) or compiled
 
 
-def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, tuple, bool] | None:
+def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] | None:
     """What runs a jitted function on buffers alone, for arguments that it was called with before.
 
     Returns:
