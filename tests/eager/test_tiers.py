@@ -35,12 +35,7 @@ def test_the_full_tier_is_taken_at_a_certain_call(tiered):
     y = x.to("jax")
     for n in range(1, 12):
         assert torch.equal(torch.neg(y).cpu(), -x)
-        is_full = _entry(torch.ops.aten.neg.default).run.call is _full(torch.ops.aten.neg.default)
-        assert is_full == (n >= 8)
-
-
-def _full(op):
-    return getattr(_entry(op).run, "_full", None)
+        assert _entry(torch.ops.aten.neg.default).run.is_full == (n >= 8)
 
 
 def _has_one_tier(op) -> bool:
@@ -53,7 +48,7 @@ def test_operators_that_write_are_promoted_too(tiered):
         x[n % 4] += n
         y[n % 4] += n
     assert torch.equal(y.cpu(), x)
-    assert _entry(torch.ops.aten.add_.Tensor).run.call is _full(torch.ops.aten.add_.Tensor)
+    assert _entry(torch.ops.aten.add_.Tensor).run.is_full
 
 
 def test_large_work_is_compiled_well_at_once(tiered, monkeypatch):

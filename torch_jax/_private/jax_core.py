@@ -172,6 +172,69 @@ def native(compiled: Any) -> Callable[..., Any]:
     return getattr(compiled, "_call", None) or compiled
 
 
+def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] | None:
+    """What runs a jitted function on buffers alone, for arguments that it was called with before.
+
+    Returns:
+      ``execute``, the handlers that make arrays of its results, what describes the arguments, and
+      whether the function returns a list; None where a program has more than buffers for inputs
+      and outputs (callbacks, tokens, several devices), or drops some, or where JAX does not tell.
+    """
+    if importlib.import_module("jax").default_backend() == "tpu":  # layouts are more than an order
+        return None
+    compiled: Any = jitted.lower(*args).compile()
+    program = getattr(compiled, "_executable", None)
+    runner = getattr(program, "unsafe_call", None)
+    execute = getattr(getattr(runner, "xla_executable", None), "execute_sharded", None)
+    handlers = getattr(getattr(runner, "out_handler", None), "handlers", None)
+    if execute is None or not handlers:
+        return None
+    effects = "ordered_effects", "has_unordered_effects", "has_host_callbacks"
+    params = getattr(compiled, "_params", None)
+    avals = list(getattr(program, "in_avals", ()))
+    if (
+        any(getattr(runner, name, True) for name in (*effects, "mut", "pgle_profiler"))
+        or getattr(params, "const_args", True)
+        or len(getattr(runner, "_local_devices", ())) != 1
+        or len(avals) != len(args)
+        or set(getattr(runner, "kept_var_idx", ())) != set(range(len(args)))
+    ):
+        return None
+    is_list = str(compiled.out_tree) != "PyTreeDef(*)"
+    return execute, handlers, avals, is_list
+
+
+def rest_of_traces() -> tuple[Any, ...] | None:
+    """What tells that nobody traces, debugs or profiles, as quickly as JAX can.
+
+    Returns:
+      A state and the ``value`` it has outside of all traces on this thread; two states whose values
+      are true where results are searched for NaNs and infinities; and what has a
+      ``profile_session`` during one. None where JAX has none of that name.
+    """
+    core = importlib.import_module("jax._src.core")
+    config = importlib.import_module("jax._src.config")
+    state, rest = (getattr(core, n, None) for n in ("trace_state_strong_ref", "eval_trace"))
+    nans, infs = (getattr(config, n, None) for n in ("debug_nans", "debug_infs"))
+    profile = getattr(importlib.import_module("jax._src.profiler"), "_profile_state", None)
+    known = all(hasattr(one, "value") for one in (state, nans, infs))
+    if rest is None or not known or not hasattr(profile, "profile_session"):
+        return None
+    return state, rest, nans, infs, profile
+
+
+def row_major(array: Any) -> Any:
+    """An array whose elements lie in memory in order: a copy where a user has asked for another."""
+    jax = importlib.import_module("jax")
+    layout = getattr(getattr(array, "format", None), "layout", None)
+    order = getattr(layout, "major_to_minor", None)
+    if order is None or order == tuple(range(array.ndim)) or jax.default_backend() == "tpu":
+        return array
+    module = importlib.import_module("jax.experimental.layout")
+    wanted = module.Layout(tuple(range(array.ndim)))
+    return jax.device_put(array, module.Format(wanted, array.sharding))
+
+
 def devices_of(lowered: Any) -> list[int]:
     """The ids of the devices that a lowered program is to run on; none where JAX does not tell."""
     arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", {})

@@ -27,6 +27,7 @@ import jax
 from torch_jax import config
 from torch_jax._private import jax_core
 from torch_jax.compiler import by_numpy, options
+from torch_jax.compiler.direct import direct
 from torch_jax.core import forks
 
 _x64 = jax_core.x64_state()
@@ -42,6 +43,9 @@ _WORTH_COMPILING = 1 << 20
 _SMALL = 1 << 13
 _making = threading.Lock()  # a function has one of each tier
 
+# Calls after which it is worth a millisecond to have each later one cost 5 µs less.
+_OFTEN = 64
+
 
 class Tiered:
     """A function of arrays, compiled quickly, then well.
@@ -50,9 +54,12 @@ class Tiered:
       plain: what may be called within a trace, where XLA's options belong to the outermost program.
       call: what is called outside of one. It is another function after the promotion, of which
         ``promoted`` is told.
+      is_full: whether that is of the full tier, after the fast one.
     """
 
-    __slots__ = ("_elements", "_fast", "_full", "_function", "_ready", "call", "plain", "promoted")
+    __slots__ = (
+        "_elements", "_fast", "_full", "_function", "_ready", "call", "is_full", "plain", "promoted",
+    )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], elements: int):
         """``elements``: how many the function reads and writes at a call."""
@@ -61,12 +68,13 @@ class Tiered:
         self.promoted: Callable[[], Any] | None = None
         self._ready: threading.Event | None = None
         self._fast: Any = None
+        self.is_full = False
         tiers = elements < _WORTH and config.get("tiers") and options.has_fast()
         calls = _WORTH_COMPILING // max(elements, _SMALL)
         if tiers and calls and by_numpy.is_here():
             self.call = self._uncompiled(calls)
         else:
-            self.call = self._compiled() if tiers else self._jit(options.operator())
+            self.call = self._compiled() if tiers else self._well(self._jit(options.operator()))
 
     def _jit(self, given: dict[str, Any]) -> Any:
         return jax.jit(self._function, compiler_options=given)
@@ -75,7 +83,7 @@ class Tiered:
         """The fast tier, which counts its calls; the full one where XLA has no faster."""
         fast = self._quick()
         if fast is self._full:
-            return fast
+            return self._well(fast)
         return self._counting(fast, _WORTH // max(self._elements, _LEAST))
 
     def _quick(self) -> Any:
@@ -117,14 +125,21 @@ class Tiered:
 
     def _counting(self, fast: Callable[..., Any], calls: int) -> Callable[..., Any]:
         """The fast tier, which counts its calls; in the second half the full one is compiled."""
-        left, half = calls, calls // 2
+        left, half, often = calls, calls // 2, calls - _OFTEN
+        run = fast
+
+        def jitted(_: Any) -> None:
+            nonlocal run
+            run = fast
 
         def call(*args: Any) -> Any:
-            nonlocal left
+            nonlocal left, run
             left -= 1
             if left > half:
-                return fast(*args)
-            return self._late()(*args) if left <= 0 else self._soon(fast, args)
+                if left == often:
+                    run = direct(fast, args, jitted)
+                return run(*args)
+            return self._late()(*args) if left <= 0 else self._soon(run, args)
 
         return call
 
@@ -138,8 +153,23 @@ class Tiered:
         """The full tier, which is taken from here on."""
         if self._ready is not None:
             self._ready.wait()
-        self._goes_on(self._full)
-        return self._full
+        self.is_full = True
+        self._goes_on(self._well(self._full, 1))
+        return self.call
+
+    def _well(self, jitted: Callable[..., Any], calls: int = _OFTEN) -> Callable[..., Any]:
+        """The full tier, whose executable is called directly after so many calls."""
+        left = calls
+
+        def call(*args: Any) -> Any:
+            nonlocal left
+            result = jitted(*args)
+            left -= 1
+            if left == 0:
+                self._goes_on(direct(jitted, args, self._goes_on))
+            return result
+
+        return call
 
 
 def _is_on_many(argument: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import jax
@@ -20,19 +21,24 @@ _numbers: dict[tuple[type, Any], jax.Array] = {}
 def number_input(value: Any) -> Any:
     """A Python number as JAX takes it fastest: one that comes again becomes an array, once.
 
-    Both forms trace alike (a weakly typed scalar). Zeros stay Python numbers: 0.0 equals -0.0.
+    Both forms trace alike (a weakly typed scalar).
     """
-    if isinstance(value, torch.SymFloat):
+    kind = type(value)
+    if kind is float:
+        known = kind, value if value and value == value else _bits(value)
+    elif kind is complex:
+        known = kind, _bits(value)
+    elif isinstance(value, torch.SymFloat):
         return numbers.traced_array(value)
-    if not value or value != value:
-        return value
+    else:
+        known = kind, value
+    if ACTIVE.recorder is None and ACTIVE.tracer is None:
+        array = _numbers.get(known)
+        if array is not None:
+            return array
     if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
         return value
-    known = (type(value), value)
-    array = _numbers.get(known) if ACTIVE.recorder is None else None
-    if array is not None:
-        return array
-    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+    if kind is int and not -(1 << 63) <= value < 1 << 63:
         return np.uint64(value)  # JAX takes Python's integers for int64
     if ACTIVE.recorder is not None:  # a recording takes its numbers all together
         return value
@@ -46,6 +52,11 @@ def number_input(value: Any) -> Any:
     with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
         array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled
     return array
+
+
+def _bits(value: complex) -> bytes:
+    """What tells numbers apart that are equal, as 0.0 and -0.0, and finds a NaN again."""
+    return struct.pack("dd", value.real, value.imag)
 
 
 def integers_input(value: Any) -> Any:

@@ -22,7 +22,7 @@ from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.compiler import tiers
+from torch_jax.compiler import direct, tiers
 from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
@@ -100,44 +100,48 @@ class Kernel:
         if draw is not None or positional[:1] != (TENSOR,):
             return call
         unroll = _binary if positional[1:2] == (TENSOR,) else _unary
-        return unroll(launch, call, sees_conj, head)
+        return unroll(self, launch, call, sees_conj)
 
     def _launch(self) -> Callable[..., Any]:
         """What runs a call whose key and memories are known.
 
         Calls with one new contiguous tensor, nearly all, find what they need in ``hot``.
         """
-        hot = self.hot
+        hot, slowly = self.hot, self._slowly
 
         def launch(signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             found = hot.get(signature)
-            records = ACTIVE.recorder is not None and ACTIVE.tracer is None
-            if records or found is None or ACTIVE.tracer is not None:
-                run = self._record if records else self._first
-                try:
-                    return run(signature, memories, args, kwargs)
-                except tracers.TracedElsewhere as error:
-                    return self._again(error, args, kwargs)
+            if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+                return slowly(signature, memories, args, kwargs)
             run, size, dtype = found
-            # JAX reads the 64-bit flag when it traces and when it calls. It is switched by hand: a
-            # context manager would cost more than the rest of this function.
-            old = _get_x64()
             try:
-                _set_x64(True)
                 array = run(*memories)
             except Exception as error:
-                if tracers.is_traced_elsewhere(memories):
-                    return self._again(error, args, kwargs)
-                if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
-                    return self._first(signature, memories, args, kwargs)
-                raise self._told(error, args, kwargs) from error
-            finally:
-                _set_x64(old)
+                return self._failed(error, signature, memories, args, kwargs)
             tensor = _create(size, dtype)
             tensor.untyped_storage().array = array
             return tensor
 
         return launch
+
+    def _slowly(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A call that is recorded or traced, or not hot."""
+        records = ACTIVE.recorder is not None and ACTIVE.tracer is None
+        run = self._record if records else self._first
+        try:
+            return run(signature, memories, args, kwargs)
+        except tracers.TracedElsewhere as error:
+            return self._again(error, args, kwargs)
+
+    def _failed(
+        self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
+        """A hot call that has raised: once more by the slow path, where that may help."""
+        if tracers.is_traced_elsewhere(memories):
+            return self._again(error, args, kwargs)
+        if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
+            return self._first(signature, memories, args, kwargs)
+        raise self._told(error, args, kwargs) from error
 
     def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
         """A call that the hot path has no entry for: the first of its kind, or not so simple."""
@@ -151,7 +155,7 @@ class Kernel:
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
         output = entry.outputs[0]
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
-            self.hot[signature] = entry.run.call, output.size, output.dtype
+            self.hot[signature] = _wide(entry.run.call), output.size, output.dtype
         return wrap_output(output, [arrays])
 
     def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -432,28 +436,62 @@ class Kernel:
         return results[0] if len(results) == 1 else tuple(results) if results else None
 
 
-def _unary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
+def _wide(run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run`` with JAX's 64-bit types, which is called from the hot path.
+
+    JAX reads the flag when it traces and when it calls. It is switched by hand: a context manager
+    would cost more than the rest of this function.
+    """
+    if direct.needs_no_x64(run):
+        return run
+
+    def wide(*memories: Any) -> Any:
+        old = _get_x64()
+        try:
+            _set_x64(True)
+            return run(*memories)
+        finally:
+            _set_x64(old)
+
+    return wide
+
+
+def _unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
     """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
         return call
+    hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
 
     def unary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs:
-            (a,) = args
-            try:
-                memory = a.untyped_storage().array
-            except AttributeError:  # not a tensor, or one on the CPU
-                return call(a)
-            shape = a.shape
-            if shape == memory.shape and a.is_contiguous() and not a.storage_offset():
-                return launch((head(), shape, a.dtype), (memory,), args, kwargs)
-        return call(*args, **kwargs)
+        if len(args) != 1 or kwargs:
+            return call(*args, **kwargs)
+        (a,) = args
+        try:
+            memory = a.untyped_storage().array
+        except AttributeError:  # not a tensor, or one on the CPU
+            return call(a)
+        shape = a.shape
+        if shape != memory.shape or not a.is_contiguous() or a.storage_offset():
+            return call(a)
+        key = head(), shape, a.dtype
+        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
+        if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+            return slowly(key, (memory,), args, kwargs)
+        run, size, dtype = found
+        try:
+            array = run(memory)
+        except Exception as error:
+            return kernel._failed(error, key, (memory,), args, kwargs)
+        tensor = _create(size, dtype)
+        tensor.untyped_storage().array = array
+        return tensor
 
     return unary
 
 
-def _binary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -> Callable:
+def _binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
     """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
+    hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
 
     def binary(*args: Any, **kwargs: Any) -> Any:
         if len(args) != 2 or kwargs:
@@ -474,17 +512,28 @@ def _binary(launch: Callable, call: Callable, sees_conj: bool, head: Callable) -
         key: tuple
         if other is None:
             key = (head(), shape, a.dtype, number)
-            return launch(key, (memory, number_input(b)), args, kwargs)
-        if sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
+            other = number_input(b)
+        elif sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
             return call(a, b)
-        other_shape = b.shape
-        if other_shape == other.shape and b.is_contiguous() and not b.storage_offset():
+        else:
+            other_shape = b.shape
             key = (head(), shape, a.dtype, other_shape, b.dtype)
-            return launch(key, (memory, other), args, kwargs)
-        parts = [head(), shape, a.dtype, other_shape, b.dtype]
-        starts = _place(b, other, parts)
-        memories = (memory, other) if starts is None else (memory, other, starts)
-        return launch(tuple(parts), memories, args, kwargs)
+            if other_shape != other.shape or not b.is_contiguous() or b.storage_offset():
+                parts = list(key)
+                starts = _place(b, other, parts)
+                memories = (memory, other) if starts is None else (memory, other, starts)
+                return launch(tuple(parts), memories, args, kwargs)
+        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
+        if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+            return slowly(key, (memory, other), args, kwargs)
+        run, size, dtype = found
+        try:
+            array = run(memory, other)
+        except Exception as error:
+            return kernel._failed(error, key, (memory, other), args, kwargs)
+        tensor = _create(size, dtype)
+        tensor.untyped_storage().array = array
+        return tensor
 
     return binary
 

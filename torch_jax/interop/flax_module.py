@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.capture.capture import unwatched
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
@@ -100,7 +100,7 @@ def _array(value: Any) -> jax.Array:
     """
     if not isinstance(value, jax.Array | np.ndarray) or value.dtype not in dtypes.TO_TORCH:
         raise TypeError(f"a variable of a flax module is no array but {value!r:.200}")
-    return value if isinstance(value, jax.Array) else jax.device_put(value)
+    return jax_core.row_major(value if isinstance(value, jax.Array) else jax.device_put(value))
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -100,6 +100,7 @@ def _of_array(array: jax.Array) -> torch.Tensor:
     sharding.meet(array)
     if array.weak_type:
         array = jax_core.strong(array)
+    array = jax_core.row_major(array)  # as operators take theirs, and hot ones do not look
     crossed.mark(array)
     return storage.wrap(array, dtype)
 
