@@ -110,3 +110,15 @@ def test_lists_of_numbers_keep_what_each_position_has():
             torch._foreach_addcdiv_(tensors, tensors, [t + 1 for t in tensors], scalars)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.equal(a.cpu(), b) and torch.equal(a.cpu().signbit(), b.signbit())
+
+
+def test_equal_updates_are_traced_and_lowered_once(programs):
+    lengths = []
+    for layers in (4, 8):
+        step = _step(torch.optim.AdamW, layers)
+        with torch_jax.lazy():
+            step()
+        text = programs[-1][1]
+        arithmetic = re.findall(r"stablehlo\.(?:sqrt|divide|select|compare)\b", text)
+        lengths.append(len(arithmetic))
+    assert lengths[0] == lengths[1]

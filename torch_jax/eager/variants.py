@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import numpy as np
 import torch
 
 from torch_jax._private import pytorch
@@ -141,13 +143,46 @@ def _repeat(
     def foreach(*args: Any, **kwargs: Any) -> Any:
         args = (*args, *kwargs.values())
         count = next(len(a) for a, is_list in zip(args, lists, strict=False) if is_list)
-        results = []
-        for i in range(count):
-            element = [a[i] if is_list else a for a, is_list in zip(args, lists, strict=False)]
-            named = {k: a for k, a in zip(keywords, element, strict=False) if k}
-            plain = [a for k, a in zip(keywords, element, strict=False) if not k]
-            result = function(*plain, **named)
-            results.append(result.astype(args[0][i].dtype) if in_place else result)
-        return results
+        elements = [
+            [a[i] if is_list else a for a, is_list in zip(args, lists, strict=False)]
+            for i in range(count)
+        ]
+        varying = [a for e in elements for a, is_list in zip(e, lists, strict=False) if is_list]
+        run = one
+        if count >= _TRACED_ONCE and all(map(_is_array, varying)):
+            run = _tracing_once(one, elements[0])
+        return [run(*element) for element in elements]
+
+    def one(*element: Any) -> Any:
+        named = {k: a for k, a in zip(keywords, element, strict=False) if k}
+        plain = [a for k, a in zip(keywords, element, strict=False) if not k]
+        result = function(*plain, **named)
+        return result.astype(element[0].dtype) if in_place else result
 
     return foreach
+
+
+# From so many positions on, tensors of one form share a trace: a function that is called costs less
+# time to be traced, lowered and compiled than the same equations again and again.
+_TRACED_ONCE = 4
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic)
+
+
+def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..., Any]:
+    """The function, traced once for each set of forms; what is no array is the same at each call.
+
+    Made anew at each use, so that it knows nothing of the modes that another was traced in.
+    """
+    arrays = [at for at, value in enumerate(first) if _is_array(value)]
+
+    @jax.jit
+    def position(*given: Any) -> Any:
+        element = list(first)
+        for at, value in zip(arrays, given, strict=True):
+            element[at] = value
+        return function(*element)
+
+    return lambda *element: position(*(element[at] for at in arrays))

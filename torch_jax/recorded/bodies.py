@@ -82,13 +82,20 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     if entry.check:
         kept, check, checked = _part(closed, [count])
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    made, maker, made_of = _part(closed, range(count))
-    # what counts is computed with the rest: bounds of the counts may prove a check of indices
-    counts = "iota" in str(made.jaxpr)
-    if counts or entry.slots or any(avals[at].shape for at in made_of):
-        maker, made_of = None, ()
+    maker, made_of = (None, ()) if entry.slots else _maker(closed, count, avals)
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
     return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
+
+
+def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[int, ...]]:
+    """What makes the first ``count`` results at once, and of which operands; None where it cannot.
+
+    What counts is computed with the rest: bounds of the counts may prove a check of indices.
+    """
+    made, maker, made_of = _part(closed, range(count))
+    if any(avals[at].shape for at in made_of) or "iota" in str(made.jaxpr):
+        return None, ()
+    return maker, made_of
 
 
 def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
