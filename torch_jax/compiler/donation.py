@@ -36,13 +36,14 @@ def order(
     heirs: list[R | None] = []
     for of, heir in donated:
         found = heir if heir in left and form(heir) == of else None
-        left.pop(found, None)
+        if found is not None:
+            del left[found]
         heirs.append(found)
     others: dict[Hashable, list[R]] = {}
     for one in reversed(left):
         others.setdefault(form(one), []).append(one)
     for at, (of, _) in enumerate(donated):
         if heirs[at] is None and others.get(of):
-            heirs[at] = others[of].pop()
-            left.pop(heirs[at])
+            heirs[at] = another = others[of].pop()
+            del left[another]
     return [one for one in heirs if one is not None] + list(left)
