@@ -58,7 +58,8 @@ class Tiered:
     """
 
     __slots__ = (
-        "_elements", "_fast", "_full", "_function", "_ready", "call", "is_full", "plain", "promoted",
+        "_elements", "_fast", "_full", "_function", "_ready",
+        "call", "is_full", "plain", "promoted",
     )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], elements: int):
