@@ -104,6 +104,13 @@ SETTINGS: dict[str, Setting] = {
         "threads; set while a program runs, it holds for the thread that sets it, and for those "
         "that use the device for the first time afterwards.",
     ),
+    "keep_host_memory": Setting(
+        False,
+        (),
+        "Have glibc keep freed memory for the whole process, from the first use of the device on: "
+        "on the CPU large training steps take up to a fifth less time, and the process stays as "
+        "large as it was at its largest. As an environment variable, or before the first use.",
+    ),
     "lazy_operators": Setting(
         20000,
         (),

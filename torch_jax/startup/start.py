@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_jax.startup import process_exit
+from torch_jax.startup import host_allocator, process_exit
 
 
 def start() -> None:
@@ -14,6 +14,7 @@ def start() -> None:
     # functions in reverse order: ours goes in before JAX, lest a daemon thread be importing it
     # when the process ends, and after JAX, to come before JAX's.
     process_exit.install()
+    host_allocator.install()
     _import_jax()
     from torch_jax._private import jax_core
     from torch_jax.compiler import disk_cache

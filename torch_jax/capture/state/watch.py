@@ -152,7 +152,8 @@ class Watch:
 
     def _event(self, frame: Any, event: str, arg: Any) -> None:
         """What Python calls at each call and return of this thread, and those of builtins."""
-        if _hides_what_it_calls(frame.f_code):
+        code = frame.f_code
+        if code is _IMPORT or code is _COMPILE or _is_of_operators(code.co_filename):
             self._unseen += {"call": 1, "return": -1}.get(event, 0)
         elif self._unseen:
             return
@@ -365,11 +366,6 @@ def _numpy_bytes() -> bytes:
     """The state of NumPy's generator as a value that ``==`` compares at once."""
     state: Any = np.random.get_state()
     return state[1].tobytes() + repr(state[2:]).encode()
-
-
-def _hides_what_it_calls(code: types.CodeType) -> bool:
-    """Whether what runs beneath this code is none of the function's."""
-    return code is _IMPORT or code is _COMPILE or _is_of_operators(code.co_filename)
 
 
 @functools.cache

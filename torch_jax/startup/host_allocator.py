@@ -1,0 +1,29 @@
+"""glibc's allocator, asked to keep what is freed (setting ``keep_host_memory``).
+
+XLA takes the memory of a program's temporaries anew at each call on the CPU. glibc gives large
+blocks back to the kernel when they are freed, and the kernel clears each page when it is touched
+again: in a training step of a ResNet 28,000 pages, 15 to 19 % of its time. With one arena and high
+thresholds the next call finds the pages of the one before. The process then keeps its largest size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from torch_jax import config
+
+# Parameters of mallopt(3), and their values: an int each.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_PARAMETERS = ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 2**30))
+
+
+def install() -> None:
+    """Apply the setting, before XLA's threads are there, each of which would have an arena."""
+    if config.get("keep_host_memory"):
+        keep()
+
+
+def keep() -> bool:
+    """Keep what is freed from here on; False where the C library has no such switch."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not of macOS, nor of musl
+    return mallopt is not None and all(mallopt(name, value) for name, value in _PARAMETERS)
