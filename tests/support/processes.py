@@ -34,8 +34,8 @@ def output(*arguments: str, input: str | None = None, **variables: str | None) -
     return done.stdout.strip()
 
 
-def script(name: str, *arguments: str) -> str:
+def script(name: str, *arguments: str, **variables: str | None) -> str:
     """What a program of ``tests/scripts`` prints; it must end well and complain of nothing."""
-    done = run(str(SCRIPTS / f"{name}.py"), *arguments)
+    done = run(str(SCRIPTS / f"{name}.py"), *arguments, **variables)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()

@@ -23,12 +23,8 @@ def spare_imports() -> None:
     """Let PyTorch's meta functions run without importing Dynamo, which takes most of a second.
 
     Many are wrapped so that Dynamo does not trace them, and their first call imports it to ask
-    how. Until somebody else has imported it, there is nothing that could trace them. Nor are there
-    symbolic sizes (:mod:`torch_jax._private.symbolic`).
+    how. Until somebody else has imported it, there is nothing that could trace them.
     """
-    from torch_jax._private import symbolic
-
-    symbolic.spare_imports()
     if "torch._dynamo" in sys.modules:
         return
     tables = getattr(torch._decomp, "global_decomposition_table", {})

@@ -22,12 +22,22 @@ from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.compiler import direct, tiers
+from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.eager import bound, checks, cpu_error, growing, likes, masks, overlap, variants
+from torch_jax.eager import (
+    bound,
+    checks,
+    cpu_error,
+    growing,
+    likes,
+    masks,
+    overlap,
+    unrolled,
+    variants,
+)
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
@@ -99,7 +109,7 @@ class Kernel:
         call = checks.checked(self.op, self.lowering, call)
         if draw is not None or positional[:1] != (TENSOR,):
             return call
-        unroll = _binary if positional[1:2] == (TENSOR,) else _unary
+        unroll = unrolled.binary if positional[1:2] == (TENSOR,) else unrolled.unary
         return unroll(self, launch, call, sees_conj)
 
     def _launch(self) -> Callable[..., Any]:
@@ -155,7 +165,7 @@ class Kernel:
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
         output = entry.outputs[0]
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
-            self.hot[signature] = _wide(entry.run.call), output.size, output.dtype
+            self.hot[signature] = unrolled.wide(entry.run.call), output.size, output.dtype
         return wrap_output(output, [arrays])
 
     def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -299,7 +309,7 @@ class Kernel:
                     shape == memory.shape and value.is_contiguous() and not value.storage_offset()
                 ):
                     return
-                starts = _place(value, memory, key)
+                starts = unrolled.place_of(value, memory, key)
                 if starts is not None:
                     memories.append(starts)
                     storages.append(None)
@@ -434,127 +444,6 @@ class Kernel:
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
         return results[0] if len(results) == 1 else tuple(results) if results else None
-
-
-def _wide(run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run`` with JAX's 64-bit types, which is called from the hot path.
-
-    JAX reads the flag when it traces and when it calls. It is switched by hand: a context manager
-    would cost more than the rest of this function.
-    """
-    if direct.needs_no_x64(run):
-        return run
-
-    def wide(*memories: Any) -> Any:
-        old = _get_x64()
-        try:
-            _set_x64(True)
-            return run(*memories)
-        finally:
-            _set_x64(old)
-
-    return wide
-
-
-def _unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
-    """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
-    if sees_conj:
-        return call
-    hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
-
-    def unary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != 1 or kwargs:
-            return call(*args, **kwargs)
-        (a,) = args
-        try:
-            memory = a.untyped_storage().array
-        except AttributeError:  # not a tensor, or one on the CPU
-            return call(a)
-        shape = a.shape
-        if shape != memory.shape or not a.is_contiguous() or a.storage_offset():
-            return call(a)
-        key = head(), shape, a.dtype
-        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
-        if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
-            return slowly(key, (memory,), args, kwargs)
-        run, size, dtype = found
-        try:
-            array = run(memory)
-        except Exception as error:
-            return kernel._failed(error, key, (memory,), args, kwargs)
-        tensor = _create(size, dtype)
-        tensor.untyped_storage().array = array
-        return tensor
-
-    return unary
-
-
-def _binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
-    """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
-    hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
-
-    def binary(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != 2 or kwargs:
-            return call(*args, **kwargs)
-        a, b = args
-        number = type(b)
-        try:
-            memory = a.untyped_storage().array
-            if number is float or number is int:
-                other = None
-            else:
-                other = b.untyped_storage().array
-        except AttributeError:  # not a tensor, or one on the CPU
-            return call(a, b)
-        shape = a.shape
-        if shape != memory.shape or not a.is_contiguous() or a.storage_offset():
-            return call(a, b)
-        key: tuple
-        if other is None:
-            key = (head(), shape, a.dtype, number)
-            other = number_input(b)
-        elif sees_conj and (a.is_conj() or b.is_conj() or b.is_neg()):
-            return call(a, b)
-        else:
-            other_shape = b.shape
-            key = (head(), shape, a.dtype, other_shape, b.dtype)
-            if other_shape != other.shape or not b.is_contiguous() or b.storage_offset():
-                parts = list(key)
-                starts = _place(b, other, parts)
-                memories = (memory, other) if starts is None else (memory, other, starts)
-                return launch(tuple(parts), memories, args, kwargs)
-        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
-        if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
-            return slowly(key, (memory, other), args, kwargs)
-        run, size, dtype = found
-        try:
-            array = run(memory, other)
-        except Exception as error:
-            return kernel._failed(error, key, (memory, other), args, kwargs)
-        tensor = _create(size, dtype)
-        tensor.untyped_storage().array = array
-        return tensor
-
-    return binary
-
-
-def _place(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
-    """Add how a view lies in its memory to the key; returns where it begins, if that is an input.
-
-    In a program that is being traced, the offset is one of its constants.
-    """
-    offset: Any = tensor.storage_offset()
-    shape, stride = tensor.shape, tensor.stride()
-    if ACTIVE.tracer is not None:
-        key += stride, offset
-        return None
-    place = windows.place(
-        memory.shape, memory.dtype, shape, stride, offset, dtypes.to_jax(tensor.dtype)
-    )
-    key.append(place.number)
-    if place.starts is None:
-        return None
-    return place.given() if ACTIVE.recorder is None else place
 
 
 def _sees_conj(op: Any) -> bool:

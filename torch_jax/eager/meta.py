@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax._private import dynamo
+from torch_jax._private import dynamo, symbolic
 from torch_jax.memory import geometry
 
 
@@ -45,7 +45,11 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
 
 
-_spare_imports = functools.cache(dynamo.spare_imports)
+@functools.cache
+def _spare_imports() -> None:
+    """Once, before the first of PyTorch's meta functions runs."""
+    symbolic.spare_imports()
+    dynamo.spare_imports()
 
 
 def _from_python(error: Exception) -> bool:
