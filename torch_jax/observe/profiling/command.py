@@ -14,15 +14,13 @@ from torch_jax.observe.running import script
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command; what follows the script's name is the script's."""
     parser.add_argument("--report", metavar="FILE.json", help="write what was found as JSON, too")
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
+    script.add_arguments(parser)
 
 
 def answer(given: argparse.Namespace) -> int:
     """Run the script, and print the profile on stderr; returns the script's exit status."""
-    program: list[str] = given.module or given.script
+    program = script.named(given)
     if not program:
-        print("give a script, or -m and a module", file=sys.stderr)
         return 2
     with Profiling() as profiling:
         status = script.run(program[0], program[1:], is_module=given.module is not None)

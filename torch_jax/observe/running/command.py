@@ -32,15 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no report")
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
+    script.add_arguments(parser)
 
 
 def answer(given: argparse.Namespace) -> int:
     """Run the script and print the report, on stderr; returns the script's exit status."""
-    program: list[str] = given.module or given.script
+    program = script.named(given)
     if not program:
-        print("give a script, or -m and a module", file=sys.stderr)
         return 2
     folder = tempfile.mkdtemp(prefix="torch_jax_run_")
     try:

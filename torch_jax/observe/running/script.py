@@ -5,6 +5,7 @@ Its ``__main__``, ``sys.argv``, ``sys.path``, exit status and tracebacks are as 
 
 from __future__ import annotations
 
+import argparse
 import importlib.machinery
 import io
 import os
@@ -15,6 +16,20 @@ import types
 from typing import Any
 
 _INTERRUPTED = 130  # what a shell tells of a program that Ctrl-C has ended
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What names the program: a file, or ``-m`` and a module; all that follows is the program's."""
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
+
+
+def named(given: argparse.Namespace) -> list[str]:
+    """The program and its arguments; empty, and said so, where none is named."""
+    program: list[str] = given.module or given.script
+    if not program:
+        print("give a script, or -m and a module", file=sys.stderr)
+    return program
 
 
 def run(target: str, arguments: list[str], is_module: bool = False) -> int:
