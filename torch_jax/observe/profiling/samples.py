@@ -36,8 +36,8 @@ PARTS = (
     ("tracing", _TORCH, ("_dynamo/", "_functorch/")),
     ("guards of jit", _TORCH_JAX, ("capture/state/", "capture/arguments.py", "capture/keys.py")),
     ("launching", _TORCH_JAX, ("memory/lending.py", "compiler/program.py", "graphs/executable.py")),
-    ("results of jit", _TORCH_JAX, ("capture/",)),
-    ("recording", _TORCH_JAX, ("recorded/",)),
+    ("recording", _TORCH_JAX, ("recorded/recorder.py", "recorded/path.py", "recorded/program.py")),
+    ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
     ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
 )
 _OTHERS = ((_TORCH_JAX, "torch_jax, other"), (_JAX, "JAX"), (_TORCH, "PyTorch"))
