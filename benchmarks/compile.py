@@ -45,6 +45,7 @@ def run(name: str = "gpt") -> None:
 
 
 def inference(case: cases.Case, device: str, backend: str) -> cases.Call:
+    """A forward pass, without gradients, of a model that is compiled by ``backend``."""
     model, (inputs, _) = case.made()
     model, inputs = model.to(device).eval(), inputs.to(device)
     compiled = torch.compile(model, backend=backend)

@@ -241,9 +241,8 @@ class Kernel:
                 collect(by_name[name], value, key, memories, storages)
             if draw is not None:
                 draw(args, kwargs, memories, storages)
-            numbers = [id(one) for one in storages if type(one) is _OneNumber]
             memories, slots = _shared(memories, storages)
-            if len(memories) < len(slots) - len(numbers) + len(set(numbers)):
+            if len(memories) < len(slots) and len(slots) - len(memories) > _repeated(storages):
                 overlap.refuse(self.op, args, kwargs)
             key.append(slots)
             signature = tuple(key)
@@ -483,6 +482,12 @@ class _OneNumber:
 
     def __init__(self, number: Any):
         self.array = number
+
+
+def _repeated(storages: list) -> int:
+    """How many inputs are numbers that have come before."""
+    numbers = [id(one) for one in storages if type(one) is _OneNumber]
+    return len(numbers) - len(set(numbers))
 
 
 def _are_one(values: Any) -> bool:

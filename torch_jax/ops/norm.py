@@ -165,9 +165,7 @@ def _sums(x: jax.Array) -> jax.Array:
         return x.sum(axes)
 
     def by_image(x: jax.Array) -> jax.Array:
-        images = x.reshape(x.shape[0], places, x.shape[-1])
-        ones, numbers = jnp.ones(images.shape[:2], x.dtype), (((1,), (1,)), ((0,), (0,)))
-        return lax.dot_general(ones, images, numbers, precision=lax.Precision.HIGHEST).sum(0)
+        return sums.by_blocks(x.reshape(x.shape[0], places, x.shape[-1])).sum(0)
 
     return lax.platform_dependent(x, cpu=by_image, default=lambda x: x.sum(axes))
 

@@ -65,11 +65,15 @@ def column_sum(x: jax.Array, dims: int) -> jax.Array:
     kept = x.shape[dims:]
     if not _is_for_here(x) or not (step := block(math.prod(x.shape[:dims]))):
         return x.sum(tuple(range(dims)))
-    parts = x.reshape(-1, step, math.prod(kept))
-    ones = jnp.ones(parts.shape[:2], x.dtype)
-    by_blocks = (((1,), (1,)), ((0,), (0,)))
-    found = lax.dot_general(ones, parts, by_blocks, precision=lax.Precision.HIGHEST)
+    found = by_blocks(x.reshape(-1, step, math.prod(kept)))
     return (found.sum(0) if len(found) <= _MOST else column_sum(found, 1)).reshape(kept)
+
+
+def by_blocks(x: jax.Array) -> jax.Array:
+    """``[blocks, rows, columns]`` summed over rows, each block as a product with ones."""
+    dims = (((1,), (1,)), ((0,), (0,)))
+    ones = jnp.ones(x.shape[:2], x.dtype)
+    return lax.dot_general(ones, x, dims, precision=lax.Precision.HIGHEST)
 
 
 def _is_for_here(x: jax.Array) -> bool:

@@ -19,11 +19,9 @@ _PARAMETERS = ((_ARENA_MAX, 1), (_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 
 
 def install() -> None:
     """Apply the setting, before XLA's threads are there, each of which would have an arena."""
-    if config.get("keep_host_memory"):
-        keep()
-
-
-def keep() -> bool:
-    """Keep what is freed from here on; False where the C library has no such switch."""
+    if not config.get("keep_host_memory"):
+        return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not of macOS, nor of musl
-    return mallopt is not None and all(mallopt(name, value) for name, value in _PARAMETERS)
+    if mallopt is not None:
+        for name, value in _PARAMETERS:
+            mallopt(name, value)

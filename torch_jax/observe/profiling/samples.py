@@ -1,7 +1,7 @@
 """What Python does, found by looking at its stack a thousand times a second.
 
 A thread looks at the stack of another one and says in which part of its work that is: a row of a
-table, by the files of the innermost frames. That disturbs the program little, and finds what no
+table, by the files of its frames. That disturbs the program little, and finds what no
 hook tells, as C++ that is called from a line of Python.
 """
 
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from types import FrameType
 from typing import Any
@@ -19,15 +20,15 @@ import jax
 import torch
 
 from torch_jax import config
+from torch_jax.observe.running.costs import line_of
 
 _SECONDS = 0.001
 _TORCH_JAX, _TORCH, _JAX = (
     os.path.dirname(str(one.__file__)) + os.sep for one in (config, torch, jax)
 )
 
-# Which part of the work it is, by a piece of the path of a frame, below its library. The first row
-# that fits any frame decides, so that a compilation is one wherever it is asked for.
-PARTS = (
+# Which part of the work it is, by a piece of the path of a frame, below its library.
+_TABLE = (
     ("looking at values", _TORCH_JAX, ("memory/transfer.py",)),
     ("compiling", _JAX, ("_src/compiler.py", "_src/compilation_cache.py")),
     ("compiling", _TORCH_JAX, ("compiler/disk_cache.py", "compiler/cache_files.py")),
@@ -40,8 +41,10 @@ PARTS = (
     ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
     ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
 )
+# The first row that fits any frame decides, so that a compilation is one wherever it is asked for.
+_PARTS = [(part, tuple(library + piece for piece in pieces)) for part, library, pieces in _TABLE]
 _OTHERS = ((_TORCH_JAX, "torch_jax, other"), (_JAX, "JAX"), (_TORCH, "PyTorch"))
-_NATIVE = "Python, yours"
+_YOURS = "Python, yours"
 
 
 def part_of(files: list[str]) -> str:
@@ -50,14 +53,13 @@ def part_of(files: list[str]) -> str:
     >>> part_of(["/home/me/train.py"])
     'Python, yours'
     """
-    for part, library, pieces in PARTS:
-        below = tuple(library + piece for piece in pieces)
+    for part, below in _PARTS:
         if any(file.startswith(below) for file in files):
             return part
     for library, part in _OTHERS:
         if files and files[0].startswith(library):
             return part
-    return _NATIVE
+    return _YOURS
 
 
 class Sampler:
@@ -75,7 +77,6 @@ class Sampler:
         self.lines: Counter[tuple[str, int, str]] = Counter()
         self.seconds = 0.0
         self._of, self._ends = thread, threading.Event()
-        self._known: dict[str, bool] = {}
         self._thread = threading.Thread(target=self._look, name="torch_jax profiles", daemon=True)
 
     def __enter__(self) -> Sampler:
@@ -102,27 +103,8 @@ class Sampler:
                 self._note(frame)
             del frame
 
-    def _note(self, frame: FrameType | None) -> None:
-        files: list[str] = []
-        line = None
-        while frame is not None:
-            file = frame.f_code.co_filename
-            files.append(file)
-            if line is None and self._is_users(file):
-                line = file, frame.f_lineno, frame.f_code.co_name
-            frame = frame.f_back
-        self.parts[part_of(files)] += 1
+    def _note(self, frame: FrameType) -> None:
+        self.parts[part_of([at.f_code.co_filename for at, _ in traceback.walk_stack(frame)])] += 1
+        line = line_of(frame)
         if line is not None:
             self.lines[line] += 1
-
-    def _is_users(self, file: str) -> bool:
-        found = self._known.get(file)
-        if found is None:
-            found = self._known[file] = not is_of_a_library(file)
-        return found
-
-
-def is_of_a_library(file: str) -> bool:
-    """Whether a file is none that the user works on: installed, of Python, or of this package."""
-    inside = file.startswith((_TORCH_JAX, _TORCH, _JAX, "<"))
-    return inside or "site-packages" in file or file.startswith(os.path.dirname(os.__file__))

@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -78,13 +79,17 @@ def user_line() -> tuple[str, int, str]:
     """
     here = sys._getframe(1)
     main = sys._current_frames().get(threading.main_thread().ident or 0)
-    for frame in (here, main):
-        while frame is not None:
-            code = frame.f_code
-            if not code.co_filename.startswith((*_LIBRARIES, "<")):
-                return os.path.abspath(code.co_filename), frame.f_lineno, code.co_name
-            frame = frame.f_back
-    return "", 0, ""
+    return line_of(here) or line_of(main) or ("", 0, "")
+
+
+def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """The same of the code that a frame, or one that has called it, runs; None where none is."""
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((*_LIBRARIES, "<")):
+            return os.path.abspath(code.co_filename), frame.f_lineno, code.co_name
+        frame = frame.f_back
+    return None
 
 
 _costs = Costs()
