@@ -94,6 +94,21 @@ def test_compiled_functions_say_operators_and_lines(x, traced_at_once):
     assert rows["step"].device_time_total >= mm.device_time_total > 0
 
 
+def test_a_profile_has_what_its_last_calls_launched(traced_at_once):
+    # the result is dropped while its program runs, so that no array is left to wait for
+    compiled = torch_jax.jit(lambda x: torch.softmax(x @ x @ x @ x, -1))
+    x = torch.randn(512, 512).to("jax")
+    for _ in range(3):
+        compiled(x)
+    for _ in range(5):
+        with profile() as prof:
+            compiled(x)
+        found = [e.name for e in kernels(prof.events())]
+        assert sum(name.startswith("aten::mm: ") for name in found) == 3
+        assert any(name.startswith("aten::_softmax: ") for name in found)
+        assert not any("fence" in e.name for e in kernels(prof.events()))
+
+
 def test_schedules_handlers_and_steps(x, tmp_path):
     shown = []
 

@@ -15,6 +15,7 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.core import errors, forks, waking
 from torch_jax.core.active import ACTIVE
+from torch_jax.device import fences
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
@@ -32,6 +33,7 @@ def synchronize(device: Any = None) -> None:
     if ACTIVE.recorder is not None:  # what has only been written down is given to the device now
         ACTIVE.recorder.flush()
     jax = _jax()
+    fences.wait()  # for what no array is left of, too
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:
         raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch_jax._private import jax_profiler
+from torch_jax.device import fences
 from torch_jax.device.trace import programs
 
 _HOST, _DEVICE, _CLOCK = "/host:CPU", "/device:", "Task Environment"
@@ -75,7 +76,7 @@ def read(trace: bytes) -> list[Event]:
         _event(raw, name, name in device, found, launches)
         for name, line in (*host.items(), *device.items())
         for raw in line
-        if raw.end > raw.begin and not raw.name.startswith("end: ")
+        if raw.end > raw.begin and not (raw.name.startswith("end: ") or _is_of_fence(raw))
     ]
     return _wholes(sorted(events, key=lambda event: (event.begin, -event.end)))
 
@@ -90,6 +91,10 @@ def _lines(plane: Any, start: int, prefix: str) -> dict[str, list[_Raw]]:
         ]
         found[f"{prefix}{line.name} #{at}"] = sorted(events, key=lambda raw: raw.begin)
     return found
+
+
+def _is_of_fence(raw: _Raw) -> bool:
+    return fences.is_of_fence(raw.stats.get("hlo_module", ""))
 
 
 def _is_of_kernels(line: str) -> bool:

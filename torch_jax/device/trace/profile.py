@@ -47,6 +47,7 @@ def begin(profile: Any) -> None:
     # record_function imports this when it is first used: within a profile with stacks, PyTorch 2.13
     # may keep the name of a frame whose text is gone, which is no UTF-8
     getattr(torch.autograd.profiler, "_maybe_cupti_monitor", lambda: None)()
+    streams.synchronize()  # what is still running was launched before
     try:
         _sessions[id(profile)] = jax_profiler.start()
     except RuntimeError as error:

@@ -80,8 +80,7 @@ def profile(
     streams.synchronize()
     with Profiling() as profiling:
         for _ in range(calls):
-            result = function(*args, **kwargs)
-    del result  # held until here: nobody waits for what is dropped unread
+            function(*args, **kwargs)
     name = getattr(function, "__qualname__", type(function).__name__)
     return profiling.profile(name, calls)
 
