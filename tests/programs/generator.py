@@ -51,7 +51,7 @@ class Drawn(NamedTuple):
         lines += [line for node in self.changes for line in node.lines(2)]
         lines += ["", *("    " + line for line in self.form), f"    for call in range({CALLS}):"]
         lines += ["        y = attempt(f, t(call % 3), (2.0, 3, True, 0.5)[call // 2])"]
-        lines += ["        yield y, o, vars(C).get('k'), d, items, ts, n, v, G, W, p"]
+        lines += ["        yield y, o, vars(C).get('k'), d, items, ts, n, v, G, W, p, M.k"]
         lines += ["        attempt(between, call, t(9), 2.0)"]
         return "\n".join(lines) + "\n"
 
@@ -75,6 +75,22 @@ _OWNERS: dict[str, tuple[str, ...]] = {
         "class C:", "    def __getattr__(self, name):", "        if name == 'k':",
         "            return self.q * 2", "        raise AttributeError(name)",
         "o = C()", "o.w, o.q = t(1), 3.0",
+    ),
+    "wrapper": (
+        "class B:", "    k = 2.0", "class C:", "    def __init__(self):",
+        "        self.inner = B()", "        self.inner.w, self.inner.q = t(1), 3.0",
+        "    def __getattr__(self, name):", "        if name == 'inner':",
+        "            raise AttributeError(name)", "        return getattr(self.inner, name)",
+        "o = C()",
+    ),
+    "module wrapper": (
+        "import torch", "class B(torch.nn.Module):", "    k, q = 2.0, 3.0",
+        "class C(torch.nn.Module):", "    def __init__(self):", "        super().__init__()",
+        "        self.inner = B()", "        self.inner.register_buffer('w', t(1))",
+        "    def __getattr__(self, name):", "        try:",
+        "            return super().__getattr__(name)", "        except AttributeError:",
+        "            if name == 'inner':", "                raise",
+        "            return getattr(self.inner, name)", "o = C()",
     ),
     "data": (
         "import dataclasses", "@dataclasses.dataclass", "class C:", "    w: object",
@@ -103,6 +119,16 @@ _REST = (
     "def helper(x, k=2.0):",
     "    return x * k + o.q",
     "helper.k = 2.0",
+    "import sys, types",
+    "M = None",
+    "def renew():",
+    "    nonlocal M",
+    "    M = sys.modules['drawn_module'] = types.ModuleType('drawn_module')",
+    "    M.k, M.w, M.go = 2.0, t(2), helper",
+    "renew()",
+    "def imported():",
+    "    import drawn_module",
+    "    return drawn_module",
 )
 
 _FORMS = (
@@ -125,6 +151,8 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "argument": ("a", "a + 1", "int(a)"),
     "function": ("helper.k", "(helper.__defaults__ or (1.0,))[0]"),
     "iterator": ("next(it)",),
+    "module": ("M.k", "imported().k"),
+    "wraps": ("o.inner.k", "getattr(o, 'inner', o).q"),
 }
 _TENSORS: dict[str, tuple[str, ...]] = {
     "owner": ("o.w",),
@@ -134,6 +162,7 @@ _TENSORS: dict[str, tuple[str, ...]] = {
     "global": ("W",),
     "grad": ("p", "p.detach()", "p * 2"),
     "views": ("v[:1]", "o.w.view(3, 1)[:, 0]", "ts[0][1:].sum()"),
+    "module": ("M.w", "imported().w", "M.go(x)"),
 }
 _TARGETS: dict[str, tuple[str, ...]] = {
     "owner": ("o.k", "o.q"),
@@ -143,6 +172,8 @@ _TARGETS: dict[str, tuple[str, ...]] = {
     "closure": ("n",),
     "global": ("G",),
     "function": ("helper.k",),
+    "module": ("M.k",),
+    "wraps": ("getattr(o, 'inner', o).k", "getattr(o, 'inner', o).q"),
 }
 _PLACES: dict[str, tuple[str, ...]] = {
     "owner": ("o.w",),
@@ -150,9 +181,14 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "list": ("ts[0]", "ts[-1]"),
     "closure": ("v",),
     "global": ("W",),
+    "module": ("M.w",),
+    "wraps": ("getattr(o, 'inner', o).w",),
 }
 _FEATURES = ("owner", "class", "dict", "list", "closure", "global", "argument", "function")
-_RARE = ("iterator", "grad", "views", "errors", "looks", "delete", "inner", "helper")
+_RARE = (
+    "iterator", "grad", "views", "errors", "looks", "delete", "inner", "helper", "module", "is",
+    "wraps",
+)  # fmt: skip
 
 
 class _Draw:
@@ -183,6 +219,11 @@ class _Draw:
     def condition(self) -> str:
         if "looks" in self.features and self.r.random() < 0.4:
             return self.r.choice([f"({self.tensor()}).sum() > 4", "x.max().item() > 2"])
+        if "is" in self.features and self.r.random() < 0.5:
+            return self.r.choice([
+                "type(o) is C", f"type({self.number()}) is float", "M.go is helper",
+                "getattr(o, 'go', None) is M.go", "o.__class__ is type(d)", "x.dtype is W.dtype",
+            ])  # fmt: skip
         return self.r.choice([
             f"{self.number()} > {self.r.choice([1, 2, 3])}", f"{self.number()} == 2",
             "hasattr(o, 'late')", "'late' in d", "isinstance(a, bool)", "len(items) > 2",
@@ -226,6 +267,11 @@ class _Draw:
         if "delete" in self.features:
             choices += ["d.pop('late', None)", "hasattr(o, 'late') and delattr(o, 'late')"]
             choices += [f"setattr(o, 'late', {self.number()})", "vars(C).get('k2') or 0"]
+        if "module" in self.features:
+            choices += ["M.go = (lambda x: x + 1) if M.go is helper else helper"]
+            choices += ["renew()"]
+        if "is" in self.features:
+            choices += ["o.go = M.go", "M.go = helper"]
         if "function" in self.features:
             choices += [f"helper.__defaults__ = ({self.number()},)"]
         if "grad" in self.features:

@@ -313,7 +313,9 @@ class Jitted(Generic[P, R]):
         """Record, and find out whether a trace has a chance."""
         self._warm_up.once_more(call.key)  # where the function raises
         world = keys.world()
-        result, doubt = scout(run, self.function, call.leaves, self._scouted)
+        result, doubt, passes = scout(run, self.function, call.leaves, self._scouted)
+        if passes:
+            return result
         if doubt is None and keys.world() != world:
             doubt = "it leaves a mode or a setting other than it was"
         if doubt is None:

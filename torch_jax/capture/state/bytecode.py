@@ -27,6 +27,7 @@ _CELL = {"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 _COUNTED = {"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"}
 _MENTIONS = _GLOBAL | _ATTRIBUTE | _STORE | _CELL | {"STORE_GLOBAL", "DELETE_GLOBAL"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
+HOOK = "__getattr__"
 _ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
 
 
@@ -80,8 +81,9 @@ def names_of(code: CodeType) -> Names:
             found["values"].add(instruction.argval)
         if instruction.opname in _GLOBAL and instruction.argval in _BY_TEXT:
             text = _second_argument(instructions, at)
-            everything |= text is None
-            if text is not None:
+            if text is None:
+                everything |= not _is_asked_for(code, instructions, at)
+            else:
                 found["probes"].add(text)
                 found["stores" if instruction.argval == "setattr" else "attributes"].add(text)
     for inner in code.co_consts:
@@ -165,15 +167,48 @@ def _is_counted(instructions: list[dis.Instruction], at: int) -> bool:
     return bool(before) and before[-1].argrepr in ("+=", "-=")
 
 
-def _second_argument(instructions: list[dis.Instruction], at: int) -> str | None:
-    """The second argument of the call of the function loaded at ``at``, if it is a literal text."""
+@functools.cache
+def asked_for(code: CodeType) -> str | None:
+    """The variable of a ``__getattr__`` that holds nothing but the name that it is asked for.
+
+    >>> def __getattr__(self, name): return getattr(self.inner, name)
+    >>> asked_for(__getattr__.__code__)
+    'name'
+    """
+    if code.co_name != HOOK or code.co_argcount != 2:
+        return None
+    name = code.co_varnames[1]
+    is_set = any(
+        i.argval == name and i.opname.startswith(("STORE", "DELETE", "MAKE_CELL"))
+        for i in dis.get_instructions(code)
+    )
+    return None if is_set else name
+
+
+def _is_asked_for(code: CodeType, instructions: list[dis.Instruction], at: int) -> bool:
+    """Whether the function loaded at ``at`` is called with the name that its code is asked for.
+
+    Whoever asks names that.
+    """
+    name = asked_for(code)
+    return name is not None and _second_argument(instructions, at, name) is not None
+
+
+def _second_argument(
+    instructions: list[dis.Instruction], at: int, variable: str | None = None
+) -> str | None:
+    """The second argument of the call of the function loaded at ``at``, if it is a literal text.
+
+    Or, if there is one, that variable.
+    """
     text = None
     for instruction, before, depth in _until_call(instructions, at):
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             return None
         if before == 1 and depth == 2:
-            literal = instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
-            text = instruction.argval if literal else None
+            wanted = "LOAD_CONST" if variable is None else "LOAD_FAST"
+            found = instruction.opname.startswith(wanted) and isinstance(instruction.argval, str)
+            text = instruction.argval if found and variable in (None, instruction.argval) else None
         elif depth <= 2 and instruction.opname not in ("PRECALL", "NOP", "CACHE"):
             text = None  # the code did something to the text
     return text
@@ -230,8 +265,8 @@ def is_users_module(module: types.ModuleType) -> bool:
 
 def file_of(kind: type) -> str:
     """The file that a class was made in."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    if file is None and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+    name = str(kind.__module__)  # which a metaclass may have made something else
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None and name.partition(".")[0] in sys.stdlib_module_names:
         return str(types.__file__)  # written in C: any file of the standard library
-    return file or f"<{kind.__module__}>"
+    return file or f"<{name}>"

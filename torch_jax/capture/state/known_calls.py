@@ -113,6 +113,17 @@ _KNOWN_IN_STDLIB = frozenset(
         ("types.py", "DynamicClassAttribute.__get__"),
         ("typing.py", "cast"),
         ("<frozen _collections_abc>", "Sequence.__iter__"),
+        ("<frozen importlib._bootstrap>", "_handle_fromlist"),
+        # a user's own mapping, whose ``__getitem__`` and the like are seen
+        *(
+            ("<frozen _collections_abc>", f"Mapping.{name}")
+            for name in ("get", "__contains__", "keys", "items", "values", "__eq__")
+        ),
+        *(
+            ("<frozen _collections_abc>", f"{kind}View.{name}")
+            for kind in ("Keys", "Items", "Values", "Mapping")
+            for name in ("__init__", "__iter__", "__contains__", "__len__")
+        ),
         ("typing.py", "Generic.__init_subclass__"),
         ("<frozen abc>", "ABCMeta.__instancecheck__"),
         ("<frozen abc>", "ABCMeta.__subclasscheck__"),
@@ -159,7 +170,7 @@ def _is_known_function(module: str, name: str) -> bool:
 def _is_known_method(owner: type, name: str) -> bool:
     if owner in _OWNERS or owner.__name__.endswith(_ITERATORS):
         return owner.__module__ in ("builtins", "collections")
-    if "distributed" in owner.__module__:
+    if "distributed" in str(owner.__module__):
         return name in _WORK
     return _is_torchs(owner) and name not in _TORCH_DENIED
 

@@ -1,7 +1,7 @@
 """Which values are understood: those of exact types whose reads are guarded and effects repeated.
 
 A value of any other type may answer otherwise at the next call, by code that nobody sees run: C's
-(iterators, files, arrays, a subclass of ``dict``), or that of a hook (``__getattr__``).
+(iterators, files, arrays, a subclass of ``dict``), or that of a hook (``__getattribute__``).
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from typing import Any
 
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from torch.torch_version import TorchVersion
 
-from torch_jax.capture.state.bytecode import file_of, is_watched_file
+from torch_jax.capture.state import attribute_hooks
+from torch_jax.capture.state.bytecode import HOOK, file_of, is_watched_file
 from torch_jax.capture.state.known_calls import is_known_builtin, owner_of
 from torch_jax.core.numbers import NUMBERS
 
 _PLAIN = frozenset(
     (int, float, complex, bool, str, bytes, types.NoneType, range, slice, types.EllipsisType,
      types.NotImplementedType, torch.dtype, torch.device, torch.Size, torch.layout,
-     torch.memory_format, torch.finfo, torch.iinfo, types.CodeType)
+     torch.memory_format, torch.finfo, torch.iinfo, types.CodeType, TorchVersion)
 )  # fmt: skip
 _CONTAINERS = frozenset((list, dict, set, frozenset, tuple, OrderedDict, defaultdict, deque))
 _TUPLE_GETTER = type(namedtuple("_One", "field").field)  # type: ignore[attr-defined]
@@ -61,7 +63,8 @@ _CLASSES = (
 # Metaclasses that do nothing when an instance is made or an attribute is read.
 _METACLASSES = frozenset((type, enum.EnumMeta))
 _METACLASS_MODULES = ("abc", "pybind11_builtins", "torch._opaque_base")
-# Hooks that decide what another piece of code reads. Those of writing are code that is seen to run.
+# Hooks that decide what another piece of code reads. Those of writing are code that is seen to run,
+# and so is a ``__getattr__`` that is written as one.
 _HOOKS = ("__getattr__", "__getattribute__", "__eq__", "__hash__", "__del__", "__instancecheck__")
 # Parts of PyTorch whose objects are known as what they are; a module's own hooks are among them.
 _BASES = (
@@ -95,6 +98,12 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
         found: Any = value
         return why_not_class(found)
     return _why_not_instance(kind)
+
+
+def forget_classes() -> None:
+    """Look at classes anew: they may have got hooks since."""
+    why_not_class.cache_clear()
+    _why_not_instance.cache_clear()
 
 
 def _is_bound(builtin: Any) -> bool:
@@ -162,7 +171,7 @@ def _why_not_base(base: Any) -> str | None:
 def _is_harmless(base: Any, hook: str) -> bool:
     """Whether a hook is what Python makes: ``__hash__ = None``, ``__eq__`` of dataclasses."""
     value = vars(base)[hook]
-    if value is None:
+    if value is None or (hook == HOOK and attribute_hooks.is_understood(value)):
         return True
     file = getattr(getattr(value, "__code__", None), "co_filename", "")
     return (

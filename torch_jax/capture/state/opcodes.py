@@ -11,6 +11,8 @@ import functools
 from types import CodeType
 from typing import NamedTuple
 
+from torch_jax.capture.state import attribute_hooks, identities
+
 _UNDERSTOOD = frozenset(
     # the stack, and nothing else
     """CACHE EXTENDED_ARG NOP RESUME PUSH_NULL POP_TOP COPY SWAP PRECALL KW_NAMES MAKE_CELL
@@ -22,6 +24,7 @@ _UNDERSTOOD = frozenset(
     STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_FAST_MAYBE_NULL DELETE_FAST
     LOAD_GLOBAL STORE_GLOBAL LOAD_DEREF STORE_DEREF DELETE_DEREF
     LOAD_ATTR LOAD_METHOD STORE_ATTR DELETE_ATTR LOAD_SUPER_ATTR LOAD_SUPER_METHOD
+    IMPORT_NAME IMPORT_FROM
     LOAD_ZERO_SUPER_ATTR LOAD_ZERO_SUPER_METHOD
     """
     # operators and containers, of values whose types are understood
@@ -46,9 +49,9 @@ _UNDERSTOOD = frozenset(
     RAISE_VARARGS CLEANUP_THROW SETUP_WITH SETUP_CLEANUP SETUP_FINALLY POP_BLOCK
     """.split()
 )
+ONE_OBJECT = "asks whether two objects are one"
 _WHY = {
-    "IMPORT_NAME": "imports inside the function",
-    "IMPORT_STAR": "imports inside the function",
+    "IMPORT_STAR": "imports all names inside the function",
     "MATCH_CLASS": "matches a value against a class",
     "LOAD_BUILD_CLASS": "makes a class inside the function",
     "CHECK_EXC_MATCH": "catches an exception",
@@ -90,16 +93,16 @@ def doubt_of(code: CodeType) -> Doubt | None:
     >>> doubt_of(f.__code__) is None
     True
     >>> def g(x):
-    ...     import math
+    ...     class Inner: ...
     ...     return x
     >>> doubt_of(g.__code__).why
-    'it imports inside the function'
+    'it makes a class inside the function'
     """
     instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
     line = code.co_firstlineno
     for at, instruction in enumerate(instructions):
         line = _line_of(instruction) or line
-        why = _why(instructions, at)
+        why = _why(code, instructions, at)
         if why is not None:
             return Doubt(f"{code.co_filename}:{line}, in {code.co_name}", f"it {why}")
     return None
@@ -110,15 +113,18 @@ def _line_of(instruction: dis.Instruction) -> int | None:
     return positions.lineno if positions is not None else None
 
 
-def _why(instructions: list[dis.Instruction], at: int) -> str | None:
+def _why(code: CodeType, instructions: list[dis.Instruction], at: int) -> str | None:
     instruction = instructions[at]
     name, value = instruction.opname, instruction.argval
-    if name in ("CHECK_EXC_MATCH", "PUSH_EXC_INFO") and _only_raises(instructions, at):
-        return None
+    if name in ("CHECK_EXC_MATCH", "PUSH_EXC_INFO"):
+        if _only_raises(instructions, at) or attribute_hooks.only_tries_to_ask_on(code):
+            return None
     if name not in _UNDERSTOOD:
         return _WHY.get(name, f"runs an instruction that is not understood, {name}")
-    if name == "IS_OP" and not _compares_with_constant(instructions, at):
-        return "asks whether two objects are one"
+    if name == "IS_OP" and not (
+        _compares_with_constant(instructions, at) or identities.right_operand(instructions, at)
+    ):
+        return ONE_OBJECT
     if (
         name == "PUSH_EXC_INFO"
         and _catches(instructions, at)
@@ -126,6 +132,8 @@ def _why(instructions: list[dis.Instruction], at: int) -> str | None:
     ):
         return "catches an exception"
     if name == "LOAD_ATTR" and value == "__class__" and _asks_for_a_name(instructions, at):
+        return None
+    if attribute_hooks.asks_on(code, instructions, at):
         return None
     if name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"):
         return _why_not_named(str(value), stores=name not in ("LOAD_ATTR", "LOAD_METHOD"))

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from torch_jax.capture.state import known_calls
+from torch_jax.capture.state import identities, known_calls
 from torch_jax.capture.state.bytecode import names_of, watched_names
-from torch_jax.capture.state.opcodes import doubt_of
+from torch_jax.capture.state.opcodes import ONE_OBJECT, doubt_of
 from torch_jax.core import tracers
 
 
@@ -27,6 +27,7 @@ class Proof:
     def __init__(self, is_own: Callable[[Any], bool]):
         """``is_own`` tells which tensors the run made itself, by whatever operator or view."""
         self.doubt: str | None = None
+        self.passes = False  # whether the next run will not meet the doubt
         self.hooks: str | None = None  # where a hook was put on a tensor of the run, if any was
         self._is_own = is_own
 
@@ -37,12 +38,15 @@ class Proof:
 
     # --- while the function runs ------------------------------------------------------------------
 
-    def enter(self, code: CodeType) -> None:
+    def enter(self, frame: Any) -> None:
         """Code that is watched begins to run."""
+        code = frame.f_code
         if is_users(code):
             doubt = doubt_of(code)
             if doubt is not None:
                 self.add(doubt.why, doubt.line)
+            if not identities.are_fixed(frame):
+                self.add(f"it {ONE_OBJECT}")
             if names_of(code).everything:
                 self.add("it uses attributes whose names are computed")
 

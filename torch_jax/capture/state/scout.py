@@ -38,7 +38,7 @@ class Scouted:
 
 
 def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scouted) -> Any:
-    """Call, and learn from it; the result, and the doubt that was met, if any.
+    """Call, and learn from it; the result, the doubt that was met, if any, and whether it passes.
 
     An exception of the function's is raised on; then nothing is learnt.
     """
@@ -57,4 +57,4 @@ def scout(call: Callable[[], Any], function: Any, leaves: list[Any], known: Scou
         watch.end_scout()
     if watch.proof.doubt is None:
         known.add(watch.ran.codes, watch.ran.users_names)
-    return result, watch.proof.doubt
+    return result, watch.proof.doubt, watch.proof.passes

@@ -10,6 +10,7 @@ import logging
 import operator
 import os
 import random
+import sys
 import types
 import weakref
 from array import array
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from torch_jax.capture.state.bytecode import (
+    HOOK,
     Names,
     file_of,
     is_users_module,
@@ -84,23 +86,21 @@ class Reach:
     ):
         self.names, self.probes, self.values, self.everything = names, probes, values, everything
         self.key = (names, everything)
-        self._on_class: dict[type, list[str]] = {}
 
     def on_class(self, kind: type) -> list[str]:
         """Those of the names that a user's class, or a base of one, knows."""
-        if kind not in self._on_class:
-            known = {
-                name
-                for base in kind.__mro__
-                if is_watched_file(file_of(base))
-                for name in self.names & vars(base).keys()
-            }
-            if issubclass(kind, torch.nn.Module):
-                known.add("forward")  # PyTorch calls it, and users replace it
-            if is_watched_file(file_of(kind)):
-                known |= self.probes & self.names  # a class may get such an attribute later
-            self._on_class[kind] = sorted(known)
-        return self._on_class[kind]
+        known = {
+            name
+            for base in kind.__mro__
+            if is_watched_file(file_of(base))
+            for name in self.names & vars(base).keys()
+        }
+        if issubclass(kind, torch.nn.Module):
+            known.add("forward")  # PyTorch calls it, and users replace it
+        if self.probes and is_watched_file(file_of(kind)):
+            known |= self.probes & self.names  # a class may get such an attribute later
+            known.add(HOOK)
+        return sorted(known)
 
 
 NOTHING = Reach(frozenset(), frozenset(), frozenset(), False)
@@ -155,6 +155,7 @@ class Walker:
         self.codes: set[Any] = set()  # those of the functions that were met
         self._note = notes.note
         self._seen: set[tuple] = set()
+        self._on_class: dict[tuple, list[str]] = {}  # classes may get other attributes later
         self.checks = True  # whether values have to be understood: not those that only PyTorch uses
         self._in_a_place = False  # whether what is walked stands in a global, cell or attribute
 
@@ -223,6 +224,12 @@ class Walker:
             if place.value is not MISSING:
                 self._walk_named(place.value, name, name, reach)
 
+    def note_module(self, name: str, reach: Reach) -> None:
+        """Note a module that code imports by its name, and walk it."""
+        self._note(DictEntry, vars(builtins), "__import__", "__import__", is_read=True)
+        place = self._note(DictEntry, sys.modules, name, f"module {name}", is_read=True)
+        self.walk_placed(place.value, name, reach)
+
     # --- containers -------------------------------------------------------------------------------
 
     def _methods_of_tensors(self, reach: Reach) -> None:
@@ -241,6 +248,9 @@ class Walker:
             self._attributes(value, label, reach)
 
     def _elements(self, value: Any, label: str, reach: Reach) -> None:
+        if value is sys.modules:
+            self.on_doubt(f"{label} holds all modules there are")
+            return
         if isinstance(value, dict) and any(isinstance(v, NUMBERS) for v in value.values()):
             # the group of an optimizer that steps has guards of its own
             if any(owner == id(value) for owner, _ in self.notes.lifted) and not is_stepping():
@@ -346,7 +356,7 @@ class Walker:
             self._walk_named(place.value, name, place.label, reach)
 
     def _class(self, value: Any, label: str, reach: Reach) -> None:
-        for name in reach.on_class(value):
+        for name in self._names_on_class(value, reach):
             label = f"{value.__name__}.{name}"
             known = self._note(ClassAttribute, value, name, label, is_read=True).now()
             if known is MISSING:
@@ -354,6 +364,12 @@ class Walker:
             if isinstance(known, staticmethod | classmethod):
                 known = known.__func__
             self.walk_placed(known.fget if isinstance(known, property) else known, name, reach)
+
+    def _names_on_class(self, kind: type, reach: Reach) -> list[str]:
+        known = self._on_class.get((kind, reach))
+        if known is None:
+            known = self._on_class[kind, reach] = reach.on_class(kind)
+        return known
 
     def _attribute(self, owner: dict, name: str, label: str, reach: Reach) -> None:
         place = self._note(DictEntry, owner, name, label)
@@ -368,7 +384,7 @@ class Walker:
             self._note(Keys, owner, "", label, is_read=True)  # others may come
             names = names | owner.keys()
         missing = (reach.names & reach.probes) | (reach.names & self.ran.stored())
-        for name in (*names, *missing.difference(names), *reach.on_class(type(value))):
+        for name in (*names, *missing.difference(names), *self._names_on_class(type(value), reach)):
             self._attribute(owner, name, f"{label}.{name}", reach)
 
     def _instance(self, value: Any, label: str, reach: Reach) -> None:
@@ -382,7 +398,7 @@ class Walker:
             self._attributes(value, label, reach)
             if isinstance(value, torch.nn.Module):
                 self._submodules(owner, label, reach)
-                if type(value).__module__.startswith("torch_jax"):  # its code is not followed
+                if str(type(value).__module__).startswith("torch_jax"):  # its code is not followed
                     self._note(DictEntry, owner, "training", f"{label}.training", is_read=True)
                     self.walk_submodules(value)
         for name in _slots(kind):
@@ -468,7 +484,7 @@ def _is_opaque(value: Any) -> bool:
         return True
     if isinstance(value, torch.nn.Module):
         return False
-    return type(value).__module__.startswith(("torch_jax", "jax", "torch.autograd"))
+    return str(type(value).__module__).startswith(("torch_jax", "jax", "torch.autograd"))
 
 
 # The first row whose classes a value is an instance of.

@@ -25,14 +25,15 @@ import os
 import random
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from torch_jax._private import jax_core, pytorch
-from torch_jax.capture.state import known_types, new_objects
+from torch_jax.capture.state import attribute_hooks, imports, known_types, new_objects
 from torch_jax.capture.state.bytecode import Names, watched_names
 from torch_jax.capture.state.code_that_ran import CodeThatRan
 from torch_jax.capture.state.forbidden_calls import (
@@ -110,13 +111,15 @@ class Watch:
     def start(self, function: Any, args: Any) -> None:
         """Watch this thread; ``function`` is about to be called with ``args``."""
         new_objects.age_existing_objects()
+        known_types.forget_classes()
         self._given = set(map(id, args))
         self._generators = _HostGenerators()
         self._old_profiler = sys.getprofile()
         self._watches = True
-        self._root(function, "", self._reach, self._walker.walk_placed)
+        with self._doubting_objects():
+            for value, label in ((function, ""), *((arg, "an argument") for arg in args)):
+                self._root(value, label, self._reach, self._walker.walk_placed)
         for arg in args:
-            self._root(arg, "an argument", self._reach, self._walker.walk_placed)
             if isinstance(arg, torch.Tensor) and arg.__dict__:
                 self.proof.add("an argument is a tensor with attributes of its own")
             if not self._halts and type(arg).__module__ not in sys.stdlib_module_names:
@@ -154,6 +157,8 @@ class Watch:
         """What Python calls at each call and return of this thread, and those of builtins."""
         code = frame.f_code
         if code is _IMPORT or code is _COMPILE or _is_of_operators(code.co_filename):
+            if code is _IMPORT and event == "call" and not self._unseen:
+                self._refuse_first_import(frame)
             self._unseen += {"call": 1, "return": -1}.get(event, 0)
         elif self._unseen:
             return
@@ -175,20 +180,56 @@ class Watch:
         try:
             self._refuse_started_generator(frame)
             self._refuse_unscouted(frame.f_code)
+            names = attribute_hooks.with_asked(frame, names)
             if is_functional_call(frame.f_code):
                 self._walker.note_tensors_of(frame.f_locals.get("module"))
             self.ran.add(frame.f_code, names, is_stepping(), is_users(frame.f_code))
-            self.proof.enter(frame.f_code)
-            reach = reach_of(names) if self._reach is NOTHING else union(self._reach, names)
-            with self._walker.trusting(frame.f_code):
-                for name, value in frame.f_locals.items():
-                    if not is_iterator(value):  # a loop's own; others are found where they are kept
-                        self._root(value, name, reach, self._walker.walk)
-                self._walker.walk_globals(frame.f_globals, names, reach)
+            self.proof.enter(frame)
             self.refuse_doubt()
+            if self._watches:
+                self._walk_from(frame, names)
+                self.refuse_doubt()
         finally:
             if self._watches:
                 sys.setprofile(self._profiler)
+
+    def _walk_from(self, frame: Any, names: Names) -> None:
+        """Note what code can reach from its variables, its globals and its imports."""
+        reach = reach_of(names) if self._reach is NOTHING else union(self._reach, names)
+        with self._doubting_objects(), self._walker.trusting(frame.f_code):
+            for name, value in frame.f_locals.items():
+                if not is_iterator(value):  # a loop's own; others are found where they are kept
+                    self._root(value, name, reach, self._walker.walk)
+            self._walker.walk_globals(frame.f_globals, names, reach)
+            if is_users(frame.f_code):
+                for module in imports.loaded_by(frame.f_code, frame.f_globals):
+                    self._walker.note_module(module, reach)
+
+    @contextmanager
+    def _doubting_objects(self) -> Iterator[None]:
+        """Context of a walk: objects of libraries may resist it in any way."""
+        try:
+            yield
+        except tracers.NotTraceableError:
+            raise
+        except Exception as error:
+            self.proof.add(f"an object cannot be looked at: {type(error).__name__}: {error}")
+
+    def _refuse_first_import(self, frame: Any) -> None:
+        """Stop where a user's code loads a module, whose code would run; at the next call it has.
+
+        Importing what is loaded does not come by here.
+        """
+        caller, name = imports.caller(frame), frame.f_locals.get("name")
+        if caller is None or not is_users(caller.f_code) or imports.loaded(name) is not None:
+            return
+        why = f"it imports {name}, which had not been loaded"
+        if self._halts:
+            self._refused = Unscouted(why)
+            raise self._refused
+        self.proof.passes |= self.proof.doubt is None
+        self.proof.add(why)
+        self.refuse_doubt()
 
     def _enter_library(self, frame: Any) -> None:
         """Code of a library begins to run, which is known or not."""
@@ -267,15 +308,9 @@ class Watch:
     def finish(self) -> None:
         """Reach once more, now that all names are known; mark what was read."""
         self._find_unreached_functions()
-        for _ in range(2):  # cached functions add names of their own
-            everything = functools.reduce(union, self.ran.names, NOTHING)
-            users = functools.reduce(union, self.ran.users_names, NOTHING)
-            for value, label, is_checked in list(self._roots):
-                self._walker.checks = is_checked
-                if is_checked:
-                    self._walker.walk(value, label, users)
-                self._walker.checks = False  # what only libraries name they know
-                self._walker.walk(value, label, everything)
+        with self._doubting_objects():
+            for _ in range(2):  # cached functions add names of their own
+                self._walk_again()
         self._walker.checks = True
         self._roots.clear()  # the notes keep what they need
         self.ran.classify_names()
@@ -283,6 +318,17 @@ class Watch:
             self._mark(place)
         self.notes.note_new_keys()
         self._refuse_unwatched()
+
+    def _walk_again(self) -> None:
+        """Reach from where the run came by, with all names that ran."""
+        everything = functools.reduce(union, self.ran.names, NOTHING)
+        users = functools.reduce(union, self.ran.users_names, NOTHING)
+        for value, label, is_checked in list(self._roots):
+            self._walker.checks = is_checked
+            if is_checked:
+                self._walker.walk(value, label, users)
+            self._walker.checks = False  # what only libraries name they know
+            self._walker.walk(value, label, everything)
 
     def _find_unreached_functions(self) -> None:
         """Closures that ran without having been reached, such as those out of a registry."""
