@@ -281,3 +281,28 @@ def test_an_object_that_cannot_be_looked_at_is_left_to_python():
     for _ in range(3):
         assert compiled(x()).tolist() == [2] * 3
     assert "cannot be looked at: OSError" in str(compiled.explain())
+
+
+# --- tensors in what never changes ----------------------------------------------------------------
+
+
+def test_tensors_in_tuples_and_in_defaults():
+    state = types.SimpleNamespace(pair=(x(), (x() * 2,)))
+    three, four = x() * 3, x() * 4
+
+    def helper(x, scale=three, *, shift=four):
+        return x * scale + shift
+
+    def function(x):
+        return helper(x) + state.pair[0] + state.pair[1][0]
+
+    compiled = compiled_for_good(function)
+    assert compiled(x()).tolist() == [10] * 3
+    state.pair[1][0].add_(1)
+    assert compiled(x()).tolist() == [11] * 3
+    state.pair = (x() * 5, state.pair[1])
+    assert compiled(x()).tolist() == [15] * 3
+    helper.__kwdefaults__["shift"] = x()
+    assert compiled(x()).tolist() == [12] * 3
+    helper.__defaults__ = (x() * 10,)
+    assert compiled(x()).tolist() == [19] * 3

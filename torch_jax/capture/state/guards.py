@@ -7,7 +7,7 @@ does another tensor of the same form, which then takes the place of the old one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, filterfalse
 from operator import attrgetter, is_
 from typing import Any
@@ -56,7 +56,14 @@ class Guards:
     def _tensors_met(self) -> list[torch.Tensor]:
         standing = chain.from_iterable(place.objects(place.value) for place in self.places)
         gradients = [gradient for _, gradient in self.gradients]
-        met = {id(v): v for v in (*standing, *gradients, *self.irreplaceable.values())}
+        met = {
+            id(v): v
+            for v in (
+                *chain.from_iterable(map(_with_elements, standing)),
+                *gradients,
+                *self.irreplaceable.values(),
+            )
+        }
         return [value for value in met.values() if isinstance(value, torch.Tensor)]
 
     def _expect(self, tensors: list[torch.Tensor]) -> None:
@@ -171,6 +178,15 @@ class Guards:
                 self._compare(label, one, other, replaced, stand_ins)
         elif not (same(old, new) or stand_ins.are(old, new)):
             raise Changed(f"{label} was {show(old)}, now it is {show(new)}")
+
+
+def _with_elements(value: Any) -> Iterator[Any]:
+    """A value, or what a tuple or a frozen set holds: it holds that for good."""
+    if isinstance(value, tuple | frozenset):
+        for element in value:
+            yield from _with_elements(element)
+    else:
+        yield value
 
 
 def show(value: Any) -> str:

@@ -299,8 +299,8 @@ class Walker:
                 self.walk_placed(place.value, name, inner)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             self._note(Attribute, value, name, f"{label}.{name}")  # read where the code has run
-        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-        self.walk_placed(defaults, f"{label}'s default", inner)
+        for defaults in (value.__defaults__, value.__kwdefaults__):
+            self.walk_placed(defaults, f"{label}'s default", inner)
         if value.__dict__:
             self._attributes(value, label, reach)
 
