@@ -306,3 +306,58 @@ def test_tensors_in_tuples_and_in_defaults():
     assert compiled(x()).tolist() == [12] * 3
     helper.__defaults__ = (x() * 10,)
     assert compiled(x()).tolist() == [19] * 3
+
+
+# --- what code may do, and does not ---------------------------------------------------------------
+
+
+def test_new_tensors_may_be_told_to_want_gradients():
+    weight = nn.Parameter(x())
+
+    def function(x):
+        bias = torch.zeros(3, device="jax")
+        bias.requires_grad = True
+        loss = (x * weight + bias * 2).sum()
+        loss.backward()
+        found, weight.grad = weight.grad + bias.grad, None
+        return found
+
+    compiled = compiled_for_good(function)
+    assert compiled(x()).tolist() == [3] * 3
+
+
+def test_tensors_that_were_there_run_each_time_where_that_is_set():
+    weight, state = nn.Parameter(x()), types.SimpleNamespace(frozen=False)
+
+    def function(x):
+        if state.frozen:
+            weight.requires_grad = False
+        return x * weight
+
+    compiled = torch_jax.jit(function, fallback="record")
+    for _ in range(3):
+        assert compiled(x()).requires_grad
+    assert compiled.explain().traces == 1, compiled.explain()
+    state.frozen = True
+    for _ in range(3):
+        assert not compiled(x()).requires_grad
+    weight.requires_grad_(True)
+    for _ in range(3):
+        assert not compiled(x()).requires_grad
+        assert not weight.requires_grad
+
+
+def test_signatures_are_read_where_functions_are_guarded():
+    config = types.SimpleNamespace(function=twice)
+
+    def function(x):
+        import inspect
+
+        return config.function(x) * len(inspect.signature(config.function).parameters)
+
+    compiled = compiled_for_good(function)
+    assert compiled(x()).tolist() == [2] * 3
+    config.function = lambda x, other=None: x
+    assert compiled(x()).tolist() == [2] * 3
+    config.function = lambda x, other=None, third=None: x
+    assert compiled(x()).tolist() == [3] * 3

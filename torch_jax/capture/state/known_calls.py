@@ -108,6 +108,11 @@ _KNOWN_IN_STDLIB = frozenset(
         ("contextlib.py", "nullcontext.__init__"),
         ("contextlib.py", "nullcontext.__enter__"),
         ("contextlib.py", "nullcontext.__exit__"),
+        ("inspect.py", "signature"),  # of functions, whose code and defaults are noted
+        ("inspect.py", "Signature.parameters"),
+        ("inspect.py", "Parameter.name"),
+        ("inspect.py", "Parameter.kind"),
+        ("inspect.py", "Parameter.default"),
         ("functools.py", "wraps"),
         ("functools.py", "update_wrapper"),
         ("types.py", "DynamicClassAttribute.__get__"),

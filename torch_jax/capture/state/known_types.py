@@ -124,9 +124,14 @@ def why_not_class(kind: Any) -> str | None:
 
 
 def _is_made_in_sight(kind: Any) -> bool:
-    """Whether it is a class of tensors whose ``__new__`` is Python: whoever calls it is seen."""
+    """Whether a class of tensors, or of PyTorch's, is made by Python, which is seen to run."""
     new = vars(kind).get("__new__")
-    return issubclass(kind, torch.Tensor) and isinstance(new, staticmethod) and _is_users(kind)
+    if issubclass(kind, torch.Tensor) and isinstance(new, staticmethod) and _is_users(kind):
+        return True
+    python = types.FunctionType, staticmethod
+    makers = [vars(kind).get(name) for name in ("__new__", "__init__")]
+    is_torchs = f"{kind.__module__}.".startswith("torch.")
+    return is_torchs and any(isinstance(maker, python) for maker in makers)
 
 
 @functools.lru_cache(4096)

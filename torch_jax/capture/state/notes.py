@@ -35,6 +35,7 @@ class Notes:
         self.places: dict[Address, Place] = {}
         self.lifted: set[tuple] = set()  # dicts (by id) and keys where numbers of the trace stand
         self.tensors: dict[int, torch.Tensor] = {}
+        self.wants_gradient: dict[int, bool] = {}  # of these, by id, when they were met
         self.young: set[int] = set()  # what the run made, by id, when it is over
         self.cached: dict[int, torch.Tensor] = {}  # tensors that cached functions keep
         self.new_objects: new_objects.Instances = {}  # in the result; each call makes them anew
@@ -65,6 +66,17 @@ class Notes:
                 new = DictEntry(keys.owner, name, f"{keys.label}.{name}", MISSING)
                 self.places.setdefault(new.address, new)
 
+    def note_tensor(self, tensor: torch.Tensor) -> None:
+        """A tensor stands in a place, and will be the same at the next call."""
+        if id(tensor) not in self.tensors:
+            self.tensors[id(tensor)] = tensor
+            self.wants_gradient[id(tensor)] = tensor.requires_grad
+
+    def regraded(self) -> list[torch.Tensor]:
+        """Tensors that were there before, whose ``requires_grad`` the function has set."""
+        wanted = self.wants_gradient.items()
+        return [self.tensors[key] for key, old in wanted if self.tensors[key].requires_grad != old]
+
     def forget_cached(self) -> bool:
         """Empty the cached functions that were met, which may keep numbers of this trace."""
         caches = [p.owner for p in self.places.values() if isinstance(p, CacheSize)]
@@ -85,6 +97,9 @@ class Notes:
         """Put back what the function changed."""
         for place, _ in list(self.effects()):
             place.put(place.value)
+        for tensor in self.regraded():
+            if tensor.is_leaf:
+                tensor.requires_grad_(self.wants_gradient[id(tensor)])
 
     # --- letting go -------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ _TENSOR_INSIDES = frozenset(
     share_memory_ is_shared numpy _post_accumulate_grad_hooks refine_names
     __array__ __dlpack__ __cuda_array_interface__""".split()
 )
-_STORED_INSIDES = frozenset(("data", "requires_grad", "__class__", "__dict__", "__code__"))
+_STORED_INSIDES = frozenset(("data", "__class__", "__dict__", "__code__"))
 _DUNDERS = frozenset(
     """__init__ __name__ __qualname__ __version__ __len__ __call__ __getitem__ __post_init__
     __enter__ __exit__ __torch_function__ forward""".split()
@@ -160,18 +160,27 @@ def _catches(instructions: list[dis.Instruction], at: int) -> bool:
 
 
 def _only_raises(instructions: list[dis.Instruction], at: int) -> bool:
-    """Whether nothing goes on after the handler at ``at``: all that it does is to raise.
+    """Whether nothing goes on after the handler at ``at``: wherever it leads, it raises."""
+    place = {instruction.offset: n for n, instruction in enumerate(instructions)}
+    left = [max((n for n in range(at + 1) if _handles(instructions[n])), default=0)]
+    seen: set[int] = set()
+    while left:
+        n = left.pop()
+        instruction = instructions[n]
+        if instruction.opname.startswith(("RETURN", "YIELD", "SEND")):
+            return False
+        if n in seen or instruction.opname in ("RERAISE", "RAISE_VARARGS"):
+            continue
+        seen.add(n)
+        if instruction.opcode in (*dis.hasjrel, *dis.hasjabs):
+            left.append(place[instruction.argval])  # never into the middle of an instruction
+        if not instruction.opname.startswith("JUMP_") or "_IF_" in instruction.opname:
+            left.append(n + 1)
+    return True
 
-    Handlers stand behind all other code. So each ends where the next begins, and goes on where it
-    returns, yields, or jumps to what stands before it.
-    """
-    starts = [n for n, i in enumerate(instructions) if i.opname == "PUSH_EXC_INFO"]
-    first = max((n for n in starts if n <= at), default=0)
-    last = min((n for n in starts if n > at), default=len(instructions))
-    handler = instructions[first:last]
-    jumps = [i.argval for i in handler if i.opcode in (*dis.hasjrel, *dis.hasjabs)]
-    leaves = any(i.opname.startswith(("RETURN", "YIELD", "SEND")) for i in handler)
-    return not leaves and all(handler[0].offset <= target <= handler[-1].offset for target in jumps)
+
+def _handles(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "PUSH_EXC_INFO"
 
 
 def _asks_for_a_name(instructions: list[dis.Instruction], at: int) -> bool:

@@ -242,7 +242,7 @@ class Walker:
         if is_made_here(value):
             return
         if self._in_a_place:
-            self.notes.tensors.setdefault(id(value), value)
+            self.notes.note_tensor(value)
             self.on_object(value)
         if getattr(value, "__dict__", None):
             self._attributes(value, label, reach)

@@ -55,7 +55,7 @@ from torch_jax.capture.state.walk import (
     reach_of,
     union,
 )
-from torch_jax.core import tracers
+from torch_jax.core import errors, tracers
 from torch_jax.core.numbers import NUMBERS
 from torch_jax.ops import registry
 
@@ -317,6 +317,8 @@ class Watch:
         for place in self.notes.places.values():
             self._mark(place)
         self.notes.note_new_keys()
+        for tensor in self.notes.regraded():
+            self.proof.add(f"it sets .requires_grad of a {errors.describe(tensor)}")
         self._refuse_unwatched()
 
     def _walk_again(self) -> None:
