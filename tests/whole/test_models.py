@@ -164,7 +164,8 @@ def test_models_in_training_and_evaluation(model, inputs, executor):
     check_model(model(), inputs(), executor=executor)
 
 
-def _hf(name: str):
+def hf_model(name: str) -> nn.Module:
+    """A tiny model of transformers, drawn anew from the same numbers."""
     import transformers
 
     tiny = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
@@ -193,7 +194,7 @@ def _hf(name: str):
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "umt5"])
 @pytest.mark.slow
 def test_transformers_models_give_the_same_loss_and_gradients(name):
-    model = _hf(name)
+    model = hf_model(name)
     tokens = torch.randint(1, 40, (2, 7))
     mask = torch.ones_like(tokens)
     mask[1, 5:] = 0
@@ -216,7 +217,7 @@ def test_transformers_models_give_the_same_loss_and_gradients(name):
 
 @pytest.mark.slow
 def test_generation_with_a_cache_gives_the_same_tokens():
-    model = _hf("gpt2")
+    model = hf_model("gpt2")
     tokens = torch.randint(1, 40, (1, 4))
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
@@ -227,7 +228,7 @@ def test_generation_with_a_cache_gives_the_same_tokens():
 
 
 def test_save_pretrained_and_back_with_tied_weights(tmp_path):
-    model = _hf("gpt2").to("jax")
+    model = hf_model("gpt2").to("jax")
     assert model.lm_head.weight is model.transformer.wte.weight
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)

@@ -108,6 +108,8 @@ _KNOWN_IN_STDLIB = frozenset(
         ("contextlib.py", "nullcontext.__init__"),
         ("contextlib.py", "nullcontext.__enter__"),
         ("contextlib.py", "nullcontext.__exit__"),
+        ("os.py", "_Environ.__getitem__"),
+        ("os.py", "getenv"),
         ("inspect.py", "signature"),  # of functions, whose code and defaults are noted
         ("inspect.py", "Signature.parameters"),
         ("inspect.py", "Parameter.name"),
@@ -230,7 +232,11 @@ def is_known_code(code: CodeType) -> bool:
     return (file.removeprefix(STDLIB), name) in _KNOWN_IN_STDLIB
 
 
-_KNOWN_FILES = ("/enum.py", "/transformers/configuration_utils.py")
+_KNOWN_FILES = (
+    "/enum.py",
+    "/transformers/configuration_utils.py",
+    "/huggingface_hub/dataclasses.py",  # of these configurations
+)
 _KNOWN_FOLDERS = ("/transformers/integrations/heterogeneity/", "/transformers/utils/")
 
 

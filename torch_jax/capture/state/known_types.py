@@ -7,11 +7,13 @@ A value of any other type may answer otherwise at the next call, by code that no
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import enum
 import functools
 import itertools
 import logging
 import operator
+import os
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
@@ -30,13 +32,19 @@ _PLAIN = frozenset(
      types.NotImplementedType, torch.dtype, torch.device, torch.Size, torch.layout,
      torch.memory_format, torch.finfo, torch.iinfo, types.CodeType, TorchVersion)
 )  # fmt: skip
+_SENTINELS = tuple(
+    type(vars(dataclasses)[name])
+    for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")
+    if name in vars(dataclasses)
+)
 _CONTAINERS = frozenset((list, dict, set, frozenset, tuple, OrderedDict, defaultdict, deque))
 _TUPLE_GETTER = type(namedtuple("_One", "field").field)  # type: ignore[attr-defined]
 _FUNCTIONS = frozenset(
     (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod, property,
      operator.attrgetter, operator.itemgetter, logging.Logger, logging.RootLogger,
      types.ModuleType, types.SimpleNamespace, _TUPLE_GETTER,
-     types.MemberDescriptorType, types.GetSetDescriptorType)
+     types.MemberDescriptorType, types.GetSetDescriptorType,
+     type(os.environ))  # what it holds is noted where code names it
 )  # fmt: skip
 _BUILTINS = frozenset(
     (types.BuiltinFunctionType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
@@ -92,7 +100,7 @@ def why_not(value: Any, is_passed_on: bool = True) -> str | None:
     if kind in _BUILTINS:
         known = not _is_bound(value) and (not is_passed_on or is_known_builtin(value))
         return None if known else f"is the builtin {getattr(value, '__qualname__', value)}"
-    if kind in _FUNCTIONS or kind in _SHARDINGS:
+    if kind in _FUNCTIONS or kind in _SHARDINGS or kind in _SENTINELS:
         return None
     if isinstance(value, type):
         found: Any = value

@@ -11,7 +11,7 @@ import itertools
 import operator
 import random
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, is_
@@ -271,9 +271,11 @@ class Contents(Place):
         owner = self.owner
         if isinstance(owner, dict):
             half = len(value) // 2
-            pairs = dict(zip(value[:half], value[half:], strict=True))
-            owner.clear()
-            owner.update(pairs)
+            # a class of its own may refuse to be updated, as the outputs of transformers do
+            kind = OrderedDict if isinstance(owner, OrderedDict) else dict
+            kind.clear(owner)
+            for key, element in zip(value[:half], value[half:], strict=True):
+                kind.__setitem__(owner, key, element)
         elif isinstance(owner, list):
             owner[:] = value
         elif isinstance(owner, set | deque):

@@ -1,0 +1,55 @@
+"""Models of transformers and PEFT under ``torch_jax.jit``: one program, and the CPU's losses."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import torch_jax
+from tests.whole.test_models import hf_model
+
+TOKENS = torch.arange(1, 15).reshape(2, 7)
+
+
+def _with_lora(model):
+    peft = pytest.importorskip("peft")
+    targets = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.0}
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, **targets))
+
+
+def _model(name: str) -> torch.nn.Module:
+    return _with_lora(hf_model("gpt2")) if name == "lora" else hf_model(name)
+
+
+def _losses(model, tokens, through, calls: int = 4) -> list[float]:
+    wanted = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(wanted, lr=1e-2)
+
+    def step(tokens):
+        optimizer.zero_grad()
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = through(step)
+    return [step(tokens).item() for _ in range(calls)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "umt5", "lora"])
+def test_a_training_step_is_one_program(name):
+    model = _model(name)
+    expected = _losses(copy.deepcopy(model), TOKENS, lambda step: step)
+    compiled = []
+
+    def through(step):
+        compiled.append(torch_jax.jit(step))
+        return compiled[0]
+
+    actual = _losses(model.to("jax"), TOKENS.to("jax"), through)
+    assert actual == pytest.approx(expected, rel=2e-4)
+    explanation = compiled[0].explain()
+    assert explanation.traces == 1, explanation
