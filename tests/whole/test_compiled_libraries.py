@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_jax
-from tests.whole.test_models import hf_model
+from tests.support import transformers_models
 
 TOKENS = torch.arange(1, 15).reshape(2, 7)
 
@@ -20,7 +20,11 @@ def _with_lora(model):
 
 
 def _model(name: str) -> torch.nn.Module:
-    return _with_lora(hf_model("gpt2")) if name == "lora" else hf_model(name)
+    return (
+        _with_lora(transformers_models.drawn("gpt2"))
+        if name == "lora"
+        else transformers_models.drawn(name)
+    )
 
 
 def _losses(model, tokens, through, calls: int = 4) -> list[float]:

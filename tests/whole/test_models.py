@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.support import executors
+from tests.support import executors, transformers_models
 from tests.support.compare import assert_same
 from tests.support.graphs import check_model
 
@@ -164,37 +164,10 @@ def test_models_in_training_and_evaluation(model, inputs, executor):
     check_model(model(), inputs(), executor=executor)
 
 
-def hf_model(name: str) -> nn.Module:
-    """A tiny model of transformers, drawn anew from the same numbers."""
-    import transformers
-
-    tiny = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 40}
-    t5 = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 40}
-    models = {
-        "bert": lambda: transformers.BertForMaskedLM(
-            transformers.BertConfig(**tiny, intermediate_size=32)
-        ),
-        "gpt2": lambda: transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=40, n_positions=32)
-        ),
-        "llama": lambda: transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**tiny, intermediate_size=32, num_key_value_heads=1)
-        ),
-        "t5": lambda: transformers.T5ForConditionalGeneration(
-            transformers.T5Config(**t5, decoder_start_token_id=0)
-        ),
-        "umt5": lambda: transformers.UMT5ForConditionalGeneration(
-            transformers.UMT5Config(**t5, decoder_start_token_id=0)
-        ),
-    }
-    torch.manual_seed(0)
-    return models[name]().eval()
-
-
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "umt5"])
 @pytest.mark.slow
 def test_transformers_models_give_the_same_loss_and_gradients(name):
-    model = hf_model(name)
+    model = transformers_models.drawn(name)
     tokens = torch.randint(1, 40, (2, 7))
     mask = torch.ones_like(tokens)
     mask[1, 5:] = 0
@@ -217,7 +190,7 @@ def test_transformers_models_give_the_same_loss_and_gradients(name):
 
 @pytest.mark.slow
 def test_generation_with_a_cache_gives_the_same_tokens():
-    model = hf_model("gpt2")
+    model = transformers_models.drawn("gpt2")
     tokens = torch.randint(1, 40, (1, 4))
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
@@ -228,7 +201,7 @@ def test_generation_with_a_cache_gives_the_same_tokens():
 
 
 def test_save_pretrained_and_back_with_tied_weights(tmp_path):
-    model = hf_model("gpt2").to("jax")
+    model = transformers_models.drawn("gpt2").to("jax")
     assert model.lm_head.weight is model.transformer.wte.weight
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
