@@ -13,18 +13,13 @@ from tests.support import transformers_models
 TOKENS = torch.arange(1, 15).reshape(2, 7)
 
 
-def _with_lora(model):
+def _model(name: str) -> torch.nn.Module:
+    if name != "lora":
+        return transformers_models.drawn(name)
     peft = pytest.importorskip("peft")
     targets = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.0}
+    model = transformers_models.drawn("gpt2")
     return peft.get_peft_model(model, peft.LoraConfig(r=4, **targets))
-
-
-def _model(name: str) -> torch.nn.Module:
-    return (
-        _with_lora(transformers_models.drawn("gpt2"))
-        if name == "lora"
-        else transformers_models.drawn(name)
-    )
 
 
 def _losses(model, tokens, through, calls: int = 4) -> list[float]:

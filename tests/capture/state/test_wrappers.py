@@ -183,7 +183,7 @@ def test_a_module_that_is_imported_later_is_run(module):
 
 def test_a_package_whose_module_is_missing_says_so_each_time():
     def function(x):
-        from torch_jax import nothing_of_this_name  # type: ignore[attr-defined]
+        from torch_jax import nothing_of_this_name
 
         return x * nothing_of_this_name
 

@@ -13,7 +13,7 @@ import types
 from types import CodeType
 from typing import Any
 
-from torch_jax.capture.state.bytecode import HOOK, Names, asked_for
+from torch_jax.capture.state.bytecode import HOOK, Names, asked_for, instructions_of
 
 # What the body of a ``try`` may name that asks the next class.
 _ASKS_ON = frozenset(("super", "__class__", HOOK))
@@ -66,7 +66,7 @@ def only_tries_to_ask_on(code: CodeType) -> bool:
     if asked_for(code) is None:
         return False
     named: set[str] = set()
-    for instruction in dis.get_instructions(code):
+    for instruction in instructions_of(code):
         if instruction.opname == "PUSH_EXC_INFO":
             return HOOK in named and named <= _ASKS_ON
         if instruction.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER")):

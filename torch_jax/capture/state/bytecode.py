@@ -61,6 +61,12 @@ class Names(NamedTuple):
         return self.attributes | self.stores | self.counts
 
 
+@functools.lru_cache(64)
+def instructions_of(code: CodeType) -> list[dis.Instruction]:
+    """The instructions of a piece of code, without those that hold caches; not to be changed."""
+    return list(dis.get_instructions(code))
+
+
 @functools.cache
 def names_of(code: CodeType) -> Names:
     """The names that ``code`` mentions.
@@ -71,7 +77,7 @@ def names_of(code: CodeType) -> Names:
     (['scale'], ['bias', 'weight'], False)
     """
     found: dict[str, set[str]] = {kind: set() for kind in Names._fields[:-1]}
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     found["counts"] = counts = _counts(instructions)
     everything = False
     for at, instruction in enumerate(instructions):
@@ -180,7 +186,7 @@ def asked_for(code: CodeType) -> str | None:
     name = code.co_varnames[1]
     is_set = any(
         i.argval == name and i.opname.startswith(("STORE", "DELETE", "MAKE_CELL"))
-        for i in dis.get_instructions(code)
+        for i in instructions_of(code)
     )
     return None if is_set else name
 

@@ -54,16 +54,10 @@ class Guards:
         self._forms = list(map(_form, self.tensors))
 
     def _tensors_met(self) -> list[torch.Tensor]:
-        standing = chain.from_iterable(place.objects(place.value) for place in self.places)
+        objects = chain.from_iterable(place.objects(place.value) for place in self.places)
+        standing = chain.from_iterable(map(_with_elements, objects))
         gradients = [gradient for _, gradient in self.gradients]
-        met = {
-            id(v): v
-            for v in (
-                *chain.from_iterable(map(_with_elements, standing)),
-                *gradients,
-                *self.irreplaceable.values(),
-            )
-        }
+        met = {id(v): v for v in (*standing, *gradients, *self.irreplaceable.values())}
         return [value for value in met.values() if isinstance(value, torch.Tensor)]
 
     def _expect(self, tensors: list[torch.Tensor]) -> None:

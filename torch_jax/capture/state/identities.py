@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax.capture.state.bytecode import instructions_of
+from torch_jax.capture.state.places import MISSING, ClassAttribute
+
 _FIXED = (
     type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
     types.NoneType, bool, types.EllipsisType, types.NotImplementedType,
@@ -24,7 +27,6 @@ _FIXED = (
 )  # fmt: skip
 _LOCALS = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF")
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
-_MISSING = object()
 
 
 class Operand(NamedTuple):
@@ -62,18 +64,13 @@ def operands(code: CodeType) -> tuple[Operand, ...]:
     """What code compares with by ``is``, beside constants.
 
     >>> def f(x, mode): return type(x) is int or mode is enum.CONFORM or x is None
-    >>> for operand in operands(f.__code__):
-    ...     print(operand.name, operand.attributes)
-    int ()
-    enum ('CONFORM',)
+    >>> [(operand.name, operand.attributes) for operand in operands(f.__code__)]
+    [('int', ()), ('enum', ('CONFORM',))]
     """
-    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
-    found = (right_operand(instructions, at) for at, i in enumerate(instructions) if _is_is(i))
+    instructions = instructions_of(code)
+    places = [at for at, instruction in enumerate(instructions) if instruction.opname == "IS_OP"]
+    found = (right_operand(instructions, at) for at in places)
     return tuple(operand for operand in found if operand is not None)
-
-
-def _is_is(instruction: dis.Instruction) -> bool:
-    return instruction.opname == "IS_OP"
 
 
 def are_fixed(frame: Any) -> bool:
@@ -82,14 +79,14 @@ def are_fixed(frame: Any) -> bool:
 
 
 def _is_fixed(value: Any) -> bool:
-    return isinstance(value, _FIXED) or type(value) is object and value is not _MISSING
+    return isinstance(value, _FIXED) or type(value) is object
 
 
 def _value(operand: Operand, frame: Any) -> Any:
     if operand.is_global:
-        value = frame.f_globals.get(operand.name, vars(builtins).get(operand.name, _MISSING))
+        value = frame.f_globals.get(operand.name, vars(builtins).get(operand.name, MISSING))
     else:
-        value = frame.f_locals.get(operand.name, _MISSING)
+        value = frame.f_locals.get(operand.name, MISSING)
     for attribute in operand.attributes:
         value = _attribute(value, attribute)
     return value
@@ -98,9 +95,9 @@ def _value(operand: Operand, frame: Any) -> Any:
 def _attribute(owner: Any, name: str) -> Any:
     """An attribute of a module, an enum or a class, read without running any code."""
     if isinstance(owner, types.ModuleType):
-        return vars(owner).get(name, _MISSING)
+        return vars(owner).get(name, MISSING)
     if isinstance(owner, enum.EnumMeta):
-        return owner._member_map_.get(name, _MISSING)
+        return owner._member_map_.get(name, MISSING)
     if isinstance(owner, type):
-        return next((vars(base)[name] for base in owner.__mro__ if name in vars(base)), _MISSING)
-    return _MISSING
+        return ClassAttribute.read(owner, name)
+    return MISSING

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import importlib.util
 import sys
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
+
+from torch_jax.capture.state.bytecode import instructions_of
 
 
 class Import(NamedTuple):
@@ -25,12 +26,10 @@ def imports(code: CodeType) -> tuple[Import, ...]:
     >>> def f():
     ...     import os.path
     ...     from ..models import gpt
-    >>> for one in imports(f.__code__):
-    ...     print(one)
-    Import(level=0, name='os.path', names=())
-    Import(level=2, name='models', names=('gpt',))
+    >>> [tuple(one) for one in imports(f.__code__)]
+    [(0, 'os.path', ()), (2, 'models', ('gpt',))]
     """
-    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    instructions = instructions_of(code)
     return tuple(
         Import(instructions[at - 2].argval, i.argval, tuple(instructions[at - 1].argval or ()))
         for at, i in enumerate(instructions)

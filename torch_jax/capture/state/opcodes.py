@@ -12,6 +12,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from torch_jax.capture.state import attribute_hooks, identities
+from torch_jax.capture.state.bytecode import instructions_of
 
 _UNDERSTOOD = frozenset(
     # the stack, and nothing else
@@ -98,7 +99,7 @@ def doubt_of(code: CodeType) -> Doubt | None:
     >>> doubt_of(g.__code__).why
     'it makes a class inside the function'
     """
-    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    instructions = instructions_of(code)
     line = code.co_firstlineno
     for at, instruction in enumerate(instructions):
         line = _line_of(instruction) or line
@@ -125,11 +126,7 @@ def _why(code: CodeType, instructions: list[dis.Instruction], at: int) -> str | 
         _compares_with_constant(instructions, at) or identities.right_operand(instructions, at)
     ):
         return ONE_OBJECT
-    if (
-        name == "PUSH_EXC_INFO"
-        and _catches(instructions, at)
-        and not _only_raises(instructions, at)
-    ):
+    if name == "PUSH_EXC_INFO" and _catches(instructions, at):
         return "catches an exception"
     if name == "LOAD_ATTR" and value == "__class__" and _asks_for_a_name(instructions, at):
         return None
@@ -162,7 +159,8 @@ def _catches(instructions: list[dis.Instruction], at: int) -> bool:
 def _only_raises(instructions: list[dis.Instruction], at: int) -> bool:
     """Whether nothing goes on after the handler at ``at``: wherever it leads, it raises."""
     place = {instruction.offset: n for n, instruction in enumerate(instructions)}
-    left = [max((n for n in range(at + 1) if _handles(instructions[n])), default=0)]
+    handlers = (n for n in range(at + 1) if instructions[n].opname == "PUSH_EXC_INFO")
+    left = [max(handlers, default=0)]
     seen: set[int] = set()
     while left:
         n = left.pop()
@@ -177,10 +175,6 @@ def _only_raises(instructions: list[dis.Instruction], at: int) -> bool:
         if not instruction.opname.startswith("JUMP_") or "_IF_" in instruction.opname:
             left.append(n + 1)
     return True
-
-
-def _handles(instruction: dis.Instruction) -> bool:
-    return instruction.opname == "PUSH_EXC_INFO"
 
 
 def _asks_for_a_name(instructions: list[dis.Instruction], at: int) -> bool:
