@@ -5,16 +5,13 @@ Where ``BENCH_RESULTS`` names a file, ratios go there too, for ``docs/performanc
 
 from __future__ import annotations
 
-import datetime
 import importlib
+import json
 import os
-import platform
 import sys
+from typing import Any
 
-import jax
-import torch
-
-from benchmarks.timing import note
+from benchmarks import machine, timing
 
 NAMES = (
     "speed",
@@ -41,29 +38,24 @@ NAMES = (
 FOR_NEW_RELEASES = ("xla_options",)  # of XLA; it takes long, and runs only where it is named
 
 
-def conditions(names: list[str]) -> dict[str, object]:
-    """What is measured with, and how busy the machine is beside it."""
-    return {
-        "torch": torch.__version__,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "date": datetime.date.today().isoformat(),
-        "names": names,
-    }
-
-
 def main(names: list[str]) -> None:
-    """Say what is measured with, then run each benchmark."""
-    print(
-        f"torch {torch.__version__}, jax {jax.__version__} on {jax.default_backend()}, "
-        f"Python {platform.python_version()}, {torch.get_num_threads()} threads"
-    )
-    note(conditions(names))
+    """Say what is measured with, then run each benchmark and keep what it finds."""
+    found = machine.conditions()
+    print(*(f"{name}: {value}" for name, value in found.items()), sep="\n")
     for name in names:
+        timing.ROWS.clear()
         importlib.import_module(f"benchmarks.{name}").run()
+        keep(name, found | {"load_after": machine.ready_tasks_of_others()})
+
+
+def keep(benchmark: str, conditions: dict[str, Any]) -> None:
+    """Add the rows of a benchmark that is over to the file ``BENCH_RESULTS``, if there is one."""
+    path = os.environ.get("BENCH_RESULTS")
+    if path:
+        with open(path, "a") as file:
+            for row in timing.ROWS:
+                line = {"benchmark": benchmark, **row, "conditions": conditions}
+                file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

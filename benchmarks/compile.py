@@ -82,12 +82,13 @@ def training(case: cases.Case, device: str, backend: str) -> cases.Call:
 def overhead() -> None:
     """Time a chain of 4x4 linear layers."""
     samples = sample({"compiled": _chain(), "bare": _bare_chain()}, 20, 150)
-    pairs = zip(samples["compiled"], samples["bare"], strict=True)
+    (compiled, mode), (bare, _) = samples["compiled"], samples["bare"]
+    pairs = zip(compiled, bare, strict=True)
     differences = [(ours - bare) * 1e6 for ours, bare in pairs]
     print(
         f"\nOverhead of a compiled call with {2 * LAYERS} tensors over the bare call: "
         f"{statistics.median(differences):.1f} us (spread {spread(differences):.0%}, "
-        f"target {TARGET:.0f})",
+        f"target {TARGET:.0f}), {mode}",
         flush=True,
     )
 

@@ -14,17 +14,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from benchmarks.timing import Samples, sample
+from benchmarks.timing import Samples, Timed, sample
 
 WIDTH, LAYERS, BATCH = 512, 4, 256
 CALLS, ROUNDS = 1, 40
-GLOO, EAGER, COMPILED = "CPU, gloo", "device jax", "device jax, torch_jax.jit"
+GLOO, EAGER, COMPILED = "CPU, gloo", "device jax", 'torch_jax.jit, fallback="error"'
 TARGET = 0.9
 
 
 def run() -> None:
     """Compare how steps scale from one process to two, in fresh processes."""
-    one, two = (_median(_started(count)) for count in (1, 2))
+    runs = [_started(count) for count in (1, 2)]
+    one, two = map(_median, runs)
     print(
         "\nDistributedDataParallel, one core a process: ms for a step of one and of two processes"
     )
@@ -32,13 +33,13 @@ def run() -> None:
         scaling = one[name] / two[name]
         of_gloo = scaling / (one[GLOO] / two[GLOO])
         print(
-            f"  {name:26} {one[name] * 1e3:8.2f} {two[name] * 1e3:8.2f}   scaling {scaling:4.2f}, "
-            f"{of_gloo:4.2f} of gloo's (target {TARGET})"
+            f"  {name:34} {one[name] * 1e3:8.2f} {two[name] * 1e3:8.2f}   scaling {scaling:4.2f}, "
+            f"{of_gloo:4.2f} of gloo's (target {TARGET})  {runs[1][name].mode}"
         )
 
 
 def _median(samples: Samples) -> dict[str, float]:
-    return {name: statistics.median(seconds) for name, seconds in samples.items()}
+    return {name: statistics.median(timed.values) for name, timed in samples.items()}
 
 
 def _started(count: int) -> Samples:
@@ -47,7 +48,7 @@ def _started(count: int) -> Samples:
     command = [*launch, f"--nproc-per-node={count}", "-m", "benchmarks.distributed"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     found = next(line for line in done.stdout.splitlines() if line.startswith("{"))
-    return json.loads(found)
+    return {name: Timed(*timed) for name, timed in json.loads(found).items()}
 
 
 def measured() -> Samples:
@@ -62,10 +63,7 @@ def measured() -> Samples:
     compiled = torch_jax.jit(_step("jax"), fallback="error")
     contenders = {GLOO: _step("cpu"), EAGER: _step("jax"), COMPILED: compiled}
     calls = {name: _done(step) for name, step in contenders.items()}
-    for _ in range(3):
-        for call in calls.values():
-            call()
-    return sample(calls, CALLS, ROUNDS)
+    return sample(calls, CALLS, ROUNDS, warm_up=0)  # all ranks make as many calls
 
 
 def _step(device: str) -> Callable[[], object]:

@@ -11,8 +11,9 @@ import torch
 
 from benchmarks.models import BATCH, LAYERS, LENGTH, VOCABULARY, WIDTH, Gpt
 from benchmarks.reference import gpt_forward, params_of
-from benchmarks.timing import alternate, table, wait
+from benchmarks.timing import compare, sample, wait
 
+EAGER, BARE = "torch_jax eager", "hand-written JAX"
 TARGET = 1.6
 
 
@@ -29,13 +30,10 @@ def run() -> None:
         logits = model(tokens)
         difference = abs(logits.cpu().numpy() - bare(p, jax_tokens)).max()
         print(f"\nGPT logits: max difference from hand-written JAX {difference:.1e}")
-        times = alternate(
-            {
-                "eager": lambda: wait(model(tokens)),
-                "bare": lambda: bare(p, jax_tokens).block_until_ready(),
-            },
-            calls=1,
-            rounds=25,
-        )
-    row = ("forward, eager", times["eager"] * 1e3, times["bare"] * 1e3, TARGET)
-    table(f"GPT, {LAYERS} layers, width {WIDTH}, batch {BATCH}x{LENGTH} (median)", [row], "ms")
+        contenders = {
+            EAGER: lambda: wait(model(tokens)),
+            BARE: lambda: bare(p, jax_tokens).block_until_ready(),
+        }
+        samples = sample(contenders, calls=1, rounds=25)
+    title = f"GPT, {LAYERS} layers, width {WIDTH}, batch {BATCH}x{LENGTH}: forward, eager"
+    compare(title, samples, {BARE: TARGET})

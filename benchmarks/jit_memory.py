@@ -13,46 +13,46 @@ from typing import Any
 
 import jax
 
-from benchmarks import cases, reference
-from benchmarks.timing import compare, in_fresh_process
+from benchmarks import cases, modes, reference
+from benchmarks.timing import Timed, compare, in_fresh_process, together
 
-ROUNDS, STEPS = 3, 5
+ROUNDS = 3
 TARGET = 1.05
 OURS, BARE = "torch_jax.jit", "hand-written JAX"
 WHAT = {
-    "executable": "the executable's arguments, outputs and temporaries",
-    "resident": f"resident memory of {STEPS} steps at its peak, compiling included",
+    "executable": "arguments, outputs and temporaries of the executable of a trace",
+    "resident": "resident memory at its peak, compiling included",
     "device": "the device's memory at its peak",
 }
 
 
 def run() -> None:
     """Compare what the executable asks for, and what fresh processes were seen to use."""
-    runs: dict[str, list[dict[str, int]]] = {OURS: [], BARE: []}
+    runs: dict[str, list[dict[str, Any]]] = {OURS: [], BARE: []}
     for _ in range(ROUNDS):
         runs[OURS].append(in_fresh_process("benchmarks.jit_memory", "ours"))
         runs[BARE].append(in_fresh_process("benchmarks.jit_memory", "bare"))
     on_cpu = jax.default_backend() == "cpu"
     judged = "executable" if on_cpu else "device"
     for what in runs[OURS][0]:
-        samples = {name: [float(one[what]) for one in used] for name, used in runs.items()}
+        samples = {name: together(one[what] for one in some) for name, some in runs.items()}
         targets = {BARE: TARGET} if what == judged else {}
         compare(f"GPT training step: {WHAT[what]}", samples, targets, "MiB", 2**-20)
 
 
-def used(who: str) -> dict[str, int]:
+def used(who: str) -> dict[str, Timed]:
     """Bytes that training needs, by way of looking."""
     make = _ours if who == "ours" else _bare
     step, analysis = make()
     before = _resident()
-    for _ in range(STEPS):
-        step()
+    mode = modes.settle(step, 0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    found = {"resident": peak - before}
+    found = {"resident": Timed([peak - before], mode)}
     stats = jax.devices()[0].memory_stats()
     if stats:
-        found["device"] = stats["peak_bytes_in_use"]
-    return {"executable": _needed(analysis()), **found}
+        found["device"] = Timed([stats["peak_bytes_in_use"]], mode)
+    lowered = Timed([_needed(analysis())], "traced" if who == "ours" else "")
+    return {"executable": lowered, **found}
 
 
 def _ours() -> tuple[cases.Call, cases.Call]:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
-import time
+from typing import Any
 
 from benchmarks import cases, compile
-from benchmarks.timing import compare, in_fresh_process
+from benchmarks.timing import Samples, Timed, compare, first, in_fresh_process, together
 
 ROUNDS, CACHE_ROUNDS = 5, 3
 TARGET, CACHE_TARGET = 1.25, 0.4
@@ -21,10 +22,11 @@ MODULE = "benchmarks.jit_start"
 
 def run() -> None:
     """Compare first steps, then those of processes that find the persistent cache filled."""
-    samples: dict[str, list[float]] = {OURS: [], BARE: []}
+    runs: dict[str, list[Any]] = {OURS: [], BARE: []}
     for _ in range(ROUNDS):
-        samples[OURS].append(in_fresh_process(MODULE, "ours", TORCH_JAX_CACHE="0"))
-        samples[BARE].append(in_fresh_process(MODULE, "bare"))
+        runs[OURS].append(in_fresh_process(MODULE, "ours", TORCH_JAX_CACHE="0"))
+        runs[BARE].append(in_fresh_process(MODULE, "bare"))
+    samples = {name: together(some) for name, some in runs.items()}
     compare("GPT: time to the first finished training step", samples, {BARE: TARGET}, "s ", 1)
     for who, name in (("ours", OURS), ("dynamo", DYNAMO)):
         samples = _with_cache(who)
@@ -32,29 +34,26 @@ def run() -> None:
         compare(title, samples, {EMPTY: CACHE_TARGET}, "s ", 1)
 
 
-def _with_cache(who: str) -> dict[str, list[float]]:
+def _with_cache(who: str) -> Samples:
     """Seconds of processes that find the persistent cache empty, or filled by the one before."""
-    samples: dict[str, list[float]] = {FILLED: [], EMPTY: []}
+    runs: dict[str, list[Any]] = {FILLED: [], EMPTY: []}
     for _ in range(CACHE_ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
             for name in (EMPTY, FILLED):
                 where = {"TORCH_JAX_CACHE": "1", "TORCH_JAX_CACHE_DIR": folder}
-                samples[name].append(in_fresh_process(MODULE, who, **where))
-    return samples
+                runs[name].append(in_fresh_process(MODULE, who, **where))
+    return {name: together(some) for name, some in runs.items()}
 
 
-def first_step(who: str) -> float:
+def first_step(who: str) -> Timed:
     """Seconds from a model on its device to the first loss."""
     steps = {
         "ours": lambda: cases.training(cases.GPT, "jax", compiled=True),
         "dynamo": lambda: compile.training(cases.GPT, "jax", "jax"),
         "bare": lambda: cases.bare_training(cases.GPT),
     }
-    step = steps[who]()
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
+    return first(steps[who]())
 
 
 if __name__ == "__main__":
-    print(first_step(sys.argv[1]))
+    print(json.dumps(first_step(sys.argv[1])))

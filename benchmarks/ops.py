@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from benchmarks.timing import alternate, table
+from benchmarks.timing import compare, sample
 
+TITLE, BARE = "Eager operators on 4x4 float32", "bare jax.jit"
 TARGET = 2.4
 
 
@@ -28,9 +29,7 @@ def run() -> None:
         "mm(x, view)": (lambda: torch.mm(x, transposed), lambda: mm_transposed(a, b)),
         "mm(x, y.t())": (lambda: torch.mm(x, y.t()), lambda: mm_transposed(a, b)),
     }
-    rows = []
     with torch.no_grad():
         for what, (ours, bare) in pairs.items():
-            times = alternate({"ours": ours, "bare": bare}, calls=200, rounds=200)
-            rows.append((what, times["ours"] * 1e6, times["bare"] * 1e6, TARGET))
-    table("Eager operators on 4x4 float32 (median)", rows, "us")
+            samples = sample({what: ours, BARE: bare}, calls=200, rounds=200)
+            compare(TITLE, samples, {BARE: TARGET}, "us", 1e6)

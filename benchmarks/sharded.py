@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.timing import Samples, compare, in_fresh_process, sample
+from benchmarks import modes
+from benchmarks.timing import Samples, Timed, compare, in_fresh_process, sample
 
 FLAG = "--xla_force_host_platform_device_count=8"
 LAYERS, WIDTH, BATCH = 4, 16, 16
@@ -27,7 +28,8 @@ def run() -> None:
     """Compare steps, and the time until a call returns, in a fresh process."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAG}"
     found = in_fresh_process("benchmarks.sharded", XLA_FLAGS=flags)
-    for title, samples in found.items():
+    for title, runs in found.items():
+        samples = {name: Timed(*run) for name, run in runs.items()}
         compare(f"Eight devices, {title}", samples, {BARE: TARGET}, "us", 1e6)
 
 
@@ -53,7 +55,8 @@ def _done(call: Callable[[], Any]) -> Callable[[], Any]:
 
 def _returning(calls: dict[str, Callable[[], Any]]) -> Samples:
     """Seconds until a call returns, when all that was computed before is there."""
-    found: Samples = {name: [] for name in calls}
+    ran = {name: modes.settle(_done(call)) for name, call in calls.items()}
+    found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             call().block_until_ready()
@@ -61,7 +64,7 @@ def _returning(calls: dict[str, Callable[[], Any]]) -> Samples:
             result = call()
             found[name].append(time.perf_counter() - start)
             result.block_until_ready()
-    return found
+    return {name: Timed(times, ran[name]) for name, times in found.items()}
 
 
 def _ours(mesh: Any, spec: tuple) -> Callable[[], Any]:
@@ -89,8 +92,6 @@ def _ours(mesh: Any, spec: tuple) -> Callable[[], Any]:
         optimizer.zero_grad()
         return loss.detach()
 
-    for _ in range(20):  # the first calls are recorded
-        step(x, y)
     return lambda: memory_of(step(x, y))
 
 

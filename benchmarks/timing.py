@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import modes
 from torch_jax.memory import transfer
 
-Samples = dict[str, list[float]]
+LEAST_ROUNDS = 5
+ROWS: list[dict[str, Any]] = []  # the ratios that the benchmark under way has found
+
+
+class Timed(NamedTuple):
+    """What was measured of a contender: a value for each round, and the mode."""
+
+    values: list[float]
+    mode: str = ""
+
+
+Samples = dict[str, Timed]
 
 
 def wait(tensor: torch.Tensor) -> None:
@@ -24,34 +37,47 @@ def wait(tensor: torch.Tensor) -> None:
     transfer.value_of(tensor).block_until_ready()
 
 
-def sample(contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int) -> Samples:
+def sample(
+    contenders: Mapping[str, Callable[[], object]],
+    calls: int,
+    rounds: int,
+    seconds: float = math.inf,
+    warm_up: float = modes.SECONDS,
+) -> Samples:
     """Seconds per call of each contender in each of ``rounds`` alternating blocks of ``calls``.
 
-    Every contender is called a few times first, so that nothing is compiled while it is timed. Each
+    Every contender settles first, for ``warm_up`` seconds: :func:`benchmarks.modes.settle`. Each
     round has its own order, so that none always comes after the same other, whose threads may
-    still spin and whose memory fills the caches.
+    still spin and whose memory fills the caches. After so many ``seconds`` no round begins, unless
+    there were very few.
     """
-    for function in contenders.values():
-        for _ in range(3):
-            function()
-    samples: Samples = {name: [] for name in contenders}
+    found = {name: modes.settle(call, warm_up) for name, call in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     order, shuffle = list(contenders.items()), random.Random(0).shuffle
-    for _ in range(rounds):
+    end = time.perf_counter() + seconds
+    for count in range(rounds):
+        if count >= LEAST_ROUNDS and time.perf_counter() > end:
+            break
         shuffle(order)
         for name, function in order:
             start = time.perf_counter()
             for _ in range(calls):
                 function()
-            samples[name].append((time.perf_counter() - start) / calls)
-    return samples
+            times[name].append((time.perf_counter() - start) / calls)
+    return {name: Timed(times[name], modes.after(found[name], contenders[name])) for name in times}
 
 
-def alternate(
-    contenders: Mapping[str, Callable[[], object]], calls: int, rounds: int
-) -> dict[str, float]:
-    """Median seconds per call of each contender: see :func:`sample`."""
-    samples = sample(contenders, calls, rounds)
-    return {name: statistics.median(times) for name, times in samples.items()}
+def first(call: Callable[[], object]) -> Timed:
+    """Time the first call of a function; the mode is that of the next one."""
+    start = time.perf_counter()
+    call()
+    return Timed([time.perf_counter() - start], modes.mode(call))
+
+
+def together(runs: Iterable[Sequence[Any]]) -> Timed:
+    """Put together what processes have measured of one contender: a :class:`Timed` of each."""
+    values, found = zip(*runs, strict=True)
+    return Timed([value for some in values for value in some], " or ".join(dict.fromkeys(found)))
 
 
 def in_fresh_process(module: str, *arguments: str, **environment: str) -> Any:
@@ -75,23 +101,12 @@ def spread(values: Sequence[float]) -> float:
     return round((high - low) / 2 / middle, 6)
 
 
-def note(line: dict[str, object]) -> None:
-    """Add a line of JSON to the file ``BENCH_RESULTS``, if there is to be one."""
-    path = os.environ.get("BENCH_RESULTS")
-    if path:
-        with open(path, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def table(title: str, rows: list[tuple[str, float, float, float]], unit: str) -> None:
-    """Print rows of (what, ours, theirs, highest ratio wanted), times in ``unit`` already."""
-    print(f"\n{title}")
-    print(f"  {'':24} {'torch_jax':>12} {'bare JAX':>12} {'ratio':>7} {'target':>7}")
-    for what, ours, theirs, target in rows:
-        ratio = ours / theirs
-        times = f"{ours:9.2f} {unit} {theirs:9.2f} {unit}"
-        note({"title": title, "ours": what, "theirs": "bare JAX", "ratio": ratio, "wanted": target})
-        print(f"  {what:24} {times:>25} {ratio:6.2f}x {target:6.2f}x")
+def note(
+    title: str, ours: str, theirs: str, ratio: float, wanted: float | None, mode: str, **rest: float
+) -> None:
+    """Keep a ratio for the page."""
+    row = {"title": title, "ours": ours, "theirs": theirs, "ratio": ratio, "wanted": wanted}
+    ROWS.append({**row, "mode": mode, **rest})
 
 
 def compare(
@@ -106,16 +121,20 @@ def compare(
     A ratio is the median of the rounds' ratios: what slows the machine for a while slows both.
     """
     print(f"\n{title}")
-    print(f"  {'':28} {'median':>12} {'best':>12} {'spread':>7} {'ratio':>7} {'target':>7}")
+    print(f"  {'':28} {'median':>12} {'best':>12} {'spread':>7} {'ratio':>7} {'target':>7}  mode")
     (first, ours), *_ = samples.items()
-    for index, (name, values) in enumerate(samples.items()):
-        median, best = statistics.median(values), min(values)
+    for index, (name, theirs) in enumerate(samples.items()):
+        median, best = statistics.median(theirs.values), min(theirs.values)
         times = f"{median * scale:9.1f} {unit} {best * scale:9.1f} {unit}"
-        ratios = [a / b for a, b in zip(ours, values, strict=True)]
+        ratios = [a / b for a, b in zip(ours.values, theirs.values, strict=True)]
         ratio = f"{statistics.median(ratios):6.2f}x" if index else ""
         if index:
-            result = {"ours": first, "theirs": name, "ratio": statistics.median(ratios)}
-            wanted, noise = targets.get(name), spread(ratios)
-            note({"title": title, **result, "wanted": wanted, "spread": noise})
+            found = " / ".join(dict.fromkeys(filter(None, (ours.mode, theirs.mode))))
+            result, noise = statistics.median(ratios), spread(ratios)
+            note(title, first, name, result, targets.get(name), found, spread=noise)
         target = f"{targets[name]:6.2f}x" if name in targets else ""
-        print(f"  {name:28} {times:>25} {spread(values):6.0%}  {ratio:>7} {target:>7}", flush=True)
+        print(
+            f"  {name:28} {times:>25} {spread(theirs.values):6.0%}  {ratio:>7} {target:>7}  "
+            f"{theirs.mode}",
+            flush=True,
+        )

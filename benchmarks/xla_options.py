@@ -121,11 +121,10 @@ def compare(name: str) -> None:
         if other is None:
             continue
         times = sample({"set": ours, "changed": other[0]}, CALLS, ROUNDS)
-        ratio = statistics.median(
-            b / a for a, b in zip(times["set"], times["changed"], strict=True)
-        )  # fmt: skip
+        pairs = zip(times["set"].values, times["changed"].values, strict=True)
+        ratio = statistics.median(b / a for a, b in pairs)
         print(f"  {label:28} {ratio:6.2f}x  compiled in {other[1] / seconds:5.2f}x", flush=True)
-        note({"title": f"XLA's options: {name}", "ours": label, "theirs": "set", "ratio": ratio})
+        note(f"XLA's options: {name}", label, "set", ratio, None, "")
 
 
 def run() -> None:

@@ -1,0 +1,86 @@
+"""The mode in which a call runs: traced, recorded, eager ...; by the code that it comes through."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import CodeType
+
+from torch_jax import config
+from torch_jax.capture.jit import Jitted
+from torch_jax.capture.replay import Replay
+from torch_jax.graphs.executable import Executable
+from torch_jax.recorded import lazy
+
+CALLS, SECONDS = 3, 3.0  # at least, before a contender is timed
+
+# A call that comes through this code of torch_jax runs in this mode; the first one counts.
+_OF_JIT: dict[CodeType, str] = {
+    Jitted._record.__code__: "recorded",
+    Replay.__call__.__code__: "traced",
+}
+_OF_OTHERS: dict[CodeType, str] = {
+    lazy.lazy.__wrapped__.__code__: "lazy",  # type: ignore[attr-defined]
+    lazy.fused.__wrapped__.__code__: "fused",  # type: ignore[attr-defined]
+    Executable.__call__.__code__: "graph",
+}
+# Otherwise it is eager if it comes through code of these folders: operators, and calls of JAX.
+_EAGER = tuple(os.path.join("torch_jax", folder, "") for folder in ("eager", "interop"))
+
+
+def mode(call: Callable[[], object]) -> str:
+    """Call, and return the mode in which that ran; ``""`` where torch_jax had no part in it.
+
+    A mode of ``torch_jax.jit`` names the number of recorded calls where it is not the default.
+    """
+    seen: set[CodeType] = set()
+    sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    for code, word in _OF_JIT.items():
+        if code in seen:
+            return word + _setting()
+    is_eager = any(folder in code.co_filename for code in seen for folder in _EAGER)
+    others = (word for code, word in _OF_OTHERS.items() if code in seen)
+    return next(others, "eager" if is_eager else "")
+
+
+def _setting() -> str:
+    calls = config.get("jit_recorded_calls")
+    is_default = calls == config.SETTINGS["jit_recorded_calls"].default
+    return "" if is_default else f" ({calls} recorded calls)"
+
+
+def usual_mode(call: Callable[[], object]) -> str:
+    """Return the mode of most of three calls: of traced ones some are recorded, as a check."""
+    return statistics.mode(mode(call) for _ in range(3))
+
+
+def settle(call: Callable[[], object], seconds: float = SECONDS) -> str:
+    """Call until it runs as it will go on to, and return the mode.
+
+    What torch_jax runs is called for longer: ``torch_jax.jit`` records its first calls, and single
+    operators are compiled, and compiled better, when they have worked enough.
+    """
+    for _ in range(CALLS):
+        call()
+    found = mode(call)
+    if not found:
+        return ""
+    calls = config.get("jit_recorded_calls") + 1 if found.startswith("recorded") else 0
+    end = time.perf_counter() + seconds
+    while calls > 0 or time.perf_counter() < end:
+        call()
+        calls -= 1
+    return usual_mode(call)
+
+
+def after(before: str, call: Callable[[], object]) -> str:
+    """Return the mode of a call that had settled; both modes where it is another one by now."""
+    now = usual_mode(call) if before else ""
+    return before if now == before else f"{before}, then {now}"
