@@ -109,6 +109,7 @@ def test_arrays_are_the_module_s_own():
         assert storage.memory_of(parameter) is new[name]
 
 
+@pytest.mark.slow
 def test_ties_methods_and_modules_on_the_cpu():
     torch.manual_seed(0)
     net = Tied().eval()
@@ -132,6 +133,7 @@ def test_ties_methods_and_modules_on_the_cpu():
     close(both[1], doubled(tokens))
 
 
+@pytest.mark.slow
 def test_modes_and_keys():
     net = Tied()
     train, params, buffers = functional(net)
@@ -145,6 +147,7 @@ def test_modes_and_keys():
     assert not net.training and not net.drop.training
 
 
+@pytest.mark.slow
 def test_frozen_parameters_take_no_part():
     net = network()
     net[0].requires_grad_(False)
@@ -211,6 +214,7 @@ def test_second_derivatives_of_a_module():
         close(found[name], expected)
 
 
+@pytest.mark.slow
 def test_forward_mode():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
@@ -332,8 +336,8 @@ def test_models_of_transformers_with_caches_and_checkpoints():
     out, _ = jax.jit(fn)(params, buffers, input_ids=x)
     expected = net(tokens)
     close(out.logits, expected.logits)
-    step, _ = jax.jit(fn)(params, buffers, input_ids=x[:, :1], past_key_values=out.past_key_values)
-    again = net(tokens[:, :1], past_key_values=expected.past_key_values)
+    step, _ = jax.jit(fn)(params, buffers, input_ids=x[:, :1], cache=out.cache)
+    again = net(tokens[:, :1], cache=expected.cache)
     close(step.logits, again.logits)
     net.train().gradient_checkpointing_enable()
     fn, params, buffers = functional(net)

@@ -158,7 +158,7 @@ def test_static_fields_tell_structures_apart():
 def test_paths_name_attributes_and_keys():
     output = BaseModelOutputWithPast(ones(1), dynamic_cache())
     paths = [path for path, _ in trees.flatten_with_paths({"out": output})[0]]
-    assert paths[:2] == ["['out'].last_hidden_state", "['out'].past_key_values.layers[0].keys"]
+    assert paths[:2] == ["['out'].last_hidden_state", "['out'].cache.layers[0].keys"]
 
 
 def test_functions_that_return_containers_stand_under_jax_jit():

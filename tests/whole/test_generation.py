@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import pytest
 import torch
 
 import torch_jax
+from tests.support.ledger import programs
 
 transformers = pytest.importorskip("transformers")
 
@@ -40,22 +40,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "mistral": lambda: _llama("Mistral", sliding_window=8),
 }
-
-
-class _Compiles:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, name: str, seconds: float, **_: object) -> None:
-        self.count += name == "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compiles() -> Iterator[_Compiles]:
-    counter = _Compiles()
-    jax.monitoring.register_event_duration_secs_listener(counter)
-    yield counter
-    jax.monitoring.unregister_event_duration_listener(counter)
 
 
 def _pair(name: str) -> tuple[Any, Any]:
@@ -98,23 +82,23 @@ GREEDY: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "do_sample
         pytest.param("mistral", False, {}, 320, marks=pytest.mark.slow),
     ],
 )
-def test_generate_compiles_few_programs_and_makes_the_tokens_of_the_cpu(
-    name, padded, more, most, compiles
-):
+def test_generate_compiles_few_programs_and_makes_the_tokens_of_the_cpu(name, padded, more, most):
+    first = programs()
     cpu, device = _pair(name)
     given, asked = _prompt(padded), GREEDY | {"disable_compile": True} | more
     expected = cpu.generate(**given, **asked)
     here = _on_device(given)
     assert device.generate(**here, **asked).cpu().equal(expected)
-    assert compiles.count <= most
+    assert programs() - first <= most
     device.generate(**here, **asked)
-    before = compiles.count
+    before = programs()
     assert device.generate(**here, **asked).cpu().equal(expected)
-    assert compiles.count == before
+    assert programs() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
-def test_the_loop_makes_the_tokens_of_the_cpu_in_two_programs(name, compiles):
+def test_the_loop_makes_the_tokens_of_the_cpu_in_two_programs(name):
     cpu, device = _pair(name)
     given, loop = _prompt(left_padded=True), {"custom_generate": torch_jax.generate_loop}
     here = _on_device(given)
@@ -129,16 +113,17 @@ def test_the_loop_makes_the_tokens_of_the_cpu_in_two_programs(name, compiles):
     asked = GREEDY | {"on_tokens": seen.append, "chunk": 16, "return_dict_in_generate": True}
     device.generate(**here, **asked, **loop)
     seen.clear()
-    before = compiles.count
+    before = programs()
     found = device.generate(**here, **asked, **loop)
-    assert compiles.count == before
+    assert programs() == before
     assert [tokens.shape[1] for tokens in seen] == [16, 16, 8]
     expected = cpu.generate(**given, **GREEDY)
     assert torch.cat([given["input_ids"], *seen], 1).equal(expected)
     assert found.sequences.cpu().equal(expected)
-    assert found.past_key_values.get_seq_length() == 46
+    assert found.cache.get_seq_length() == 46
 
 
+@pytest.mark.slow
 def test_the_loop_samples_the_distribution_and_can_be_repeated():
     cpu, device = _pair("gpt2")
     ids = _prompt(left_padded=False)["input_ids"][:1]
@@ -155,6 +140,7 @@ def test_the_loop_samples_the_distribution_and_can_be_repeated():
     assert device.generate(ids.to("jax"), attention_mask=mask, **asked).cpu().equal(drawn)
 
 
+@pytest.mark.slow
 def test_the_loop_names_what_it_does_not_know():
     loop = {"custom_generate": torch_jax.generate_loop}
     model, ids = _gpt2().eval().to("jax"), torch.ones(1, 4, dtype=torch.int64, device="jax")

@@ -14,7 +14,7 @@ from torch_jax.core.patching import PATCHES, Patch
 from torch_jax.doctor.item import Item
 
 # The releases in which each row was seen to be needed: without it the fault shows, in the tests.
-PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.23"}
+PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.24"}
 
 
 def patches() -> Iterator[Item]:

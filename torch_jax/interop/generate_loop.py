@@ -9,6 +9,7 @@ serve all of them.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -45,9 +46,7 @@ _PROCESSORS = frozenset(
 # Those that forbid the end of a text until it is so long; what they ask is a number of the loop.
 _LEAST_LENGTHS = frozenset(("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"))
 _CRITERIA = frozenset(("EosTokenCriteria", "MaxLengthCriteria"))
-_ARGUMENTS = frozenset(
-    ("attention_mask", "logits_to_keep", "past_key_values", "position_ids", "use_cache")
-)
+_ARGUMENTS = frozenset(("attention_mask", "logits_to_keep", "position_ids", "use_cache"))
 
 
 class _State(NamedTuple):
@@ -156,7 +155,16 @@ def generate_loop(
     cache = _cache(model, longest, *(list(map(wrap, x)) for x in (state.keys, state.values)))
     for layer in cache.layers:
         layer.cumulative_length = torch.tensor(done - 1, device="jax")
-    return GenerateDecoderOnlyOutput(sequences=text, past_key_values=cache)
+    return GenerateDecoderOnlyOutput(sequences=text, **{_name_of_cache(): cache})
+
+
+@functools.cache
+def _name_of_cache() -> str:
+    """Return what transformers calls a cache: ``past_key_values`` before its release 5.24."""
+    from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+    names = GenerateDecoderOnlyOutput.__dataclass_fields__
+    return "cache" if "cache" in names else "past_key_values"
 
 
 def _refuse(model: Any, processors: Any, criteria: Any, config: Any, kwargs: dict) -> None:
@@ -171,15 +179,16 @@ def _refuse(model: Any, processors: Any, criteria: Any, config: Any, kwargs: dic
     reasons += [type(c).__name__ for c in criteria if type(c).__name__ not in _CRITERIA]
     asked = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     reasons += [f"{name}=True" for name in asked if getattr(config, name, False)]
-    reasons += [name for name in kwargs if name not in _ARGUMENTS and kwargs[name] is not None]
+    known_arguments = {*_ARGUMENTS, _name_of_cache()}
+    reasons += [n for n in kwargs if n not in known_arguments and kwargs[n] is not None]
     if config.use_cache is False:
         reasons.append("use_cache=False")
     positions = kwargs.get("position_ids")
     if positions is not None and positions.dim() != 2:
         reasons.append(f"position_ids of {positions.dim()} dims")
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get(_name_of_cache())
     if cache is not None and any(layer.is_initialized for layer in cache.layers):
-        reasons.append("past_key_values that are not empty")
+        reasons.append(f"{_name_of_cache()} with keys in it")
     if not reasons:
         layers = {type(layer).__name__ for layer in _cache(model, 1).layers} - {"StaticLayer"}
         reasons += [f"cache layers of kind {name}" for name in sorted(layers)]
@@ -281,9 +290,9 @@ class _Loop:
         found = model(
             input_ids=ids[:, :padded],
             attention_mask=given.mask,
-            past_key_values=cache,
             use_cache=True,
             return_dict=True,
+            **{_name_of_cache(): cache},
             **more,
         )
         last = (given.prompt - 1).reshape(1)
@@ -305,9 +314,9 @@ class _Loop:
         found = model(
             input_ids=state.ids.index_select(1, at),
             attention_mask=given.mask,
-            past_key_values=cache,
             use_cache=True,
             return_dict=True,
+            **{_name_of_cache(): cache},
             **more,
         )
         keys, values = ([getattr(c, name) for c in cache.layers] for name in ("keys", "values"))
