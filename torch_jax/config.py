@@ -1,7 +1,7 @@
 """Every setting of torch_jax: its default, its environment variable, and what it does.
 
-Read a setting as ``config.name``; change it with :func:`set`, or before Python starts with the
-environment variable ``TORCH_JAX_<NAME>``.
+Read a setting with :func:`get`; change it with :func:`set`, for a while with :func:`temporarily`,
+or before Python starts with the environment variable ``TORCH_JAX_<NAME>``.
 
 >>> from torch_jax import config
 >>> config.get("matmul_precision")
@@ -10,17 +10,26 @@ environment variable ``TORCH_JAX_<NAME>``.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """One setting: the parsed default, the values it may take (empty: any), and its help."""
+    """One setting.
+
+    Attributes:
+      default: the value where nobody sets another; its type is the type of the setting.
+      choices: the values that the setting may take; empty: any of that type.
+      help: a sentence or more for the page of settings.
+      is_compiled: compiled programs depend on the value, so that a change drops them.
+    """
 
     default: Any
     choices: tuple[Any, ...]
     help: str
+    is_compiled: bool = False
 
     def parse(self, text: str) -> Any:
         """Turn the text of an environment variable into a value of the default's type.
@@ -50,6 +59,7 @@ SETTINGS: dict[str, Setting] = {
         "Check index tensors against the bounds and raise IndexError as PyTorch on CPU does. "
         "The check waits for the indices; 'auto' does it only where JAX runs on the CPU. "
         "Unchecked, an index out of range reads NaN (or the least integer) and writes nothing.",
+        is_compiled=True,
     ),
     "enabled": Setting(
         False,
@@ -62,12 +72,14 @@ SETTINGS: dict[str, Setting] = {
         (),
         "In an enabled environment (torch_jax.default_env), factory functions that are given no "
         "device make tensors on device 'jax'.",
+        is_compiled=True,
     ),
     "redirect_cuda": Setting(
         False,
         (),
         "In an enabled environment, device 'cuda' means 'jax', and torch.cuda's functions answer "
         "for it.",
+        is_compiled=True,
     ),
     "matmul_precision": Setting(
         "torch",
@@ -75,11 +87,13 @@ SETTINGS: dict[str, Setting] = {
         "Precision of float32 matrix products: 'highest' is true float32, 'high' TF32 or as exact, "
         "'medium' the platform's fastest; 'torch' follows PyTorch's switches. torch.backends.jax "
         "sets it too, and a block of torch_jax.matmul_precision comes before it.",
+        is_compiled=True,
     ),
     "conv_precision": Setting(
         "torch",
         ("torch", "highest", "high", "medium"),
         "Precision of float32 convolutions, in the same words.",
+        is_compiled=True,
     ),
     "float64": Setting(
         "exact",
@@ -87,6 +101,7 @@ SETTINGS: dict[str, Setting] = {
         "What float64 and complex128 do on accelerators, where they are slow or emulated: run as "
         "what they are, run with one warning per operator, or raise TypeError. They are never "
         "narrowed, and int64 is int64 everywhere. JAX on the CPU takes no notice of this.",
+        is_compiled=True,
     ),
     "log": Setting(
         "warning",
@@ -198,45 +213,83 @@ SETTINGS: dict[str, Setting] = {
         "same bits until then; with little optimisation at first, and with all of it when they "
         "have worked enough to be worth it. JAX on the CPU only; whole programs of jit, "
         "torch.compile and exports are always fully optimised.",
+        is_compiled=True,
     ),
 }
 
 _values: dict[str, Any] = {}
 _version = 0
-listeners: list[Callable[[], None]] = []  # called after each change
-setters: dict[str, Callable[[Any], None]] = {}  # called with the value that one setting is given
+listeners: list[Callable[[], None]] = []  # called by :func:`forget`
+setters: dict[str, Callable[[Any], None]] = {}  # called with the new value of one setting
 
 
 def get(name: str) -> Any:
     """Return the value of the setting ``name``; ``KeyError`` where there is none."""
     if name not in _values:
-        variable, setting = f"TORCH_JAX_{name.upper()}", SETTINGS[name]
-        text = os.environ.get(variable)
-        try:
-            value = setting.default if text is None else setting.parse(text)
-        except (KeyError, ValueError) as error:
-            kind = type(setting.default).__name__
-            raise ValueError(f"{variable} is {text!r}, which is no {kind}") from error
-        _values[name] = _checked(name, value)
+        _values[name] = from_environment(name)
     return _values[name]
+
+
+def from_environment(name: str) -> Any:
+    """Return what the environment variable of a setting says, or the setting's default.
+
+    Raises:
+      ValueError: the text of the variable is no value of the setting.
+    """
+    variable, setting = f"TORCH_JAX_{name.upper()}", SETTINGS[name]
+    text = os.environ.get(variable)
+    try:
+        value = setting.default if text is None else setting.parse(text)
+    except (KeyError, ValueError) as error:
+        kind = type(setting.default).__name__
+        raise ValueError(f"{variable} is {text!r}, which is no {kind}") from error
+    return _checked(name, value)
 
 
 def set(name: str, value: Any) -> None:
     """Change the setting ``name``; ``ValueError`` where ``value`` is not one of its choices.
 
-    What was compiled under another value is dropped.
+    Programs are dropped only where they depend on the setting (:attr:`Setting.is_compiled`).
     """
-    global _version
     _values[name] = _checked(name, value)
-    _version += 1
     if name in setters:
         setters[name](value)
+    if SETTINGS[name].is_compiled:
+        forget()
+
+
+def forget() -> None:
+    """Drop all that the process has compiled, and all that it remembers of earlier calls."""
+    global _version
+    _version += 1
     for listener in listeners:
         listener()
 
 
+@contextlib.contextmanager
+def temporarily(name: str, value: Any) -> Iterator[None]:
+    """Change a setting within a ``with`` block, for all threads; afterwards it is as before.
+
+    >>> from torch_jax import config
+    >>> with config.temporarily("lazy_programs", 8):
+    ...     config.get("lazy_programs")
+    8
+    >>> config.get("lazy_programs")
+    256
+    """
+    before = get(name)
+    if value == before:
+        yield
+        return
+    set(name, value)
+    try:
+        yield
+    finally:
+        set(name, before)
+
+
 def version() -> int:
-    """How often a setting has been changed; what was traced under another version is stale."""
+    """Return how often programs were dropped; what was traced under another version is stale."""
     return _version
 
 

@@ -6,17 +6,44 @@ import contextlib
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 
-def dynamo_stance(stance: str) -> Any:
-    """A context with a ``torch.compiler.set_stance``, where Dynamo is loaded."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance(stance)
+class _Stances:
+    """Stands for Dynamo's stance: the process's, or that of the thread which asks."""
+
+    taken = threading.local()
+
+    def __init__(self, of_process: Any):
+        self.of_process = of_process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self.taken, "stance", None) or self.of_process, name)
+
+
+@contextlib.contextmanager
+def dynamo_stance(stance: str) -> Iterator[None]:
+    """Take a stance of ``torch.compiler.set_stance`` on this thread, where Dynamo is loaded.
+
+    PyTorch has one for the process, and each that leaves restores the one before its own: of two
+    threads in turn, the second would restore the first one's, which nobody takes back.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if not hasattr(frames, "_stance"):
+        yield
+        return
+    if not isinstance(frames._stance, _Stances):
+        frames._stance = _Stances(frames._stance)
+    before = getattr(_Stances.taken, "stance", None)
+    _Stances.taken.stance = frames.DynamoStance(stance)
+    try:
+        yield
+    finally:
+        _Stances.taken.stance = before
 
 
 def spare_imports() -> None:

@@ -50,12 +50,10 @@ from torch_jax.capture.training import hooks
 from torch_jax.capture.unproven import Unproven
 from torch_jax.capture.verify import verified
 from torch_jax.capture.warm_up import WarmUp
-from torch_jax.core import locks
+from torch_jax.core import compilations, costs, locks
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.recorded.lazy import observed
-
-_installed = False
 
 
 class _Recorded(NamedTuple):
@@ -291,13 +289,12 @@ class Jitted(Generic[P, R]):
 
     def _record(self, wanted: _Recorded, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call the function itself; its operators run as one program."""
-        self.history.recorded += 1
         if self._arguments.dynamic:
             args, kwargs = self._arguments.padded(args, kwargs)
         replay = wanted.replay
         reads_host = replay is not None and replay.reads_host
         seen = evidence.Observation(wanted.known, reads_host)
-        with observed(seen, compiles=replay is None):
+        with self.history.recorded_call(), observed(seen, compiles=replay is None):
             run = functools.partial(self.function, *args, **kwargs)
             scouted = wanted.call if wanted.left == 1 else None
             result = run() if scouted is None else self._scout(run, scouted)
@@ -409,9 +406,10 @@ class Jitted(Generic[P, R]):
     def _trace_and_keep(self, call: SortedCall, reason: str | None) -> Any:
         """Trace the function, for this call and later ones; ``reason`` is why it is done again."""
         _install()
-        start = time.perf_counter()
+        start, before = time.perf_counter(), compilations.here()
         try:
-            replay, result = trace_and_compile(self._request(call))
+            with costs.measured("compile", self.history.name):
+                replay, result = trace_and_compile(self._request(call))
         except OtherNumbers as other:
             self._fix(call.key.form, other.numbers)
             raise
@@ -427,7 +425,8 @@ class Jitted(Generic[P, R]):
             if not (self._records and _is_the_functions(error)):
                 raise
             return _Recorded(call, 1)  # it raises by itself, and leaves what it leaves
-        self.history.note_trace(reason, replay, time.perf_counter() - start)
+        seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
+        self.history.note_trace(reason, replay, seconds, programs)
         if replay.once_because is None:
             self._keep(call.key, replay)
         else:
@@ -570,8 +569,5 @@ def _is_the_functions(error: BaseException) -> bool:
 
 def _install() -> None:
     """Hear of optimizers and schedulers; once, and of new scheduler classes at each trace."""
-    global _installed
-    if not _installed:
-        hooks.install()
-        _installed = True
+    hooks.install()
     hooks.patch_schedulers()

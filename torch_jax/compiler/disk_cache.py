@@ -33,7 +33,8 @@ _seconds_before: float = 0.0
 
 def install() -> None:
     """Follow the settings from here on; called once, when the device is first used."""
-    config.listeners.append(follow)
+    for name in ("cache", "cache_dir", "cache_megabytes"):
+        config.setters[name] = lambda _: follow()
     follow()
 
 

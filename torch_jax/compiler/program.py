@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +55,6 @@ class Program:
         ``shardings`` are those of inputs that lie on a mesh, ``outputs`` those that the first
         outputs are to have, None where XLA decides. ``processes`` run it together.
         """
-        start = time.perf_counter()
         self.avals = list(closed.in_avals)
         self.numbers, self.rest = numbers, rest
         self.donated = [at for at, index in enumerate(rest, start=1) if index in donated]
@@ -80,9 +78,8 @@ class Program:
                 for i in self.rest
             ]
             self.lowered: Any = jitted.lower(vector, *shapes)
-            self.call, self.reused = _compile(self.lowered)
+            self.call = _compile(self.lowered)
         self._together = processes and processes.calling(self.call)
-        self.seconds = time.perf_counter() - start
 
     @property
     def caller(self) -> Callable[..., list[jax.Array]]:
@@ -146,8 +143,8 @@ def copy_shared(arrays: list[Any], donated: Collection[int], takes: bool = True)
 _executables: OrderedDict[bytes, Any] = OrderedDict()
 
 
-def _compile(lowered: Any) -> tuple[Any, bool]:
-    """The executable of a lowered program, and whether an equal one had been compiled before.
+def _compile(lowered: Any) -> Any:
+    """Return the executable of a lowered program, or that of an equal one before it.
 
     A function that was traced again often gives the very program of an earlier trace (a state dict
     was loaded, a Python value changed that only looked important).
@@ -156,14 +153,12 @@ def _compile(lowered: Any) -> tuple[Any, bool]:
     text = lowered.as_text()
     key = hashlib.sha256(f"{devices}{text}".encode()).digest()
     found = _executables.pop(key, None)
-    reused = found is not None
-    if not reused:
-        with progress.program("a function under torch_jax.jit"):
-            found = lowered.compile(options.whole(text))
+    with progress.program("a function under torch_jax.jit"):
+        found = found or lowered.compile(options.whole(text))
     _executables[key] = found
     while len(_executables) > config.get("jit_executables"):
         _executables.popitem(last=False)
-    return _executables[key], reused
+    return found
 
 
 def clear_executables() -> None:

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from torch_jax.core import compilations
+from torch_jax.core.compilations import NOTHING, Counts
+
 
 class Cost(NamedTuple):
     """One thing that was done: of which kind, to what, and what it took.
@@ -21,12 +24,14 @@ class Cost(NamedTuple):
       what: the operator or the program, where one is meant.
       seconds: how long it took, or was waited for.
       bytes: how many were copied.
+      programs: what XLA has done for it.
     """
 
     kind: str
     what: str
     seconds: float
     bytes: int = 0
+    programs: Counts = NOTHING
 
 
 class LISTENING:
@@ -38,17 +43,25 @@ class LISTENING:
 _here = threading.local()  # ``is_inside``: what is done is part of something that is measured
 
 
-def note(kind: str, what: str, seconds: float, count: int = 0) -> None:
+def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts = NOTHING) -> None:
     """Something was done; what is done within :func:`measured` counts there.
 
-    >>> LISTENING.listener = print
+    >>> LISTENING.listener = lambda cost: print(cost[:4])
     >>> note("to_host", "", 0.5, 8)
-    Cost(kind='to_host', what='', seconds=0.5, bytes=8)
+    ('to_host', '', 0.5, 8)
     >>> LISTENING.listener = None
     """
     listener = LISTENING.listener
     if listener is not None and not getattr(_here, "is_inside", False):
-        listener(Cost(kind, what, seconds, count))
+        listener(Cost(kind, what, seconds, count, programs))
+
+
+def _compiled(name: str, programs: Counts) -> None:
+    """Note a program that was compiled or loaded where nothing is measured."""
+    note("compile", name, programs.seconds, programs=programs)
+
+
+compilations.listeners.append(_compiled)
 
 
 @contextlib.contextmanager
@@ -57,9 +70,10 @@ def measured(kind: str, what: str) -> Iterator[None]:
     if LISTENING.listener is None or getattr(_here, "is_inside", False):
         yield
         return
-    _here.is_inside, start = True, time.perf_counter()
+    _here.is_inside, start, before = True, time.perf_counter(), compilations.here()
     try:
         yield
     finally:
         _here.is_inside = False
-        note(kind, what, time.perf_counter() - start)
+        programs = compilations.here().minus(before)
+        note(kind, what, time.perf_counter() - start, programs=programs)

@@ -12,16 +12,15 @@ import re
 from collections import Counter
 from typing import Any
 
-from torch_jax import config
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 
 LOGGER = logging.getLogger("torch_jax")
 
 
-def install() -> None:
+def follow(setting: str) -> None:
     """Follow the setting ``log``; a program that has no handler gets one that prints."""
-    level = getattr(logging, config.get("log").upper())
+    level = getattr(logging, setting.upper())
     LOGGER.setLevel(level)
     if level < logging.WARNING and not LOGGER.hasHandlers():
         handler = logging.StreamHandler()

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterator
 
 from torch_jax import config
-from torch_jax.core import costs
+from torch_jax._private import jax_core
+from torch_jax.core import compilations, costs
 
 _FIRST = 2.0  # seconds
 _PAUSE = 1.0  # seconds without compiling after which a new row begins
@@ -49,9 +50,12 @@ _row = Row()
 
 @contextlib.contextmanager
 def operator(name: str) -> Iterator[None]:
-    """Around the compilation of one operator."""
+    """Measure the first call of one operator; within a trace it is part of a larger program."""
+    if not jax_core.is_outside_traces():
+        yield
+        return
     start = time.perf_counter()
-    with costs.measured("compile", name):
+    with costs.measured("compile", name), compilations.or_shared():
         yield
     text = _row.add(start, time.perf_counter())
     if text is not None:
@@ -60,8 +64,8 @@ def operator(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def program(name: str) -> Iterator[None]:
-    """Around the compilation of a whole program."""
-    with costs.measured("compile", name), _timer(name):
+    """Measure the compilation of a whole program, or the search for an equal one."""
+    with costs.measured("compile", name), compilations.or_shared(), _timer(name):
         yield
 
 

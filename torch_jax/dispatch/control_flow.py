@@ -19,6 +19,7 @@ import torch
 from jax import lax
 from torch.utils import _pytree as pytree
 
+from torch_jax._private import dynamo
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import is_traced
 from torch_jax.core.x64 import x64
@@ -112,7 +113,7 @@ def compile_and_call(function: Callable[..., Any], args: Any, kwargs: Any) -> An
 
         return run
 
-    with ACTIVE.tracer.unseen(), torch.compiler.set_stance("default"):
+    with ACTIVE.tracer.unseen(), dynamo.dynamo_stance("default"):
         return torch.compile(function, backend=backend, fullgraph=True)(*args, **kwargs)
 
 

@@ -23,7 +23,7 @@ from torch_jax.core import waking
 from torch_jax.dispatch import attention_choice, cpu
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import KERNELS, redispatch_to_meta
-from torch_jax.eager import variants
+from torch_jax.eager import bound, variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.ops.registry import TABLE, Lowering
@@ -140,7 +140,8 @@ def enter(op: Any, call: Call) -> Call:
 def forget_compiled() -> None:
     """Drop every compiled entry; each is made again when it is next called for."""
     for kernel in (*KERNELS_BY_OP.values(), *override_kernels):
-        kernel.cache.clear()
+        for key in list(kernel.cache):
+            bound.drop(kernel, key)
         kernel.hot.clear()
         kernel.history.forget()
 

@@ -30,8 +30,9 @@ def install() -> None:
     pytorch.register(library, names, ladder.door, "PrivateUse1")
     _libraries.extend((library, _own_operators(), attention_choice.install(), autocast.install()))
     _libraries.extend(sparse.install())
-    config.listeners.extend((ladder.forget_compiled, log.install))
-    log.install()
+    config.listeners.append(ladder.forget_compiled)
+    config.setters["log"] = log.follow
+    log.follow(config.get("log"))
     forks.listeners.append(ladder.forget_compiled)
 
 

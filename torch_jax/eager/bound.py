@@ -1,8 +1,7 @@
-"""One bound over the compiled entries of all kernels: those not called for the longest time go.
+"""One bound over the compiled entries of all kernels, which count their calls.
 
-A hot call looks its code up in a dict and leaves no trace of that. So it is found out by asking
-again: when there are too many, entries that were not called since the last time are dropped, and
-the others must come by the slow path once more, which marks them.
+All calls are counted, those by the hot path too. When there are too many entries, those that were
+not called since the last time are dropped.
 """
 
 from __future__ import annotations
@@ -12,15 +11,34 @@ from typing import Any
 
 _kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # those that have compiled something
 _count = 0
+_gone = 0  # calls of entries that were dropped
 
 
-def added(kernel: Any, most: int) -> None:
-    """A kernel has a new entry; drops entries if there are more than ``most``."""
+def calls() -> int:
+    """Return how often operators were called so far: eager, recorded, or traced."""
+    return _gone + sum(e.uses for kernel in list(_kernels) for e in list(kernel.cache.values()))
+
+
+def names() -> list[str]:
+    """Return the operators that have entries, by name."""
+    return sorted({kernel.op.name() for kernel in list(_kernels) if kernel.cache})
+
+
+def make_room(kernel: Any, most: int) -> None:
+    """Drop entries where one more, which a kernel is about to have, would be more than ``most``."""
     global _count
     _kernels.add(kernel)
+    if _count >= most:
+        _count = _drop_idle(list(_kernels), most)
     _count += 1
-    if _count > most:
-        _count = _drop(list(_kernels), most)
+
+
+def drop(kernel: Any, key: tuple) -> None:
+    """Drop an entry, whose calls go on to count."""
+    global _gone
+    entry = kernel.cache.pop(key, None)
+    _gone += entry.uses if entry is not None else 0
+    forget(kernel.hot, key)
 
 
 def forget(hot: dict[tuple, Any], key: tuple) -> None:
@@ -28,7 +46,7 @@ def forget(hot: dict[tuple, Any], key: tuple) -> None:
     hot.pop(key, None)
 
 
-def _drop(kernels: list[Any], most: int) -> int:
+def _drop_idle(kernels: list[Any], most: int) -> int:
     """Drop what was not called since the last time, at least a quarter; returns how many stay."""
     entries = [(k, key, e) for k in kernels for key, e in list(k.cache.items())]
     enough = max(1, most // 4)
@@ -39,21 +57,19 @@ def _drop(kernels: list[Any], most: int) -> int:
         if len(entries) - len(gone) <= most - enough:
             break
     for kernel, key, entry in entries:
+        entry.before = entry.uses
         if entry in gone:
-            kernel.cache.pop(key, None)
-        entry.uses, entry.fresh = 0, False
-    for kernel in kernels:
-        kernel.hot.clear()
+            drop(kernel, key)
     return len(entries) - len(gone)
 
 
 def _is_idle(entry: Any) -> bool:
-    return entry.uses == 0
+    return entry.uses == entry.before
 
 
 def _is_single(entry: Any) -> bool:
     """Compiled for one call, as in a loop over ever new shapes."""
-    return entry.fresh and entry.uses == 1
+    return entry.uses == 1
 
 
 def _is_any(entry: Any) -> bool:

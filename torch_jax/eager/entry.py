@@ -60,8 +60,8 @@ class Entry:
     concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
     simple: bool  # one new tensor comes out, and nothing else happens
     check: list[Any] | None  # message and type of the error raised when the check's flag is false
-    uses: int = 0  # calls by the slow path since entries were last dropped
-    fresh: bool = True  # compiled since then
+    uses: int = 0  # calls
+    before: int = 0  # of these, before entries were last dropped
     key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings

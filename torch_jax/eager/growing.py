@@ -123,7 +123,7 @@ class History:
 
 def _step(form: tuple, recent: deque[tuple]) -> tuple | None:
     """By how much a call's numbers have grown twice in a row, some of them by one."""
-    for before in recent:
+    for before in tuple(recent):  # other threads append to it meanwhile
         step = tuple(map(int.__sub__, form, before))
         if 1 in step and min(step) >= 0 and tuple(map(int.__sub__, before, step)) in recent:
             return step
@@ -132,7 +132,7 @@ def _step(form: tuple, recent: deque[tuple]) -> tuple | None:
 
 def _applies(kernel: Any) -> bool:
     lowering = kernel.lowering
-    if ACTIVE.tracer is not None or ACTIVE.recorder is not None or sharding.Use.begun:
+    if ACTIVE.tracer is not None or ACTIVE.recorder is not None:
         return False
     if not policies.on_cpu():  # elsewhere the host does not take parts of arrays for nothing
         return False
@@ -162,9 +162,7 @@ def _add(kind: int, value: Any, tensors: list[torch.Tensor], pattern: list[Any])
     if isinstance(value, torch.Tensor):
         pattern.append((value.dim(), value.dtype))
         tensors.append(value)
-        lazy = value.is_conj() or value.is_neg()
-        whole = storage.is_jax(value) and dtypes.to_jax(value.dtype) == storage.held_by(value).dtype
-        return whole and not lazy and value.numel() > 0
+        return value.numel() > 0 and not (value.is_conj() or value.is_neg()) and _is_whole(value)
     if kind in (TENSORS, NUMBERS) and isinstance(value, list | tuple):
         pattern.append(len(value))
         inner = TENSOR if kind == TENSORS else NUMBER
@@ -172,6 +170,13 @@ def _add(kind: int, value: Any, tensors: list[torch.Tensor], pattern: list[Any])
     number = kind == NUMBER and value is not None
     pattern.append(type(value) if number else tuple(value) if isinstance(value, list) else value)
     return True
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's memory is one array of its dtype, and on one device."""
+    memory = storage.held_by(tensor) if storage.is_jax(tensor) else None
+    same = memory is not None and dtypes.to_jax(tensor.dtype) == memory.dtype
+    return same and sharding.sharding_of(memory) is None
 
 
 # --- one program ----------------------------------------------------------------------------------
@@ -341,6 +346,8 @@ def _caller(
 
     def call(*memories: Any) -> Any:
         nonlocal left
+        if sharding.Use.begun and any(map(sharding.sharding_of, memories)):
+            return own(*memories)  # which XLA splits over the mesh
         left -= 1
         if left < 0:
             tiers.call = own

@@ -78,7 +78,7 @@ class Kernel:
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
         self.history = growing.History()
-        self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype]] = {}
+        self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
         self.call = self._make_call()
 
     def _make_call(self) -> Callable[..., Any]:
@@ -123,7 +123,8 @@ class Kernel:
             found = hot.get(signature)
             if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
                 return slowly(signature, memories, args, kwargs)
-            run, size, dtype = found
+            run, size, dtype, entry = found
+            entry.uses += 1
             try:
                 array = run(*memories)
             except Exception as error:
@@ -165,7 +166,8 @@ class Kernel:
             return self._finish(entry, arrays, args, kwargs, [], None, memories)
         output = entry.outputs[0]
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
-            self.hot[signature] = unrolled.wide(entry.run.call), output.size, output.dtype
+            run = unrolled.wide(entry.run.call)
+            self.hot[signature] = run, output.size, output.dtype, entry
         return wrap_output(output, [arrays])
 
     def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -371,14 +373,13 @@ class Kernel:
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
         entry.run.promoted = functools.partial(bound.forget, self.hot, key)
+        bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key
         growing.serve(self, entry, growth, args, kwargs, inferred)
-        bound.added(self, config.get("cache_size"))
         return entry
 
     def _forget(self, key: tuple) -> None:
-        self.cache.pop(key, None)
-        self.hot.pop(key, None)
+        bound.drop(self, key)
 
     def _infer(self, args, kwargs) -> list[Any] | None:
         try:

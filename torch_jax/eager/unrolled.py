@@ -65,7 +65,8 @@ def unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> 
         found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
         if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
             return slowly(key, (memory,), args, kwargs)
-        run, size, dtype = found
+        run, size, dtype, entry = found
+        entry.uses += 1
         try:
             array = run(memory)
         except Exception as error:
@@ -114,7 +115,8 @@ def binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) ->
         found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
         if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
             return slowly(key, (memory, other), args, kwargs)
-        run, size, dtype = found
+        run, size, dtype, entry = found
+        entry.uses += 1
         try:
             array = run(memory, other)
         except Exception as error:

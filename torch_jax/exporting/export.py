@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax._version import __version__
+from torch_jax.capture.training import hooks
 from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
@@ -133,6 +134,7 @@ def export(
       OperatorNotFound: it has an operator without a lowering.
     """
     waking.wake()
+    hooks.install()  # a step of an optimizer is heard of, and refused
     if not isinstance(args, tuple | list):
         raise TypeError(f"args is a tuple of arguments, (x,), not a {type(args).__name__}")
     args, kwargs, platforms = tuple(args), dict(kwargs or {}), _platforms(platforms)

@@ -58,17 +58,23 @@ def share(sharding: NamedSharding, dimension: int) -> int:
 
 
 def is_readable(array: Any) -> bool:
-    """Whether this process has all values of an array."""
+    """Return whether this process has all values of an array, as it has those of NumPy's."""
+    if not isinstance(array, jax.Array):
+        return True
     return array.is_fully_addressable or array.is_fully_replicated
 
 
 def whole(array: Any) -> jax.Array:
-    """An array that this process can read: itself where it is whole here, else gathered by all."""
-    if array.is_fully_addressable:
+    """Return an array that this process can read: itself, or what all processes gather.
+
+    What NumPy has computed, also as a number, is returned as it is.
+    """
+    if not isinstance(array, jax.Array) or array.is_fully_addressable:
         return array
     if not array.is_fully_replicated:
+        sharding: Any = array.sharding
         with x64():
-            array = _gather(array.sharding.mesh)(array)
+            array = _gather(sharding.mesh)(array)
     _wait(array)
     return array
 

@@ -1,45 +1,71 @@
-"""What recorded execution has done so far: ``torch_jax.metrics()``, and ``report()`` for people."""
+"""What has happened so far: ``torch_jax.metrics()``, and ``report()`` for people."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+from torch_jax.core import compilations
+from torch_jax.core.compilations import NOTHING, Counts
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.dispatch.cpu import FALLBACKS
+from torch_jax.eager import bound
+from torch_jax.observe.running.page import size
 from torch_jax.recorded.metrics import COUNTS
 
-_before: Counter[str] = Counter()  # falls to the CPU before the counters were reset
+
+class _Before:
+    """What was counted before the counters were reset."""
+
+    calls = 0
+    programs = NOTHING
+    fallbacks: Counter[str] = Counter()
 
 
 def metrics() -> dict[str, Any]:
-    """What lazy mode, and functions under ``torch_jax.jit`` that ran recorded, have done so far.
+    """Return what has happened so far, in all modes and on all threads, and what was recorded.
+
+    Programs of a user's own ``jax.jit`` are not counted.
 
     Returns:
-      ``operators``: recorded and run. ``graphs``: recordings that were run, ``hits`` of which
-      found a program, for ``compiles`` of which one was compiled. ``compile_seconds``, and
+      ``operators``: calls of operators that compute – not of views –, whether these ran at once,
+      were recorded, or were traced into a program. ``recorded``: those of recordings that were run.
+      ``graphs``: recordings that were run, ``hits`` of which found a program.
+      ``compiles`` and ``compile_seconds``: programs that XLA compiled, for operators, recordings
+      and whole functions. ``loaded`` and ``load_seconds``: those that were on disk. ``shared``:
+      new calls that needed neither, since an executable of this process served them, or NumPy
+      computed them.
       ``wait_seconds``: how long values were waited for. ``bytes_to_device``, ``bytes_to_host``:
-      copied, in eager mode too. ``cpu_fallbacks``: how often operators ran on the CPU, by name.
+      copied. ``cpu_fallbacks``: how often operators ran on the CPU, by name.
       ``early_syncs``: how often a recording was run because Python looked at a value, by the line
-      of the user's code. ``explanations``: why programs were compiled, the latest 256.
+      of the user's code. ``explanations``: why programs of recordings were made, the latest 256.
 
     >>> sorted(metrics())[:4]
     ['bytes_to_device', 'bytes_to_host', 'compile_seconds', 'compiles']
     """
     to_device, to_host, seconds = TRAFFIC.sums()
+    programs = _programs()
     return {
-        "operators": COUNTS.operators,
+        "operators": max(bound.calls() - _Before.calls, 0),
+        "recorded": COUNTS.operators,
         "graphs": COUNTS.graphs,
-        "compiles": COUNTS.compiles,
         "hits": max(COUNTS.graphs - COUNTS.compiles, 0),
-        "compile_seconds": COUNTS.compile_seconds,
+        "compiles": programs.compiled,
+        "compile_seconds": programs.compile_seconds,
+        "loaded": programs.loaded,
+        "load_seconds": programs.load_seconds,
+        "shared": programs.shared,
         "wait_seconds": seconds,
         "bytes_to_device": to_device,
         "bytes_to_host": to_host,
-        "cpu_fallbacks": dict(FALLBACKS - _before),
+        "cpu_fallbacks": dict(FALLBACKS - _Before.fallbacks),
         "early_syncs": dict(COUNTS.early),
         "explanations": list(COUNTS.explanations),
     }
+
+
+def _programs() -> Counts:
+    return compilations.own().minus(_Before.programs)
 
 
 def reset_metrics() -> None:
@@ -51,30 +77,32 @@ def reset_metrics() -> None:
     """
     COUNTS.clear()
     TRAFFIC.clear()
-    _before.clear()
-    _before.update(FALLBACKS)
+    _Before.calls, _Before.programs = bound.calls(), compilations.own()
+    _Before.fallbacks = FALLBACKS.copy()
 
 
 def report() -> str:
-    """What :func:`metrics` counts, as text.
+    """Return what :func:`metrics` counts, as text.
 
     >>> reset_metrics()
     >>> print(report())
-    0 operators recorded, 0 graphs run: 0 compiled in 0.00 s, 0 found
+    0 operators, 0 of them recorded; 0 graphs run, 0 of them found
+    compiled 0 programs in 0.00 s
     waited 0.00 s for values; 0 B to the device, 0 B to the host
     """
     now = metrics()
     lines = [
-        f"{now['operators']:,} operators recorded, {now['graphs']:,} graphs run: "
-        f"{now['compiles']:,} compiled in {now['compile_seconds']:.2f} s, {now['hits']:,} found",
+        f"{now['operators']:,} operators, {now['recorded']:,} of them recorded; "
+        f"{now['graphs']:,} graphs run, {now['hits']:,} of them found",
+        str(_programs()),
         f"waited {now['wait_seconds']:.2f} s for values; "
-        f"{_bytes(now['bytes_to_device'])} to the device, {_bytes(now['bytes_to_host'])} "
+        f"{size(now['bytes_to_device'])} to the device, {size(now['bytes_to_host'])} "
         "to the host",
         *_counted("values looked at before they were computed:", now["early_syncs"]),
         *_counted("operators that ran on the CPU:", now["cpu_fallbacks"]),
     ]
     if now["explanations"]:
-        lines += ["compiled:", *(f"  {one}" for one in now["explanations"])]
+        lines += ["graphs compiled:", *(f"  {one}" for one in now["explanations"])]
     return "\n".join(lines)
 
 
@@ -84,15 +112,3 @@ def _counted(title: str, counts: dict[str, int]) -> list[str]:
         return []
     rows = sorted(counts.items(), key=lambda row: -row[1])
     return [title, *(f"  {count:6,} x {what}" for what, count in rows)]
-
-
-def _bytes(count: int) -> str:
-    """A number of bytes as people write it.
-
-    >>> _bytes(500), _bytes(3 << 19)
-    ('500 B', '1.5 MiB')
-    """
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"

@@ -26,8 +26,8 @@ def at_first_use() -> None:
     """What only matters once there are jax tensors, and costs other devices a little."""
     from torch_jax.patches import (  # noqa: F401
         autocast,
+        backends,
         dlpack,
-        forks,
         hook_errors,
         jax_arrays,
         processes,

@@ -1,4 +1,4 @@
-"""What the recording executor has done so far: operators, graphs, compilations, seconds."""
+"""What the recording executor has done so far: operators, graphs, and why these have programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Counts:
     Attributes:
       operators: how many were recorded and run.
       graphs: how many recordings were run.
-      compiles: how many programs were compiled for them.
-      compile_seconds: how long that took.
+      compiles: how many programs were made for them.
       early: by line of the user's code, how often a value was looked at that was not computed yet.
-      explanations: why programs were compiled, the latest ones.
+      explanations: why programs were made, the latest ones.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,6 @@ class Counts:
     def clear(self) -> None:
         """Begin anew."""
         self.operators = self.graphs = self.compiles = 0
-        self.compile_seconds = 0.0
         self.early: Counter[str] = Counter()
         self.explanations: deque[str] = deque(maxlen=_KEPT)
 
@@ -46,11 +44,10 @@ class Counts:
         with self._lock:
             self.early[line] += 1
 
-    def compiled(self, explanation: str, seconds: float) -> None:
-        """A program was compiled."""
+    def compiled(self, explanation: str) -> None:
+        """A program was made."""
         with self._lock:
             self.compiles += 1
-            self.compile_seconds += seconds
             self.explanations.append(explanation)
 
 
@@ -59,5 +56,5 @@ COUNTS = Counts()
 
 def compiled(explanation: Any, seconds: float) -> None:
     """A graph was compiled, for a reason."""
-    COUNTS.compiled(explanation, seconds)
+    COUNTS.compiled(explanation)
     log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)

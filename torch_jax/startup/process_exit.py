@@ -26,10 +26,10 @@ _has_ended = False
 
 
 def install() -> None:
-    """Hear of the end of the process; called before the device wakes up, and after.
+    """Hear of the end of the process; called when the device is named, and when JAX is there.
 
-    A daemon thread may be what imports JAX when the process ends, and holds ``waking.LOCK``.
-    What JAX does at the end it registers then, and that comes before what was there earlier.
+    A daemon thread may be about to import JAX when the process ends. What JAX does at the end it
+    registers then, and Python calls such functions in reverse order.
     """
     atexit.register(_stop_daemons)
 
@@ -46,18 +46,28 @@ def _stop_daemons() -> None:
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
         return
+    # kept: a thread that would wake the device stops there
     if not waking.LOCK.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
-    waking.LOCK.release()
+    if waking.is_awake():
+        _stop_at_operators(here)
+    _wait_for(daemons)
+
+
+def _stop_at_operators(here: threading.Thread) -> None:
     from torch_jax.core.x64 import before_each
     from torch_jax.dispatch import ladder
 
-    deadline = time.monotonic() + _PATIENCE
     # a daemon that stops must not hold the lock of compiled functions: this thread may call one
     locks.RUNNING.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
     ladder.forget_compiled()  # calls on the hot path bypass x64.__enter__: their entries go
+
+
+def _wait_for(daemons: set[int | None]) -> None:
+    """Wait until these threads stand still, or compute nothing of ours."""
+    deadline = time.monotonic() + _PATIENCE
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -74,7 +84,7 @@ def _is_busy(frame: Any) -> bool:
     """Whether a thread is in one of our operators, and not stopped there."""
     ours = False
     while frame is not None:
-        if frame.f_code is _stop.__code__:
+        if frame.f_code in (_stop.__code__, waking.wake.__code__):
             return False
         ours = ours or frame.f_code.co_filename.startswith(_OURS)
         frame = frame.f_back

@@ -16,6 +16,7 @@ from torch_jax import config
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.patches import hook_errors
+from torch_jax.startup import process_exit
 
 _libraries: list[Any] = []
 
@@ -48,6 +49,7 @@ def register() -> None:
         from torch_jax.patches import install
 
         waking.on_wake(_start)
+        process_exit.install()
         guard = hook_errors.Guard()
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
         precision_switches.install()

@@ -10,20 +10,17 @@ def start() -> None:
 
     Raises ``RuntimeError`` where JAX cannot be imported. Called once, under ``waking.LOCK``.
     """
-    # JAX registers what it does at the end of the process while it is imported. Python runs such
-    # functions in reverse order: ours goes in before JAX, lest a daemon thread be importing it
-    # when the process ends, and after JAX, to come before JAX's.
-    process_exit.install()
     host_allocator.install()
     _import_jax()
     from torch_jax._private import jax_core
     from torch_jax.compiler import disk_cache
-    from torch_jax.core import signals
+    from torch_jax.core import compilations, signals
     from torch_jax.device import memory_report
     from torch_jax.dispatch import registration
     from torch_jax.patches import install
     from torch_jax.recorded import lazy
 
+    compilations.listen()
     jax_core.hide_frames("torch", "torch_jax")
     registration.install()
     install.at_first_use()

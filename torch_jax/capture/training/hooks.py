@@ -32,8 +32,9 @@ from torch_jax.core.patching import AT_FIRST_JIT, patch
 from torch_jax.memory import generators
 
 
+@functools.cache
 def install() -> None:
-    """Hear of the steps of optimizers, and put the replacements in place; called once."""
+    """Hear of the steps of optimizers, and put the replacements in place; once in a process."""
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
     patching.apply(AT_FIRST_JIT)

@@ -18,7 +18,7 @@ def short_metrics_report(
     counter_names: list[str] | None = None, metric_names: list[str] | None = None
 ) -> str:
     """The first lines of it."""
-    return "\n".join(own.report().splitlines()[:2])
+    return "\n".join(own.report().splitlines()[:3])
 
 
 def counter_names() -> list[str]:

@@ -22,8 +22,11 @@ def lines_of(found: Profile) -> Iterator[str]:
     yield f"torch_jax: {found.what}{of}: {_time(found.seconds)}{each}"
     share = found.busy / max(found.seconds, 1e-9)
     yield f"  the device was busy {_time(found.busy / found.calls)} a call, {share:.0%} of the time"
-    if found.compiles:
-        yield f"  {found.compiles} programs were compiled: look at later calls, too (warm_up=)"
+    if found.compiles or found.loaded:
+        yield (
+            f"  {found.compiles} programs were compiled, {found.loaded} loaded from disk: look at "
+            "later calls, too (warm_up=)"
+        )
     yield "Python, a call:"
     for part, seconds in sorted(found.parts.items(), key=lambda one: -one[1]):
         if seconds >= _LEAST * found.seconds:

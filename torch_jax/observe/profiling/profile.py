@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch_jax._private import jax_profiler
-from torch_jax.core import costs
+from torch_jax.core import compilations
 from torch_jax.device import streams
 from torch_jax.device.trace import events
 from torch_jax.observe.profiling import kernels, page
@@ -30,6 +29,7 @@ class Profile:
       parts: seconds of each part of Python's work, see :mod:`.samples`; what ran meanwhile on the
         device is in none of them, unless Python waited for it.
       compiles: how many programs were compiled.
+      loaded: how many were loaded from disk.
       kernels: those of XLA, by name and line; their seconds are of each thread or stream by itself.
       lines: the same by line of the user's alone.
       moves: seconds of kernels that only copy.
@@ -42,6 +42,7 @@ class Profile:
     busy: float
     parts: dict[str, float]
     compiles: int
+    loaded: int
     kernels: list[Kernels]
     lines: list[Kernels]
     moves: float
@@ -89,8 +90,7 @@ class Profiling:
     """Looks at this thread and at the device for as long as it is open."""
 
     def __enter__(self) -> Profiling:
-        self._compiles: Counter[str] = Counter()
-        self._listener, costs.LISTENING.listener = costs.LISTENING.listener, self._hear
+        self._before = compilations.own()
         self._session = jax_profiler.start()
         self._start = time.perf_counter()
         self._sampler = Sampler(threading.get_ident()).__enter__()
@@ -103,12 +103,7 @@ class Profiling:
         finally:
             self._seconds = time.perf_counter() - self._start
             self._trace = jax_profiler.stop(self._session)
-            costs.LISTENING.listener = self._listener
-
-    def _hear(self, cost: costs.Cost) -> None:
-        self._compiles[cost.kind] += 1
-        if self._listener is not None:
-            self._listener(cost)
+            self._programs = compilations.own().minus(self._before)
 
     def profile(self, what: str, calls: int) -> Profile:
         """What was found."""
@@ -120,7 +115,8 @@ class Profiling:
             seconds=self._seconds,
             busy=kernels.busy(found),
             parts={part: sampler.share(part) for part, _ in sampler.parts.most_common()},
-            compiles=self._compiles["compile"],
+            compiles=self._programs.compiled,
+            loaded=self._programs.loaded,
             kernels=kernels.added_up(found, kernels.by_name_and_line),
             lines=kernels.added_up(found, kernels.by_line),
             moves=sum(e.end - e.begin for e in found if kernels.is_move(e)) / 1e9,

@@ -22,8 +22,11 @@ from typing import Any
 
 import torch
 
+from torch_jax._private import pytorch
 from torch_jax.core import waking
+from torch_jax.core.compilations import Counts
 from torch_jax.core.costs import LISTENING, Cost
+from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave what they cost
 
@@ -36,6 +39,9 @@ _LIBRARIES = tuple(
         *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
     )
 )
+
+
+_SUMS = ("count", "seconds", "bytes", *Counts._fields)  # the numbers of a row
 
 
 class Costs:
@@ -52,11 +58,9 @@ class Costs:
         with self._lock:
             if not self.rows:
                 self._at_first()
-            empty = {"count": 0, "seconds": 0.0, "bytes": 0, "what": Counter()}
-            row = self.rows.setdefault(at, empty)
-            row["count"] += 1
-            row["seconds"] += cost.seconds
-            row["bytes"] += cost.bytes
+            row = self.rows.setdefault(at, dict.fromkeys(_SUMS, 0) | {"what": Counter()})
+            numbers = (1, cost.seconds, cost.bytes, *cost.programs)
+            row |= {name: row[name] + n for name, n in zip(_SUMS, numbers, strict=True)}
             if cost.what:
                 row["what"][cost.what] += 1
 
@@ -77,9 +81,10 @@ def user_line() -> tuple[str, int, str]:
     Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
     there the line is that of the main thread, which waits for it.
     """
-    here = sys._getframe(1)
-    main = sys._current_frames().get(threading.main_thread().ident or 0)
-    return line_of(here) or line_of(main) or ("", 0, "")
+    here = line_of(sys._getframe(1))
+    if here is None and pytorch.current_graph_task() != -1:
+        here = line_of(sys._current_frames().get(threading.main_thread().ident or 0))
+    return here or ("", 0, "")
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:
@@ -115,12 +120,16 @@ def measured() -> dict[str, Any]:
 
 def _device() -> dict[str, Any]:
     if not waking.is_awake():
-        return {"device": "", "peak_bytes": 0}
+        return {"device": "", "peak_bytes": 0, "operators": []}
     module = torch.get_device_module("jax")
     properties = module.get_device_properties()
     name = f"{properties.platform} ({properties.name})"
     count = f"{properties.chips} x " if properties.chips > 1 else ""
-    return {"device": count + name, "peak_bytes": module.max_memory_allocated()}
+    return {
+        "device": count + name,
+        "peak_bytes": module.max_memory_allocated(),
+        "operators": bound.names(),
+    }
 
 
 # --- children of the script -----------------------------------------------------------------------
@@ -163,16 +172,17 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
 
     >>> row = {"kind": "compile", "file": "a.py", "line": 3, "function": "f", "count": 1}
     >>> row |= {"seconds": 0.5, "bytes": 0, "what": {"aten::add": 1}}
+    >>> row |= Counts(1, 0.5)._asdict()
     >>> process = {"is_used": True, "device": "cpu", "peak_bytes": 8, "rows": [row]}
-    >>> both = together([process, process])
-    >>> both["processes"], both["rows"][0]["count"], both["rows"][0]["what"]
-    (2, 2, {'aten::add': 2})
+    >>> both = together([process | {"operators": ["aten::add"]}] * 2)
+    >>> both["processes"], both["rows"][0]["count"], both["rows"][0]["what"], both["operators"]
+    (2, 2, {'aten::add': 2}, ['aten::add'])
     """
     rows: dict[tuple, dict[str, Any]] = {}
     for row in (row for process in found for row in process["rows"]):
         at = row["kind"], row["file"], row["line"], row["function"]
-        known = rows.setdefault(at, row | {"count": 0, "seconds": 0.0, "bytes": 0, "what": {}})
-        for name in ("count", "seconds", "bytes"):
+        known = rows.setdefault(at, row | dict.fromkeys(_SUMS, 0) | {"what": {}})
+        for name in _SUMS:
             known[name] += row[name]
         known["what"] = dict(Counter(known["what"]) + Counter(row["what"]))
     used = [process for process in found if process["is_used"]]
@@ -180,5 +190,6 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
         "processes": len(used),
         "device": next((process["device"] for process in used), ""),
         "peak_bytes": max((process["peak_bytes"] for process in used), default=0),
+        "operators": sorted({name for process in used for name in process["operators"]}),
         "rows": list(rows.values()),
     }

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from torch_jax.core.compilations import Counts
+
 _LINES = 5
 _OFTEN = 8  # as often as a line must wait before it is a loop that does
 _LEAST = 0.001  # seconds that are worth a change
@@ -34,7 +36,7 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
     """What is told of a script, as JSON has it."""
     rows = found["rows"]
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
-    fallbacks = _what(of_kind["fallback"])
+    fallbacks, programs = _what(of_kind["fallback"]), _programs(rows)
     return {
         "script": script,
         "status": status,
@@ -42,9 +44,12 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
         "device": found["device"],
         "processes": found["processes"],
         "peak_bytes": found["peak_bytes"],
-        "operators": sum(1 for name in _what(of_kind["compile"]) if "::" in name),
-        "compiles": _sum(of_kind["compile"], "count"),
-        "compile_seconds": _sum(of_kind["compile"], "seconds"),
+        "operators": len(found["operators"]),
+        "compiles": programs.compiled,
+        "compile_seconds": programs.compile_seconds,
+        "loaded": programs.loaded,
+        "load_seconds": programs.load_seconds,
+        "shared": programs.shared,
         "cpu_fallbacks": dict(fallbacks.most_common()),
         "cpu_fallback_seconds": _sum(of_kind["fallback"], "seconds"),
         "waits": _sum(of_kind["to_host"], "count"),
@@ -63,6 +68,10 @@ def _sum(rows: list[dict[str, Any]], name: str) -> Any:
     return sum(row[name] for row in rows)
 
 
+def _programs(rows: list[dict[str, Any]]) -> Counts:
+    return Counts(*(_sum(rows, name) for name in Counts._fields))
+
+
 def _what(rows: list[dict[str, Any]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for row in rows:
@@ -76,7 +85,7 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     A line that waits now and then is left out: somebody has to look at the results.
 
     >>> row = {"kind": "to_host", "file": "a.py", "line": 3, "function": "train", "count": 500}
-    >>> row |= {"seconds": 1.5, "bytes": 2000, "what": {}}
+    >>> row |= {"seconds": 1.5, "bytes": 2000, "what": {}, **Counts()._asdict()}
     >>> [line] = lines_worth_changing([row])
     >>> line["cost"], line["instead"]
     ('waited 500 times for a value', 'keep the value a tensor until the loop is over')
@@ -130,11 +139,11 @@ def _of_fallbacks(row: dict[str, Any], source: str) -> tuple[str, str]:
 
 def _of_compiles(row: dict[str, Any], source: str) -> tuple[str, str]:
     most, times = Counter(row["what"]).most_common(1)[0] if row["what"] else ("a program", 1)
-    cost = f"compiled {row['count']:,} program{'s' if row['count'] > 1 else ''}"
+    cost = str(_programs([row]))
     if times < _OFTEN:
         return cost, "put the step into a function under @torch_jax.jit: one program"
     return (
-        f"{cost}, {times:,} of them {most} for other shapes or numbers",
+        f"{cost}; {times:,} times for other shapes or numbers of {most}",
         "pad to few sizes (drop_last=True, padding to multiples), or @torch_jax.jit(dynamic=...)",
     )
 
@@ -148,8 +157,8 @@ _ADVICE = {"compile": _of_compiles, "fallback": _of_fallbacks, "to_host": _of_wa
 def text(told: dict[str, Any]) -> str:
     """A summary for people.
 
-    >>> print(text(summary({"rows": [], "device": "", "processes": 0, "peak_bytes": 0},
-    ...                    "train.py", 1.0, 0)))
+    >>> found = {"rows": [], "device": "", "processes": 0, "peak_bytes": 0, "operators": []}
+    >>> print(text(summary(found, "train.py", 1.0, 0)))
     torch_jax: train.py ran for 1.0 s
       nothing ran on device jax: the script moved no tensor to "cuda"
     """
@@ -166,11 +175,9 @@ def _lines_of(told: dict[str, Any]) -> Iterator[str]:
     memory = f", {size(told['peak_bytes'])} of memory" if told["peak_bytes"] else ""
     yield f"  on jax        {told['operators']} kinds of operators on {told['device']}{of}{memory}"
     yield from _fallbacks(told)
-    share = 100 * told["compile_seconds"] / max(told["seconds"], 1e-9)
-    yield (
-        f"  compiled      {told['compiles']:,} programs in {told['compile_seconds']:.1f} s "
-        f"({share:.0f} % of the time)"
-    )
+    programs = _programs(told["rows"])
+    share = 100 * programs.seconds / max(told["seconds"], 1e-9)
+    yield f"  XLA           {programs} ({share:.0f} % of the time)"
     yield (
         f"  looked at     {told['waits']:,} values, waiting {told['wait_seconds']:.1f} s; "
         f"{size(told['bytes_to_host'])} to the host, {size(told['bytes_to_device'])} to the device"

@@ -1,0 +1,162 @@
+"""Count what XLA does in this process: programs compiled, and loaded from disk, with the seconds.
+
+JAX reports each program. It counts as our own where code of this package has called JAX, and as
+another's where a user or another library has. A look at the stack finds that out: it takes
+microseconds, a program takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_jax._private import jax_monitoring
+
+_OWN = str(Path(__file__).parents[1]) + os.sep
+
+
+class Counts(NamedTuple):
+    """How many programs there were.
+
+    Attributes:
+      compiled: by XLA, in ``compile_seconds``.
+      loaded: from the cache on disk, in ``load_seconds``.
+      shared: calls that were new and needed neither: an executable of this process served them, or
+        NumPy computed them.
+    """
+
+    compiled: int = 0
+    compile_seconds: float = 0.0
+    loaded: int = 0
+    load_seconds: float = 0.0
+    shared: int = 0
+
+    @property
+    def made(self) -> int:
+        """Return how many were compiled or loaded."""
+        return self.compiled + self.loaded
+
+    @property
+    def seconds(self) -> float:
+        """Return how long XLA took to compile and JAX to load."""
+        return self.compile_seconds + self.load_seconds
+
+    def plus(self, other: Iterable[float]) -> Counts:
+        """Return the sum of both."""
+        return Counts(*map(operator.add, self, other))
+
+    def minus(self, other: Iterable[float]) -> Counts:
+        """Return what was counted since ``other`` was."""
+        return Counts(*map(operator.sub, self, other))
+
+    def __str__(self) -> str:
+        """Describe them in words; counts of zero are left out.
+
+        >>> print(Counts(147, 8.1, 30, 0.25))
+        compiled 147 programs in 8.10 s, loaded 30 programs from disk in 0.25 s
+        >>> print(Counts(1, 0.5, shared=392))
+        compiled 1 program in 0.50 s, 392 new calls needed no program
+        """
+        parts = []
+        if self.compiled or not any(self):
+            parts.append(
+                f"compiled {_many(self.compiled, 'program')} in {self.compile_seconds:.2f} s"
+            )
+        if self.loaded:
+            loaded = _many(self.loaded, "program")
+            parts.append(f"loaded {loaded} from disk in {self.load_seconds:.2f} s")
+        if self.shared:
+            parts.append(f"{_many(self.shared, 'new call')} needed no program")
+        return ", ".join(parts)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+NOTHING = Counts()
+
+
+class _Here(threading.local):
+    """Holds what this thread has had compiled for us."""
+
+    counts = NOTHING
+
+
+_lock = threading.RLock()  # a handler of signals may come in between, and compile
+_totals = {True: NOTHING, False: NOTHING}  # our own, and others'
+_here = _Here()
+
+# Called for each program of our own with its name and its counts, where it was needed.
+listeners: list[Callable[[str, Counts], None]] = []
+
+
+def own() -> Counts:
+    """Return what this process has had compiled for us so far, on all threads."""
+    return _totals[True]
+
+
+def everything() -> Counts:
+    """Return the same with the programs of others: of a user's ``jax.jit``, say."""
+    with _lock:
+        return _totals[True].plus(_totals[False])
+
+
+def here() -> Counts:
+    """Return what this thread has had compiled for us so far."""
+    return _here.counts
+
+
+@functools.cache
+def listen() -> None:
+    """Count from here on; called when the device is first used."""
+    jax_monitoring.hear_of_programs(_hear)
+
+
+@contextlib.contextmanager
+def or_shared() -> Iterator[None]:
+    """Count the block, a first call, as shared where XLA has nothing to do for it."""
+    before = here()
+    yield
+    if here() is before:
+        _add(Counts(shared=1), is_own=True)
+
+
+def _hear(name: str, seconds: float, is_loaded: bool) -> None:
+    counts = Counts(loaded=1, load_seconds=seconds) if is_loaded else Counts(1, seconds)
+    is_own = _is_own(sys._getframe(2))
+    _add(counts, is_own)
+    if is_own:
+        for listener in listeners:
+            listener(name, counts)
+
+
+def _add(counts: Counts, is_own: bool) -> None:
+    with _lock:
+        _totals[is_own] = _totals[is_own].plus(counts)
+    if is_own:
+        _here.counts = _here.counts.plus(counts)
+
+
+def _is_own(frame: Any) -> bool:
+    """Return whether the innermost code that is not JAX's is of this package."""
+    passed = _of_jax()
+    while frame is not None and frame.f_code.co_filename.startswith(passed):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+
+
+@functools.cache
+def _of_jax() -> tuple[str, ...]:
+    """Return where the paths of JAX's code begin, and of the code by which JAX calls itself."""
+    specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib")]
+    folders = [os.path.dirname(spec.origin or "") + os.sep for spec in specs if spec]
+    return *folders, contextlib.__file__, functools.__file__

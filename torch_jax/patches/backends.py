@@ -1,0 +1,70 @@
+"""How JAX starts its backends: threads for several CPU devices, and no warning of harmless forks.
+
+JAX takes both functions when it starts its first backend: for a program that has called
+``jax.devices()`` before it uses the device, they are JAX's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch_jax.core.patching import AT_FIRST_USE, patch
+
+# A device's program may run, and on each of two Python threads a next one may wait to be launched.
+THREADS_OF_A_DEVICE = 3
+
+
+@patch("jax._src.xla_bridge._at_fork", AT_FIRST_USE)
+def _patch_warning(_original: Any) -> Any:
+    """JAX says at each fork that a deadlock is likely, so at each data loader that has workers.
+
+    A child of a process that has used the device is kept from it (:mod:`torch_jax.core.forks`), and
+    ends without what JAX would wait for.
+    """
+    return lambda: None
+
+
+@patch("jaxlib.xla_client.make_cpu_client", AT_FIRST_USE)
+def _patch_threads(original: Callable[..., Any]) -> Callable[..., Any]:
+    """XLA has a thread for each of several CPU devices, and may wait for ever for one more.
+
+    The threads launch programs and run them. A launch waits while 32 programs of its device have
+    not ended; where a collective waits for one of those, and the launch has its thread, none goes
+    on, and XLA aborts the process after 40 seconds. XLA makes as many threads as ``NPROC`` says.
+    """
+
+    @functools.wraps(original)
+    def make_cpu_client(*args: Any, **kwargs: Any) -> Any:
+        devices = kwargs.get("num_devices") or _forced_devices()
+        if devices == 1:
+            return original(*args, **kwargs)
+        with _at_least("NPROC", THREADS_OF_A_DEVICE * devices):
+            return original(*args, **kwargs)
+
+    return make_cpu_client
+
+
+def _forced_devices() -> int:
+    """Return how many devices ``XLA_FLAGS`` makes of the CPU."""
+    flag = r"--xla_force_host_platform_device_count=(\d+)"
+    counts = re.findall(flag, os.environ.get("XLA_FLAGS", ""))
+    return int(counts[-1]) if counts else 1
+
+
+@contextlib.contextmanager
+def _at_least(variable: str, least: int) -> Iterator[None]:
+    """Give a variable of the environment this value for a block, unless its own is greater."""
+    before = os.environ.get(variable)
+    os.environ[variable] = str(max(least, int(before or 0)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
