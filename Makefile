@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 SAMPLES ?= 0
-# How many random calls `make calls` draws, and the number of the first: others every day.
+# How many random calls and programs `make calls` and `make programs` draw. Which ones depends on how
+# many commits the change begins above; TESTS_COMMIT=1234 draws those of another change.
 CALLS ?= 12000
-CALLS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
-# How many random programs `make programs` draws, and the number of the first.
 PROGRAMS ?= 300
-PROGRAMS_SEED ?= $(shell expr $$(date +%s) / 86400 \* 100000)
+# A number shuffles the files of tests, and the tests of each: `make test SHUFFLE=7`.
+SHUFFLE ?=
+# A file that `make affected` writes: the slow tests that a change can break run, too.
+AFFECTED ?=
 # `make upstream PYTORCH=/path/to/checkout TESTS="test_torch.py -k sum"`
 PYTORCH ?=
 # `make transformers-tests TRANSFORMERS=/path/to/checkout TESTS="-k gpt2"`
@@ -27,17 +29,21 @@ CONFORMANCE_RESULTS ?= $(CURDIR)/build/conformance.jsonl
 BENCH_RESULTS ?= $(CURDIR)/build/benchmarks.jsonl
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip takes minutes to find versions of a hundred packages that fit together, uv seconds.
+INSTALL := VIRTUAL_ENV='$(VENV)' $(BIN)/uv pip install --quiet -c constraints.txt
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
 BENCH_ARGS ?=
 PYTEST = TORCH_JAX_CACHE=1 TORCH_JAX_CACHE_DIR='$(TEST_CACHE)' \
-  $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
-# Without the cache: a disagreement with the CPU is then one of what the process compiled itself.
-CONFORMANCE = CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) \
+  CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) \
   CONFORMANCE_RESULTS='$(CONFORMANCE_RESULTS)' \
-  $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST)) tests/conformance
-REST := --ignore=tests/conformance
+  $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(if $(SHUFFLE),--shuffle $(SHUFFLE)) \
+  $(if $(AFFECTED),--affected '$(AFFECTED)') $(PYTEST_ARGS)
+UNCACHED = $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST))
+PYTEST_ARGS ?=
+# Processes of tests find the compiled bytecode of the tests and of the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
@@ -55,7 +61,7 @@ $(VENV)/.torch: constraints.txt
 	  exit 1; }
 	@echo "setting up $(VENV) (once; a few minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) torch
+	@$(PIP) torch uv
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
@@ -80,30 +86,35 @@ example: $(VENV)/.examples  ## diffusers' video pipeline on worker threads (EXAM
 	$(BIN)/python -m examples.video_pipeline $(EXAMPLE_ARGS)
 
 test: $(VENV)/.dev  ## the quick tests
-	$(PYTEST) $(REST) -m "not slow"
+	$(PYTEST) --ignore=tests/conformance tests $(if $(AFFECTED),torch_jax,-m "not slow")
 
 # --- what a developer runs ------------------------------------------------------------------------
 
-test-all: test test-rest  ## every test: quick, slow and doctests
+affected: $(VENV)/.dev  ## which slow tests the commits since the last landing can break
+	@mkdir -p build
+	@$(BIN)/python -m tests.support.affected --write build/affected.json
+
+landed: $(VENV)/.dev  ## CI has passed the present commit: the next change begins here
+	$(BIN)/python -m tests.support.affected --landed
+
+test-all: $(VENV)/.dev test-xla  ## every test but conformance: quick, slow and doctests
+	$(PYTEST) tests torch_jax --ignore=tests/conformance
 
 # pytest ends with 5 when it found nothing to run, which is no failure here.
-test-rest: $(VENV)/.dev  ## only what `make test` leaves out: slow, xla_default, doctests
-	$(PYTEST) $(REST) -m slow || [ $$? -eq 5 ]
-	TORCH_JAX_TEST_XLA=default $(PYTEST) $(REST) -m "xla_default or (xla_both and not slow)" \
-	  || [ $$? -eq 5 ]
-	$(PYTEST) --doctest-modules torch_jax || [ $$? -eq 5 ]
+test-xla: $(VENV)/.dev  ## tests of what XLA optimizes, with XLA as users have it
+	TORCH_JAX_TEST_XLA=default $(PYTEST) tests --ignore=tests/conformance \
+	  -m "xla_default or (xla_both and not slow)" || [ $$? -eq 5 ]
 
 # All samples of all operators take hours; SAMPLES=3 takes three of each operator and dtype.
 conformance: $(VENV)/.dev  ## every operator against PyTorch's own database (SAMPLES=3: a part)
-	$(CONFORMANCE)
+	$(UNCACHED) tests/conformance $(if $(AFFECTED),|| [ $$? -eq 5 ])
 
 # Without the cache: most calls have new shapes, and are not met again.
 calls: $(VENV)/.dev  ## random calls of every family against the CPU (CALLS=100000: at night)
-	CALLS=$(CALLS) CALLS_SEED=$(CALLS_SEED) $(subst TORCH_JAX_CACHE=1,TORCH_JAX_CACHE=0,$(PYTEST)) \
-	  tests/calls -m slow
+	CALLS=$(CALLS) $(UNCACHED) tests/calls -m slow
 
 programs: $(VENV)/.dev  ## programs that change between calls, random ones too (PROGRAMS=10000)
-	PROGRAMS=$(PROGRAMS) PROGRAMS_SEED=$(PROGRAMS_SEED) $(PYTEST) tests/programs
+	PROGRAMS=$(PROGRAMS) $(PYTEST) tests/programs
 
 upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
 	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
@@ -114,9 +125,8 @@ transformers-tests: $(VENV)/.dev  ## transformers' tests of models (TRANSFORMERS
 test-everything: export TORCH_JAX_TEST_XLA = default
 test-everything: override WEEK =
 test-everything: $(VENV)/.dev  ## all tests, dtypes and samples, XLA as users have it: many hours
-	$(PYTEST) $(REST)
-	$(PYTEST) --doctest-modules torch_jax
-	$(CONFORMANCE)
+	$(PYTEST) tests torch_jax --ignore=tests/conformance
+	$(UNCACHED) tests/conformance
 
 docs: $(VENV)/.dev  ## make the pages anew that tell what the code says of itself
 	$(BIN)/python -m torch_jax ops --markdown > docs/operators.md
@@ -142,8 +152,13 @@ lint: $(VENV)/.dev  ## style, types, and the floors of the house
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
+newest: constraints.txt  ## write constraints.txt for the newest releases of all libraries but torch
+	grep -E '^(#|torch==)' $< > $<.new && mv $<.new $< && rm -rf $(VENV)
+	$(MAKE) $(VENV)/.dev
+	$(BIN)/uv pip freeze --quiet --python $(BIN)/python --exclude-editable | grep -v '^torch==' >> $<
+
 clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test test-all test-rest test-everything conformance calls programs upstream transformers-tests docs site dist bench measured lint clean
+.PHONY: help demo example test affected landed test-all test-xla test-everything conformance calls programs upstream transformers-tests docs site dist bench measured lint newest clean

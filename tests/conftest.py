@@ -1,4 +1,8 @@
-"""How the tests run: never on the CPU unasked, apart from the user's cache, cheaply compiled.
+"""How the tests run: as a user's programs do, never on the CPU unasked, cheaply compiled.
+
+Settings have the user's defaults, but for two: an operator that would fall back to the CPU raises,
+since one warning an operator and process shows in one test only; and programs are kept apart from
+the user's cache. A test of what ``torch_jax.jit`` traces is marked ``traced_at_once``.
 
 Nearly all the time of the tests goes into compiling thousands of tiny programs, each run once or
 twice. Where ``TORCH_JAX_TEST_XLA`` is ``fast``, as it is if nothing is said, XLA optimizes little:
@@ -6,7 +10,10 @@ that is three to four times as quick. ``default`` leaves XLA as it is; the tests
 ``xla_default``, about memory and what XLA optimizes, run only so.
 """
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,9 +27,6 @@ if PROFILE not in ("fast", "default"):
     raise pytest.UsageError(f"TORCH_JAX_TEST_XLA is {PROFILE!r}, neither 'fast' nor 'default'")
 
 os.environ.setdefault("TORCH_JAX_CPU_FALLBACK", "error")
-# What is tested of torch_jax.jit is the trace, where a test does not say otherwise.
-os.environ.setdefault("TORCH_JAX_JIT_RECORDED_CALLS", "0")
-os.environ.setdefault("TORCH_JAX_JIT_FALLBACK", "error")
 os.environ.setdefault("TORCH_JAX_CACHE", "0")  # `make` gives the tests a cache of their own
 
 # The processes of xdist inherit the variable, with the flags in it.
@@ -30,14 +34,71 @@ if PROFILE == "fast" and FAST_XLA[0] not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), *FAST_XLA)).strip()
 
 import hypothesis  # noqa: E402
-import torch  # noqa: E402, F401, before any library that it looks for among those imported
+import torch  # noqa: E402, before any library that it looks for among those imported
 
 # The same examples at every run, so that what fails is the change's own fault; with
 # HYPOTHESIS_PROFILE=default they are drawn anew, to look for what no run has met.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-pytest_plugins = ["tests.support.ledger"]
+_MAIN, _HOOK = sys.modules["__main__"], sys.excepthook
+
+pytest_plugins = ["tests.support.ledger", "tests.support.selected"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_file_begins_as_a_process_does() -> None:
+    """Forget what tests of other files have compiled and counted, so that their order is all one.
+
+    Tests about what is remembered ask for this each: :func:`nothing_is_remembered`.
+    What stays is left out of later garbage collections: after some thousand tests each would look
+    through millions of objects, which took seconds, and there are hundreds of them.
+    """
+    _forget()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _the_interpreter_stays_as_it_was() -> Iterator[None]:
+    """Take back what a script or PyTorch sets for the whole process.
+
+    A script becomes ``__main__``, which forks would import; ``init_process_group`` puts the rank
+    before each line of a traceback.
+    """
+    yield
+    sys.modules["__main__"], sys.excepthook = _MAIN, _HOOK
+
+
+@pytest.fixture
+def nothing_is_remembered() -> None:
+    """Begin as a new process does: no program, no path, no count is known."""
+    _forget()
+
+
+def _forget() -> None:
+    if "torch_jax.core.waking" in sys.modules and sys.modules["torch_jax.core.waking"].is_awake():
+        from torch_jax import config
+        from torch_jax.observe import metrics
+
+        config.forget()
+        metrics.reset_metrics()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()  # which compiles a function a few times only
+
+
+@pytest.fixture(autouse=True)
+def _traced_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have ``torch_jax.jit`` trace at the second call of a kind, where a mark asks for it."""
+    mark = request.node.get_closest_marker("traced_at_once")
+    if mark is None:
+        yield
+        return
+    from torch_jax import config  # late: collecting tests needs no device
+
+    fallback = mark.kwargs.get("fallback", "error")
+    with config.temporarily("jit_recorded_calls", 0), config.temporarily("jit_fallback", fallback):
+        yield
 
 
 def pytest_report_header() -> str:

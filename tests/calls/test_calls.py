@@ -1,7 +1,8 @@
 """Random calls of every family on the CPU and on device jax.
 
-``CALLS`` is how many calls are drawn in all, beyond those of the quick test, and ``CALLS_SEED`` the
-number of the first: `make calls CALLS=100000` draws others every day.
+The quick test draws the same few calls always. ``CALLS`` is how many the slow one draws in all. The
+number of their first depends on ``TESTS_COMMIT`` (:mod:`tests.support.seeds`): each change draws
+others, and the same ones again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from tests.calls.call import T, call, make
 from tests.calls.compare import Verdict, check, compare
 from tests.calls.exceptions import exempt
 from tests.calls.families import FAMILIES, draw
+from tests.support.seeds import first_number
 
 QUICK = 8
 CHUNK = 100  # calls of one test, which one process runs
-CALLS = int(os.environ.get("CALLS", len(FAMILIES) * CHUNK))
-SEED = int(os.environ.get("CALLS_SEED", "0"))
+CALLS = int(os.environ.get("CALLS", len(FAMILIES) * 30))
+OF_A_FAMILY = -(-CALLS // len(FAMILIES))
+SEED = QUICK + first_number(OF_A_FAMILY)
 
 
 def run(family: str, first: int, count: int) -> Counter[Verdict]:
@@ -47,10 +50,11 @@ def test_a_few_calls(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(-(-CALLS // (CHUNK * len(FAMILIES)))))
+@pytest.mark.every_case
+@pytest.mark.parametrize("first", range(0, OF_A_FAMILY, CHUNK))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_many_calls(family, chunk):
-    run(family, SEED + QUICK + chunk * CHUNK, CHUNK)
+def test_many_calls(family, first):
+    run(family, SEED + first, min(CHUNK, OF_A_FAMILY - first))
 
 
 def test_a_call_prints_the_line_that_repeats_it():

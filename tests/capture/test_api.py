@@ -125,6 +125,7 @@ def make(kind: type[nn.Module], compile: bool) -> nn.Module:
 
 @pytest.mark.parametrize("kind, compile", [(Net, True), (Compiled, False)])
 class TestModules:
+    @pytest.mark.slow
     def test_training_and_evaluation(self, kind, compile):
         plain, model = make(Net, False), make(kind, compile)
         assert isinstance(model, kind)
@@ -294,6 +295,8 @@ def test_dataclasses_as_arguments_and_results():
     assert function(batch).x.tolist() == [20, 20, 20]
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once(fallback="record")
 def test_outputs_of_models_of_transformers():
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -328,6 +331,8 @@ STATIC = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once(fallback="record")
 def test_python_arguments_are_fixed_by_value_and_type():
     def function(x, how):
         return x * (len(repr(how)) + 10 * len(type(how).__name__)), repr(how)
@@ -355,6 +360,7 @@ def test_a_list_or_dict_among_the_arguments_is_not_changed_silently():
             function(given)
 
 
+@pytest.mark.slow
 def test_tensors_of_another_form_are_another_program():
     function = torch_jax.jit(lambda x: x * 2 + x.sum())
     made = [
@@ -403,6 +409,7 @@ def test_two_traced_numbers_of_one_value():
 # --- buckets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lengths_are_padded_to_buckets_and_masked():
     def mean(x, x_mask=None):
         if x_mask is None:

@@ -119,6 +119,7 @@ def test_a_value_that_a_backward_reads_may_change():
     torch.testing.assert_close(compiled(x).cpu(), first * 3)
 
 
+@pytest.mark.slow
 def test_losses_summed_outside_are_differentiable():
     model, plain = network(), network()
     compiled = torch_jax.jit(lambda x: F.mse_loss(model(x), torch.zeros(2, 1, device="jax")))

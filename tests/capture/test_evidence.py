@@ -21,13 +21,12 @@ X = torch.ones(3, device="jax")
 
 @pytest.fixture(autouse=True)
 def as_users_have_it():
-    names = {"jit_recorded_calls": 3, "jit_check_every": 4, "jit_fallback": "record"}
-    before = {name: config.get(name) for name in names}
-    for name, value in names.items():
-        config.set(name, value)
-    yield
-    for name, value in before.items():
-        config.set(name, value)
+    with (
+        config.temporarily("jit_recorded_calls", 3),
+        config.temporarily("jit_check_every", 4),
+        config.temporarily("jit_fallback", "record"),
+    ):
+        yield
 
 
 @pytest.fixture
@@ -51,6 +50,7 @@ def results(function, change, calls=20):
     return run(compiled), compiled.explain()
 
 
+@pytest.mark.slow
 def test_a_training_step_gives_no_false_alarm():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).to("jax")
@@ -200,6 +200,7 @@ def test_what_the_garbage_collector_calls_is_not_of_the_function():
     assert function.explain().traces == 1
 
 
+@pytest.mark.slow
 def test_a_result_that_another_graph_of_the_call_is_given():
     table = torch.eye(4, device="jax")
 

@@ -7,12 +7,14 @@ import types
 import warnings
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import torch_jax
+from tests.support import ledger
 from tests.support.steps import step_of
 from tests.support.values import ones
 from torch_jax import config
@@ -29,7 +31,7 @@ def training() -> tuple[nn.Module, Any]:
 
 
 @pytest.mark.xla_default
-def test_lowering_tells_and_changes_nothing():
+def test_lowering_tells_and_changes_nothing(programs_of_traces):
     model, step = training()
     before = model.weight.detach().cpu().clone()
     lowered = step.lower(ones(2, 64))
@@ -42,7 +44,7 @@ def test_lowering_tells_and_changes_nothing():
     with pytest.raises(ValueError, match="dialect"):
         lowered.as_text("mlir")
     step(ones(2, 64))
-    assert step.explain().compiles <= 1
+    assert step.explain().traces == 1 and len(programs_of_traces) <= 1
 
 
 def test_weights_are_no_constants_of_the_program():
@@ -52,13 +54,15 @@ def test_weights_are_no_constants_of_the_program():
     assert max(map(len, constants)) < 100
 
 
-def test_explain_tells_what_happened():
+@pytest.mark.slow
+def test_explain_tells_what_happened(programs_of_traces):
     program.clear_executables()
     model, step = training()
     step(ones(2, 64))
     step(ones(2, 64))
     told = step.explain()
-    assert (told.traces, told.compiles, told.recorded) == (1, 1, 0)
+    assert (told.traces, told.recorded) == (1, 0)
+    assert len(programs_of_traces) == 1 <= told.programs.made
     assert told.captured >= 2 and told.donated >= 2 and told.lifted >= 1
     step(ones(3, 64))
     model.eval()
@@ -70,6 +74,23 @@ def test_explain_tells_what_happened():
     assert torch_jax.explain(step) == step.explain()
     with pytest.raises(TypeError, match="is not compiled"):
         torch_jax.explain(len)
+
+
+def test_explain_begins_with_calls_that_were_recorded():
+    function = torch_jax.jit(lambda x: (x.sin() @ x.mT).sum(), fallback="record")
+    assert str(function.explain()).endswith(": neither recorded nor traced")
+    x, before = ones(3, 61), ledger.programs()
+    with config.temporarily("jit_recorded_calls", 8):
+        for _ in range(2):
+            function(x)
+    made = ledger.programs() - before
+    jax.jit(lambda x: x + 1)(1.0)  # another's
+    told = function.explain()
+    assert (told.recorded, told.traces) == (2, 0)
+    assert told.programs == told.recorded_programs and told.programs.made == made > 0
+    text = str(told)
+    assert text.startswith(f"{told.name}: 2 calls were recorded: {told.programs}")
+    assert "traces" not in text
 
 
 def test_the_fourth_retrace_warns_with_the_cause():
@@ -147,8 +168,8 @@ def test_the_cache_can_be_cleared():
 @pytest.mark.parametrize("verify", [True, 3])
 def test_verification_runs_calls_both_ways(verify):
     model, _ = training()
-    function = torch_jax.jit(lambda x: model(x).sum(), verify=verify)
-    expected = model(ones(2, 64)).sum().item()
+    function = torch_jax.jit(lambda x: model(x).square().sum(), verify=verify)
+    expected = model(ones(2, 64)).square().sum().item()
     for _ in range(5):
         assert function(ones(2, 64)).item() == pytest.approx(expected)
 
@@ -188,10 +209,10 @@ class Attention(nn.Linear):
         return F.scaled_dot_product_attention(q, q, q, is_causal=True)
 
 
-def test_what_jax_asks_of_libraries_is_none_of_the_functions(monkeypatch):
+@pytest.mark.slow
+@pytest.mark.traced_at_once(fallback="record")
+def test_what_jax_asks_of_libraries_is_none_of_the_functions():
     """JAX asks opt_einsum for the order of products, of sizes that no other test traces."""
-    monkeypatch.setitem(config._values, "jit_recorded_calls", 0)  # watched from the first call on
-    monkeypatch.setitem(config._values, "jit_fallback", "record")
     model = Attention(24, 24).to("jax")
     step = torch_jax.jit(step_of(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     x = torch.randn(2, 4, 150, 24, device="jax")

@@ -56,7 +56,7 @@ def test_copies_made_before_and_between_calls_survive(share):
     assert [t[0].item() for t in copies] == [1, 2, 4, 8]
 
 
-def test_copies_of_models_and_their_state_survive():
+def test_copies_of_models_and_their_state_survive(programs_of_traces):
     model = nn.Linear(3, 3).to("jax")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 
@@ -72,7 +72,7 @@ def test_copies_of_models_and_their_state_survive():
     model.load_state_dict(middle[0].state_dict())
     optimizer.load_state_dict(middle[1])
     assert step(ones(2, 3)).item() == pytest.approx(losses[0])
-    assert step.explain().compiles == 1, step.explain()
+    assert len(programs_of_traces) == 1, step.explain()
 
 
 def test_an_array_that_jax_code_holds_survives():

@@ -178,6 +178,7 @@ def test_a_refusal_cannot_be_swallowed(look):
         torch_jax.jit(_swallowed(look))(ONES)
 
 
+@pytest.mark.traced_at_once(fallback="record")
 def test_an_error_that_the_function_handles_itself_is_no_refusal():
     def function(x):
         try:
@@ -310,6 +311,7 @@ def test_after_a_failure_everything_is_as_before(fail, kind, stepped):
 # --- fallback -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fallback_runs_the_call_eagerly_counts_and_tells():
     world, plain = World(lambda loss: loss.item()), World(lambda loss: loss.item())
     step = torch_jax.jit(world.step, fallback="eager")

@@ -13,7 +13,6 @@ WAYS = ("optimizer_step", "ddp", "compile")
 
 def said(way: str, count: int, **variables: str | None) -> str:
     own = {"WAY": way, "CPU_NUM_DEVICES": str(count), "TORCH_JAX_MODE": None}
-    variables = {"TORCH_JAX_JIT_FALLBACK": None, "TORCH_JAX_JIT_RECORDED_CALLS": None} | variables
     return processes.output("-m", "tests.compat.programs.train", **own | variables)
 
 

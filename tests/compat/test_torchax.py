@@ -119,6 +119,7 @@ class _Ste(torch.autograd.Function):
         return gradient
 
 
+@pytest.mark.slow
 def test_functions_that_users_trace_themselves():
     env, model = torchax.default_env(), net().to("jax")
     states, call = torchax.extract_jax(model)
@@ -144,6 +145,7 @@ def test_functions_that_users_trace_themselves():
 # --- training -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_training_step_is_that_of_optax():
     model = net().to("jax")
     module = interop.JittableModule(model)
@@ -169,6 +171,7 @@ def test_a_training_step_is_that_of_optax():
     assert type(state[0]).__name__ == "ScaleByAdamState" and state[0].count.item() == 3
 
 
+@pytest.mark.slow
 def test_layers_are_scanned():
     layers = [nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).to("jax") for _ in range(3)]
     scanned, x = train.ScannedModule(layers), on_jax(2, 3)
@@ -188,6 +191,7 @@ def test_layers_are_scanned():
     assert len(masks) == 3
 
 
+@pytest.mark.slow
 def test_compiled_modules_train_and_keep_their_class():
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("jax")
     compiled, x = torchax.compile(model), on_jax(4, 3)
@@ -215,6 +219,7 @@ def test_another_thread_computes_the_same():
     assert_same(found[0].detach(), (expected + 1).detach().cpu())
 
 
+@pytest.mark.slow
 def test_dropout_differs_from_call_to_call():
     ones = torch.ones(64).to("jax")
     drop = interop.jax_jit(lambda x: F.dropout(x, 0.5))
@@ -281,6 +286,7 @@ def test_operators_are_replaced():
             default_env().remove_override(target)
 
 
+@pytest.mark.slow
 def test_exports_flax_and_checkpoints(tmp_path):
     model, x = net().eval(), torch.ones(4, 3)
     program = torch.export.export(model, (x,))

@@ -12,6 +12,8 @@ from typing import NamedTuple
 # A number of weeks since 1970: each entry is asked for some dtypes, in the next week for others.
 # Where it is empty, for all.
 WEEK = os.environ.get("CONFORMANCE_WEEK", "")
+# The number of a commit, of which a third of the entries is asked. Where it is empty, all.
+COMMIT = os.environ.get("CONFORMANCE_COMMIT", "")
 
 TARGETS: dict[str, float] = {  # per cent of cases; rows without a target are for information
     "forward float32": 99,
@@ -85,11 +87,11 @@ def counts(results: Iterable[Result]) -> dict[str, Count]:
     }
 
 
-def missed(rows: dict[str, Count], part: bool = bool(WEEK)) -> list[str]:
+def missed(rows: dict[str, Count], part: bool = bool(WEEK or COMMIT)) -> list[str]:
     """The rows under their targets.
 
-    Where the cases are only a ``part``, as those of a week, what a target lets fail is rounded up
-    to a whole case: of sixty a single one, maybe a known gap, is more than one per cent.
+    Where the cases are only a ``part``, as those of a week or of a commit, what a target lets fail
+    is rounded up to a whole case: of sixty one, maybe a known gap, is more than one per cent.
     """
     found = []
     for row, count in rows.items():

@@ -15,8 +15,11 @@ from typing import Any
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from tests.conformance.report import WEEK
+from tests.conformance.report import COMMIT, WEEK
 from tests.support.arguments import OnHost
+from tests.support.seeds import in_third
+from torch_jax import ops
+from torch_jax.ops.registry import TABLE
 
 DTYPES = (
     torch.float32,
@@ -38,13 +41,42 @@ LIMIT = int(os.environ.get("CONFORMANCE_SAMPLES", "0"))
 ALWAYS = (torch.float32, torch.int64)
 CHANGING = 1
 
+# Modules of operators whose entries are asked whatever the number of the commit is.
+CHANGED = tuple(os.environ.get("CONFORMANCE_MODULES", "").split())
+
 # Entries whose tensor arguments but the first live on the CPU, whatever device the first is on.
 _ON_HOST = ("tensor_split",)
 
 
-def entries() -> list[Any]:
-    """All of ``op_db``."""
-    return op_db
+def entries(commit: str = COMMIT, changed: tuple[str, ...] = CHANGED) -> list[Any]:
+    """Return what a commit asks of ``op_db``: a third, and the entries of changed files."""
+    mine = _packets(changed)
+    return [e for e in op_db if is_asked(e.full_name, commit) or names_of(e) & mine]
+
+
+def is_asked(name: str, commit: str = COMMIT) -> bool:
+    """Return whether a commit asks for the entry of this name."""
+    return not commit or in_third(name, int(commit))
+
+
+def names_of(entry: Any) -> set[str]:
+    """Return the names of ATen operators that an entry is of, without their overloads."""
+    given = (
+        entry.aten_name,
+        entry.aten_backward_name,
+        entry.name,
+        *(a.name for a in entry.aliases),
+    )
+    return {name.rpartition(".")[2] for name in given if name}
+
+
+def _packets(modules: tuple[str, ...]) -> set[str]:
+    """Return the names of operators, without overloads, whose lowerings stand in modules."""
+    if not modules:
+        return set()
+    ops.load()
+    found = (name for name, lowering in TABLE.items() if lowering.function.__module__ in modules)
+    return {name.partition(".")[0].strip("_") for name in found}
 
 
 def dtypes(entry: Any) -> list[torch.dtype]:

@@ -16,7 +16,7 @@ from torch.testing._internal.common_modules import module_db, modules
 from tests.conformance.checks import first_failure, incoming
 from tests.conformance.gaps import Gap, gaps_of, judge
 from tests.conformance.report import Result
-from tests.conformance.samples import LIMIT, dtype_name, spread
+from tests.conformance.samples import LIMIT, dtype_name, is_asked, spread
 from tests.support.agreement import assert_agree, both_raised, wide
 from tests.support.arguments import on, outcome, tensors
 
@@ -33,7 +33,9 @@ class Case(NamedTuple):
     training: bool
 
 
-@pytest.mark.parametrize("info", module_db, ids=lambda info: info.name)
+@pytest.mark.parametrize(
+    "info", [m for m in module_db if is_asked(m.name)], ids=lambda info: info.name
+)
 def test_module(info, record):
     gaps = gaps_of(info.name)
     with warnings.catch_warnings():

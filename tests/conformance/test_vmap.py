@@ -83,6 +83,7 @@ def fault(entry: Any) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_case
 @pytest.mark.parametrize("part", range(PARTS))
 def test_operators_under_vmap(part, record):
     mine = in_turn(1)[part::PARTS]

@@ -186,6 +186,7 @@ def switches(seed):
         yield chance.choice((None, None, *precision.NAMES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "executor",
     ["eager", "lazy", "jit", "real jit", pytest.param("graph", marks=pytest.mark.slow)],
@@ -269,6 +270,7 @@ def test_an_operator_that_is_not_declared_is_told_nothing():
         of_ops.precision(jnp.float32)
 
 
+@pytest.mark.slow
 def test_all_operators_with_products_are_declared():
     """Whatever asks for a precision, itself or by functions of the folder that it calls."""
     torch.ones(1, device="jax")  # the first use fills the table

@@ -44,6 +44,7 @@ def test_an_implementer_has_every_attribute(make):
     assert (made.checks, made.failure, made.went_back) == ([], None, False)
 
 
+@pytest.mark.traced_at_once
 def test_who_traces_while(monkeypatch):
     assert tracer() is None and not in_whole_function()
     seen = []

@@ -77,6 +77,7 @@ def test_hooks_stay_when_a_model_is_moved():
     assert {"forward pre", "forward", "backward pre", "backward"} <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* was traced 5 times")
 def test_hooks_of_a_compiled_module_come_and_go():
     torch.manual_seed(0)
@@ -326,6 +327,7 @@ def test_modules_swap_their_parameters_where_pytorch_is_told_to():
     assert is_tied(model) and torch.equal(model.head.weight, tied(1).head.weight)
 
 
+@pytest.mark.slow
 def test_lazy_modules_are_made_where_they_are():
     results = []
     for device in DEVICES:

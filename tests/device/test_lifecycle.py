@@ -219,6 +219,7 @@ def memory():
         gc.enable()
 
 
+@pytest.mark.slow
 def test_tensors_are_freed_when_they_go(memory):
     used = torch.jax.memory_allocated()
     x = torch.ones(1 << 16, device="jax")
@@ -231,6 +232,7 @@ def test_tensors_are_freed_when_they_go(memory):
     assert memory.new() == [] and torch.jax.memory_allocated() <= used
 
 
+@pytest.mark.slow
 def test_a_write_frees_what_was_there(memory):
     x = torch.ones(1000, device="jax")
     copied = x.clone()  # shares the array until one is written
@@ -245,6 +247,7 @@ def test_a_write_frees_what_was_there(memory):
     assert memory.new() in ([], [(0,)])
 
 
+@pytest.mark.slow
 def test_models_and_optimizers_are_freed(memory):
     model = tied().to("jax")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -255,6 +258,7 @@ def test_models_and_optimizers_are_freed(memory):
     assert memory.new() == []
 
 
+@pytest.mark.slow
 def test_graphs_are_freed_by_backward_and_when_they_go(memory):
     weight = torch.ones(50, 50, device="jax", requires_grad=True)
     loss = ((weight * 2).sin() @ weight).relu().sum()
@@ -268,6 +272,7 @@ def test_graphs_are_freed_by_backward_and_when_they_go(memory):
     assert memory.new() == [(50, 50)]
 
 
+@pytest.mark.slow
 def test_moving_frees_the_other_side(memory):
     x = torch.ones(1000, device="jax")
     x = x.to("cpu")
@@ -279,6 +284,7 @@ def test_moving_frees_the_other_side(memory):
     assert memory.new() == []
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_a_forward_pass_that_raises(memory):
     def broken(_module, _args, _output):
         raise KeyError("in the middle")
@@ -325,12 +331,15 @@ def _train_compiled(memory: _Memory) -> None:
         assert memory.new() == after_two  # what was written went at once
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once
 def test_a_compiled_step_keeps_no_more_than_its_model(memory):
     _train_compiled(memory)
     gc.collect()
     assert memory.new() == []
 
 
+@pytest.mark.slow
 def test_checkpoints_and_saved_tensor_hooks_free_what_they_kept(memory):
     weight = torch.ones(40, 40, device="jax", requires_grad=True)
 
@@ -467,6 +476,7 @@ def test_safetensors_there_and_back(tmp_path):
     assert_alike(_assigned(loaded), expected)
 
 
+@pytest.mark.slow
 def test_optimizers_are_saved_copied_and_loaded_with_their_models(tmp_path):
     expected = tied()
     reference = torch.optim.AdamW(expected.parameters(), lr=0.01)
@@ -492,6 +502,7 @@ def test_optimizers_are_saved_copied_and_loaded_with_their_models(tmp_path):
     assert steps(model, optimizer) == pytest.approx(losses, rel=1e-4)  # the copies did not touch it
 
 
+@pytest.mark.slow
 def test_modules_of_torchscript_move_train_and_are_saved(tmp_path):
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.LSTM(4, 5)).eval()
     scripted, x = torch.jit.script(copy.deepcopy(module)), torch.randn(2, 3)

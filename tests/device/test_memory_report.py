@@ -8,6 +8,7 @@ import torch
 import torch_jax
 
 
+@pytest.mark.slow
 def test_what_fills_the_memory_by_module_and_by_shape():
     model = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40)).to("jax")
     optimizer = torch.optim.Adam(model.parameters())

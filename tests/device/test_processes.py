@@ -16,6 +16,8 @@ from torch import nn
 from tests.support.compare import assert_same
 from tests.support.processes import script
 
+pytestmark = pytest.mark.xdist_group("device_processes")
+
 
 @pytest.fixture(scope="module")
 def forks() -> dict[str, Any]:
@@ -63,6 +65,7 @@ def test_locks_are_fresh_in_a_forked_child(forks):
     assert forks["lock"] == [[0, 0, 0, 0], 5]
 
 
+@pytest.mark.slow
 def test_workers_of_data_loaders_may_be_forked(forks):
     assert forks["loader"] == [[1.0, 2.0], [5.0, 10.0]]
 
@@ -126,9 +129,9 @@ def test_spawned_processes_are_sent_tensors_and_send_them_back():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["daemons", "waits", "exit"])
 def test_a_process_ends_well(how):
-    assert script("end", how) == "[1.0, 1.0] 200 True"
+    assert script("end", how, new=True) == "[1.0, 1.0] 200 True"
 
 
 @pytest.mark.slow
 def test_a_process_ends_well_while_daemons_import_jax():
-    script("waking")
+    script("waking", new=True)

@@ -34,6 +34,7 @@ def kernels(found):
     return [event for event in found if event.device_type == DeviceType.PrivateUse1]
 
 
+@pytest.mark.slow
 def test_kernels_belong_to_operators_and_to_lines(x, tmp_path):
     with profile(with_stack=True) as prof:
         work(x)
@@ -53,6 +54,7 @@ def test_kernels_belong_to_operators_and_to_lines(x, tmp_path):
     assert "work" in (tmp_path / "stacks").read_text()
 
 
+@pytest.mark.slow
 def test_the_exported_file_has_both_sides_on_one_clock(x, tmp_path):
     with profile(activities=BOTH) as prof:
         work(x)
@@ -69,15 +71,9 @@ def test_the_exported_file_has_both_sides_on_one_clock(x, tmp_path):
     assert any(e["pid"] == "XLA host" and e["ph"] == "X" for e in found)
 
 
-@pytest.fixture
-def traced_at_once():
-    before = torch_jax.config.get("jit_recorded_calls")
-    torch_jax.config.set("jit_recorded_calls", 0)
-    yield
-    torch_jax.config.set("jit_recorded_calls", before)
-
-
-def test_compiled_functions_say_operators_and_lines(x, traced_at_once):
+@pytest.mark.slow
+@pytest.mark.traced_at_once
+def test_compiled_functions_say_operators_and_lines(x):
     def step(x):
         y = x @ x
         return torch.softmax(y, -1)
@@ -94,7 +90,9 @@ def test_compiled_functions_say_operators_and_lines(x, traced_at_once):
     assert rows["step"].device_time_total >= mm.device_time_total > 0
 
 
-def test_a_profile_has_what_its_last_calls_launched(traced_at_once):
+@pytest.mark.slow
+@pytest.mark.traced_at_once
+def test_a_profile_has_what_its_last_calls_launched():
     # the result is dropped while its program runs, so that no array is left to wait for
     compiled = torch_jax.jit(lambda x: torch.softmax(x @ x @ x @ x, -1))
     x = torch.randn(512, 512).to("jax")
@@ -109,6 +107,7 @@ def test_a_profile_has_what_its_last_calls_launched(traced_at_once):
         assert not any("fence" in e.name for e in kernels(prof.events()))
 
 
+@pytest.mark.slow
 def test_schedules_handlers_and_steps(x, tmp_path):
     shown = []
 
@@ -124,6 +123,7 @@ def test_schedules_handlers_and_steps(x, tmp_path):
     assert len(list(tmp_path.glob("*.pt.trace.json"))) == 2
 
 
+@pytest.mark.slow
 def test_the_older_profiler_and_profiles_of_the_cpu_alone(x):
     with torch.autograd.profiler.profile(use_device="jax", record_shapes=True) as prof:
         work(x)
@@ -134,6 +134,7 @@ def test_the_older_profiler_and_profiles_of_the_cpu_alone(x):
     assert not kernels(prof.events())
 
 
+@pytest.mark.slow
 def test_one_trace_at_a_time(x, tmp_path):
     jax.profiler.start_trace(str(tmp_path))
     try:
@@ -152,6 +153,7 @@ def test_one_trace_at_a_time(x, tmp_path):
     assert kernels(prof.events())
 
 
+@pytest.mark.slow
 def test_an_error_ends_the_trace(x):
     with pytest.raises(ZeroDivisionError), profile():
         work(x)

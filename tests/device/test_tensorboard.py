@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -27,5 +28,6 @@ def written(folder, device):
     return scalar.value, histogram.histogram_value, image, vectors, nodes
 
 
+@pytest.mark.slow
 def test_what_is_written_is_what_the_cpu_writes(tmp_path):
     assert written(tmp_path / "jax", "jax") == written(tmp_path / "cpu", "cpu")

@@ -78,6 +78,7 @@ def test_transformers_in_evaluation_run_as_in_training(norm_first, activation, m
     assert torch.equal(evaluated.cpu(), trained.cpu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"average_attn_weights": False}, {"need_weights": False}])
 def test_attention_blocks_in_evaluation_run_as_in_training(options):
     torch.manual_seed(0)
@@ -121,6 +122,7 @@ def test_the_saved_values_are_of_the_lower_dtype():
     assert {t.dtype for t in saved} == {torch.bfloat16}
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_the_cpu_under_its_autocast():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -98,6 +98,7 @@ def test_a_weight_written_in_a_region_is_cast_again(write):
         assert (x @ w).sum().item() == w.sum().item() != 0
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_after_the_region():
     w = nn.Parameter(randn(3, 3))
     x = torch.ones(3, 3, device="jax")
@@ -161,6 +162,7 @@ def step(x, w):
     return gradient
 
 
+@pytest.mark.slow
 def test_a_traced_step_is_that_of_eager():
     with jax.enable_x64(True), jax.checking_leaks():
         x, w = jax.random.normal(jax.random.key(0), (2, 3, 3), jnp.float32) / 4

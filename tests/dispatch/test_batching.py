@@ -134,6 +134,7 @@ def test_autograd_around_a_batch():
     check(on_device(f), make(3, 4).requires_grad_(), strides=False)
 
 
+@pytest.mark.slow
 def test_gradients_of_bags():
     f = FUNCTIONS["of bags"]
     check(on_device(func.vmap(func.grad(total(f)))), make(3, 4, 4), strides=False)
@@ -186,10 +187,12 @@ def test_gradients_of_convolutions_by_example(options):
     check(f, make(4, channels, 3, 3), make(3, 4, 7, 7), strides=False, scale=5)
 
 
+@pytest.mark.slow
 def test_forward_mode_of_what_pytorch_composes_with_writes():
     check(lambda x: func.jvp(lambda a: torch.quantile(a, 0.3), (x,), (x,)), make(5))
 
 
+@pytest.mark.slow
 def test_dropout_of_attention_asks_how_examples_draw():
     x = torch.ones(3, 1, 1, 8, 4, device="jax")
 

@@ -8,13 +8,14 @@ import torch
 from tests.support.steps import batch, mlp, step_of
 from torch_jax import config
 from torch_jax.dispatch.ladder import KERNELS_BY_OP
-from torch_jax.eager import kernel
+from torch_jax.eager import bound, kernel
 
 
 def _entries() -> int:
     return sum(len(kernel.cache) for kernel in KERNELS_BY_OP.values())
 
 
+@pytest.mark.slow
 def test_a_training_loop_compiles_in_its_first_steps_only():
     torch.manual_seed(0)
     model = mlp()
@@ -50,12 +51,13 @@ def test_a_changed_setting_is_never_stale():
         config.set("check_indices", before)
 
 
+@pytest.mark.slow
 def test_one_bound_over_all_entries(monkeypatch):
     """What is in constant use stays; of the rest, what was not called for the longest time goes."""
     x = torch.ones(2, device="jax")
     before = config.get("cache_size")
     config.set("cache_size", 12)
-    compiled = []
+    compiled, calls = [], bound.calls()
     monkeypatch.setattr(kernel, "compile_listeners", [compiled.append])
     try:
         for n in range(1, 30):
@@ -63,6 +65,7 @@ def test_one_bound_over_all_entries(monkeypatch):
             assert (torch.neg(y) * 3).sum().item() == -6 * n
             assert torch.tanh(x).shape == (2,)
             assert _entries() <= 12
+        assert bound.calls() - calls == 29 * 5  # those of entries that are gone, too
         assert compiled.count(torch.ops.aten.tanh.default) == 1
         assert compiled.count(torch.ops.aten.neg.default) == 29
         assert torch.neg(torch.ones(1, device="jax")).item() == -1

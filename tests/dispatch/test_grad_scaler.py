@@ -41,6 +41,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped(make, bad):
     assert not torch.equal(p.detach().cpu(), after_one)
 
 
+@pytest.mark.slow
 def test_scaled_gradients_are_unscaled_for_clipping():
     p = nn.Parameter(torch.ones(3, device="jax"))
     optimizer = torch.optim.SGD([p], lr=1.0)

@@ -32,6 +32,7 @@ def in_the_dispatcher(op):
     return line.rpartition("[")[2].rstrip("]")
 
 
+@pytest.mark.slow
 def test_the_rung_of_every_overload_is_what_the_dispatcher_calls():
     torch.empty(0, device="jax")
     known = {torch.ops.aten.scaled_dot_product_attention.default: {"composite"}}

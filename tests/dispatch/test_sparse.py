@@ -106,6 +106,7 @@ BAGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAGS)
 def test_bags_have_sparse_gradients(case):
     options = {"mode": "sum"} | BAGS[case]
@@ -126,6 +127,7 @@ def test_bags_have_sparse_gradients(case):
     assert_same(train("jax"), train("cpu"))
 
 
+@pytest.mark.traced_at_once
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_compiled_functions_refuse_sparse_gradients(kind):
     table = kind(5, 2, sparse=True).to("jax")
@@ -137,6 +139,7 @@ def test_compiled_functions_refuse_sparse_gradients(kind):
         torch_jax.jit(step)(torch.tensor([[1, 3]], device="jax"))
 
 
+@pytest.mark.slow
 def test_products_have_gradients():
     def gradients(device: str) -> Any:
         values = dense(device, 3).requires_grad_()

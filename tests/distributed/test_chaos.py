@@ -14,6 +14,7 @@ def test_training_goes_on_after_kills(tmp_path):
     assert second.began == (first.saved or 0) < second.done
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_whole_whenever_its_writer_is_killed():
     kills, saves = map(
         int, processes.output("-m", "tests.distributed.programs.killed_saves").split()

@@ -7,6 +7,8 @@ import pytest
 from tests.distributed import checks, world
 from tests.distributed.checks import checkpoints
 
+pytestmark = pytest.mark.xdist_group("checkpoints")
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[str, str]:

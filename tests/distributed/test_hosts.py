@@ -99,5 +99,5 @@ def test_the_address_of_rank_0(monkeypatch):
 def test_nobody_is_found():
     changes = NO_TORCHRUN | {"SLURM_JOB_ID": None}
     code = "import torch_jax; torch_jax.initialize()"
-    done = processes.run("-c", code, **changes)
+    done = processes.forked("-c", code, **changes)
     assert done.returncode == 1 and "no other processes were found" in done.stderr, done.stderr

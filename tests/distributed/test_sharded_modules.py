@@ -7,6 +7,7 @@ import pytest
 from tests.distributed import checks, world
 from tests.distributed.checks import pipelines, sharding, training_options
 
+pytestmark = pytest.mark.xdist_group("sharded_modules")
 MODULES = {"sharding": sharding, "pipelines": pipelines, "training_options": training_options}
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.processes import ROOT, environment
+from tests.support.processes import forked_together
 
 
 def variables(rank: int, size: int, port: int) -> dict[str, str | None]:
-    """What ``torchrun`` sets, and settings as users have them."""
+    """Return what ``torchrun`` sets."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     return {
         **{name: str(value) for name, value in ranks.items()},
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCH_JAX_JIT_FALLBACK": None,
-        "TORCH_JAX_JIT_RECORDED_CALLS": None,
     }
 
 
@@ -43,22 +39,14 @@ def run(
     """
     port = free_port()
     ranks = [
-        subprocess.Popen(
-            [sys.executable, *(str(rank) if one == "$RANK" else one for one in arguments)],
-            env=environment(variables(rank, size, port) | changes(rank)),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        (
+            tuple(str(rank) if one == "$RANK" else one for one in arguments),
+            variables(rank, size, port) | changes(rank),
         )
         for rank in range(size)
     ]
-    try:
-        said = [rank.communicate(timeout=seconds)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, text) for rank, text in zip(ranks, said, strict=True)]
+    ended = forked_together(ranks, seconds)
+    return [(done.returncode, done.stderr + done.stdout) for done in ended]
 
 
 def differences(folder: Path, *modules: str) -> dict[str, str]:

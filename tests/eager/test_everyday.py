@@ -245,6 +245,7 @@ def test_operators_return_before_they_have_run():
     assert array.is_ready()
 
 
+@pytest.mark.slow
 def test_data_loaders_with_workers_and_pinned_memory():
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
     constructors._warn_pin_memory.cache_clear()  # it warns once in a process
@@ -300,6 +301,7 @@ def test_out_of_memory_is_said_and_tensors_stay_intact():
     assert x.tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_the_module_torch_jax_answers():
     assert torch.jax.is_available() and torch.jax.device_count() == 1
     assert torch.jax.current_device() == 0
@@ -354,6 +356,7 @@ def test_streams_of_other_devices_are_theirs():
     assert issubclass(torch.xpu.Event, torch.Event) == torch.xpu._is_compiled()
 
 
+@pytest.mark.slow
 def test_torch_accelerator_answers_for_the_device():
     assert torch.accelerator.current_accelerator() == torch.device("jax")
     assert torch.accelerator.device_count() == 1 and torch.accelerator.is_available()

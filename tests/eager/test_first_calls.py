@@ -60,6 +60,7 @@ def _assert_same_bits(x, y, traced):
     assert x.tobytes() == y.tobytes(), (traced.jaxpr, x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_numbers_of_all_kinds(compared, dtype):
     a, b = torch.meshgrid(*2 * [torch.tensor(_SPECIAL, dtype=dtype)], indexing="ij")
@@ -74,6 +75,7 @@ def test_numbers_of_all_kinds(compared, dtype):
     assert compared[0] > 20
 
 
+@pytest.mark.slow
 def test_reductions_and_elements_that_move(compared):
     x = torch.randn(5, 6, 7).to("jax")
     at, to = torch.tensor([0, 4, 2, 2]).to("jax"), torch.randint(0, 5, (3, 6, 7)).to("jax")

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import jax
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torch_jax
 from tests.support.compare import assert_same
-
-_COMPILE = "/jax/core/compile/backend_compile_duration"
-
-
-class Compiles:
-    """How many programs XLA has compiled."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, name: str, seconds: float, **_: object) -> None:
-        self.count += name == _COMPILE
-
-
-@pytest.fixture
-def compiles() -> Iterator[Compiles]:
-    counter = Compiles()
-    jax.monitoring.register_event_duration_secs_listener(counter)
-    yield counter
-    jax.monitoring.unregister_event_duration_listener(counter)
+from tests.support.ledger import programs
 
 
 def _rows(n: int, width: int = 1) -> torch.Tensor:
@@ -93,15 +73,18 @@ CASES: dict[str, Callable[[int, str], torch.Tensor]] = {
 _EACH = frozenset(("gather_along_growing",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_a_growing_size_is_an_input(name, compiles):
+def test_a_growing_size_is_an_input(name):
+    before = programs()
     for n in range(3, 40):
         on_device, on_cpu = CASES[name](n, "jax"), CASES[name](n, "cpu")
         assert_same(on_device, on_cpu)
         assert on_device.stride() == on_cpu.stride()
-    assert compiles.count <= (80 if name in _EACH else 20)
+    assert programs() - before <= (80 if name in _EACH else 20)
 
 
+@pytest.mark.slow
 def test_a_growing_text_in_lazy_mode_and_under_jit():
     """Entries of eager mode serve recordings and traces, too."""
 
@@ -120,6 +103,7 @@ def test_a_growing_text_in_lazy_mode_and_under_jit():
     assert_same(appended(grown("jax")), torch.cat([expected, expected[:, :1]], 1) + 1)
 
 
+@pytest.mark.slow
 def test_gradients_through_growing_sizes():
     def slope(device: str) -> torch.Tensor:
         x = torch.ones(2, 1, device=device, requires_grad=True)
@@ -132,6 +116,7 @@ def test_gradients_through_growing_sizes():
     assert_same(slope("jax"), slope("cpu"))
 
 
+@pytest.mark.slow
 def test_no_tensor_outlives_its_call():
     gc.collect()
     gc.disable()
@@ -146,6 +131,7 @@ def test_no_tensor_outlives_its_call():
         gc.enable()
 
 
+@pytest.mark.slow
 def test_memory_is_as_long_as_the_tensor():
     for n in range(3, 12):
         x = _rows(n, 3).to("jax")

@@ -168,6 +168,7 @@ def test_transposed_scores_keep_their_strides():
     check(lambda x, y: F.cross_entropy(x.mT, y), randn(2, 7, C, grad=True), classes(2, 7))
 
 
+@pytest.mark.slow
 def test_cosine_similarity():
     check(F.cosine_similarity, X, Y)
     check(F.cosine_similarity, X, torch.zeros(C), dim=-1)
@@ -225,6 +226,7 @@ def test_ctc_loss(name, reduction, zero_infinity):
     check(loss, randn(12, 3, C, grad=grad), targets)
 
 
+@pytest.mark.slow
 def test_ctc_gradient_is_that_of_the_log_softmax():
     def loss(log_probs, targets):
         return F.ctc_loss(log_probs, targets, (12, 9, 10), (4, 3, 4), blank=0)
@@ -234,6 +236,7 @@ def test_ctc_gradient_is_that_of_the_log_softmax():
     check(loss, LOG_PROBS.double().requires_grad_(), targets)
 
 
+@pytest.mark.slow
 def test_ctc_lengths_on_the_device_and_another_blank():
     def loss(scores, targets, inputs, labels):
         return F.ctc_loss(scores.log_softmax(-1), targets, inputs, labels, blank=C - 1)

@@ -83,6 +83,7 @@ def test_repeated_calls_with_other_numbers_of_every_operator(dtype):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_the_cpu_takes_any_number_where_none_is_checked():
     torch.zeros(1, device="jax")
     exempt = [op for op in numbers.operators() if _packet(op) in checks.EXEMPT]
@@ -196,6 +197,7 @@ def test_numbers_for_tensors_without_elements():
                 check(function, x)
 
 
+@pytest.mark.slow
 def test_checks_draw_nothing_from_the_users_generator():
     before = torch.get_rng_state()
     torch.empty(3, device="jax").uniform_(0.25, 0.75).normal_(0.125, 2.5).exponential_(1.5)

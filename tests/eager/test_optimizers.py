@@ -150,6 +150,7 @@ def test_capturable(name, foreach):
     assert_equal(actual[:2], expected[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 @pytest.mark.parametrize("variant", [{"foreach": False}, {"fused": True}, {"capturable": True}])
 def test_learning_rate_in_a_tensor(name, variant):
@@ -213,6 +214,7 @@ def test_state_moves_between_devices(name, target):
     assert_equal(moved, params)
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_alike():
     results = []
     for device in ("jax", "cpu"):
@@ -261,6 +263,7 @@ class Calls(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, variant, most",
     [

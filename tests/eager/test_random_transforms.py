@@ -102,6 +102,7 @@ def quietly(examples):
     )
 
 
+@pytest.mark.slow
 @quietly(3)
 @given(transforms, steps)
 def test_a_few_by_eager_calls(names, parts):

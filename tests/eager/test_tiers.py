@@ -100,4 +100,4 @@ for n in range(1, 30):
         x = torch.tanh(x)
 print("done")
 """
-    assert processes.output("-c", program, XLA_FLAGS="") == "done"
+    assert processes.output("-c", program, new=True, XLA_FLAGS="") == "done"

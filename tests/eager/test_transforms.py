@@ -93,6 +93,7 @@ def test_checkpointing_replays_the_same_dropout(use_reentrant):
     assert torch.equal(x.grad.cpu() != 0, kept[0])
 
 
+@pytest.mark.slow
 def test_double_backward_of_a_small_network():
     def second(x, w):
         loss = (torch.tanh(x @ w) ** 2).mean()

@@ -41,6 +41,7 @@ def windows(draw):
     return size, stride, draw(st.integers(0, 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(windows(), st.sampled_from(sorted(IN_PLACE)))
 def test_elements_are_written_in_the_order_of_the_cpu(place, case):

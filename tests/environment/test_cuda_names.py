@@ -75,6 +75,7 @@ def called(name: str):
     return found(*ARGUMENTS.get(name, ()))
 
 
+@pytest.mark.slow
 def test_each_name_answers_or_says_what_to_do():
     fates = {one.name: one.fate for one in NAMES}
     assert len(fates) > 120 and set(fates.values()) == {"answered", "kept", "refused"}

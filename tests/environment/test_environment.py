@@ -168,6 +168,7 @@ def test_cuda_means_cuda_otherwise(name):
         CUDA[name]()
 
 
+@pytest.mark.slow
 def test_scripts_for_cuda_run(tmp_path):
     """The usual lines: choosing the device, autocast with a scaler, memory, seeds, saving."""
     available = torch.cuda.is_available()
@@ -432,6 +433,7 @@ def _generator():
         yield where()
 
 
+@pytest.mark.slow
 def test_a_generator_can_be_dropped_or_finished_elsewhere():
     dropped = _generator()
     assert next(dropped) == "jax"
@@ -526,6 +528,7 @@ def test_backward_passes_see_the_region():
     assert torch._C._is_multithreading_enabled()
 
 
+@pytest.mark.traced_at_once
 def test_compiled_functions_see_whether_it_is_enabled():
     @torch_jax.jit
     def scaled(x):
@@ -546,6 +549,7 @@ def forked():
     return json.loads(script("forked_environment"))
 
 
+@pytest.mark.xdist_group("forked_environment")
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.slow
 def test_a_forked_process(used, forked):

@@ -89,6 +89,7 @@ def test_every_way_to_call_an_operator(call, takes):
     assert run(-ones()).tolist() == [0, 0, 0]
 
 
+@pytest.mark.traced_at_once
 def test_a_compiled_function_is_traced_once_for_each_override():
     function = torch_jax.jit(lambda x: torch.relu(x))
     ten = env.override("aten::relu", lambda x: x * 10)
@@ -222,6 +223,7 @@ def test_attention_as_a_jax_function(target, causal):
     assert called
 
 
+@pytest.mark.slow
 def test_callables_by_whatever_name_they_are_called():
     from torch.nn.functional import relu as imported
 
@@ -337,6 +339,7 @@ def _raise(x):
     raise ValueError("mine")
 
 
+@pytest.mark.slow
 def test_what_a_scope_held_is_freed():
     class Function:
         def __call__(self, x):
@@ -494,6 +497,7 @@ def test_wrong_uses_say_what_to_do():
             F.relu(ones(), inplace=bytearray(1))
 
 
+@pytest.mark.slow
 def test_an_override_that_was_never_entered_is_said(recwarn):
     env.override("aten::relu", lambda x: x)
     gc.collect()

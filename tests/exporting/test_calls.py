@@ -85,6 +85,7 @@ def test_tensors_and_arrays_in_one_call():
     torch.testing.assert_close(result, 3 * X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["function", "on the device", "fixed argument"])
 def test_sizes_that_may_change_for_models_of_any_kind(kind):
     torch.manual_seed(0)

@@ -87,6 +87,7 @@ def test_weights_beside_are_a_file_of_their_own(tmp_path):
 ANY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @ANY
 @given(key=st.sampled_from(["format", "version", "weights", "static", "sizes"]), value=JSON)
 def test_any_header(whole, key, value):

@@ -302,6 +302,7 @@ def test_operators_on_sizes_that_may_change(name):
         assert_close(exported.call(x), pytree.tree_leaves(model(x)))
 
 
+@pytest.mark.slow
 def test_what_cannot_take_sizes_that_may_change_names_operator_and_line():
     class Largest(nn.Module):  # the line is that of its forward, which PyTorch keeps
         def forward(self, x):
@@ -318,6 +319,7 @@ def test_what_cannot_take_sizes_that_may_change_names_operator_and_line():
         export(Function(lambda x: x + torch.rand_like(x)))
 
 
+@pytest.mark.slow
 def test_sizes_are_checked_at_each_call():
     loaded = exporting.load(
         torch_jax.export(
@@ -333,6 +335,7 @@ def test_sizes_are_checked_at_each_call():
         same.call(torch.ones(3), torch.ones(4))
 
 
+@pytest.mark.slow
 def test_gradients_where_sizes_may_change():
     model, (x,), _, _ = made("mlp")
     exported = torch_jax.export(model, (x,), dynamic_shapes=({0: BATCH},))
@@ -346,6 +349,7 @@ def test_gradients_where_sizes_may_change():
 # --- gradients ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_gradients_of_arrays_and_of_tensors():
     model, (x,), _, _ = made("mlp")
     loaded = exporting.load(torch_jax.export(model, (x,)).serialize(vjp_order=1))
@@ -500,9 +504,10 @@ sys.meta_path.insert(0, Refuse())
 
 def without_torch(code: str, *arguments: str) -> str:
     """What code prints where torch cannot be imported."""
-    return output("-c", BLOCKED + code, *arguments, JAX_PLATFORMS="cpu")
+    return output("-c", BLOCKED + code, *arguments, new=True, JAX_PLATFORMS="cpu")
 
 
+@pytest.mark.slow
 def test_a_process_without_torch(tmp_path):
     model, args, kwargs, expected = made("bert")
     path = str(tmp_path / "model.zip")

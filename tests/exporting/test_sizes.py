@@ -76,6 +76,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_of_sequences(name):
     torch.manual_seed(0)
@@ -104,12 +105,14 @@ def test_of_images(name):
     assert_same(IMAGES[name], *images, where=(0, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_of_bags(mode):
     given = [torch.randint(0, 9, size) for size in ((3, 8), (1, 6), (5, 9))]
     assert_same(nn.EmbeddingBag(9, 4, mode=mode), *given)
 
 
+@pytest.mark.slow
 def test_sizes_that_a_float_may_miss_are_refused():
     x = torch.randn(2, 3, 10)
     with pytest.raises(NotTraceableError, match=r"use integers, as in size \* 7 // 10"):
@@ -119,6 +122,7 @@ def test_sizes_that_a_float_may_miss_are_refused():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [2, 3])
 def test_a_decomposition_that_fixes_a_size_is_refused(monkeypatch, dim):
     torch_jax.export(nn.Identity(), (torch.ones(1),))  # the table is there
@@ -130,6 +134,7 @@ def test_a_decomposition_that_fixes_a_size_is_refused(monkeypatch, dim):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_file_with_arithmetic_of_sizes():
     upsample = nn.Upsample(scale_factor=1.5)
     exported = torch_jax.export(upsample, (torch.ones(1, 2, 8),), dynamic_shapes=({2: LENGTH},))

@@ -102,6 +102,7 @@ def test_large_constants_are_weights():
     assert list(assert_same(model, torch.randn(2, 64)).weights) == ["constant_0", "constant_0_"]
 
 
+@pytest.mark.slow
 def test_an_encoder_with_padding():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()

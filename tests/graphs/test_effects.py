@@ -52,6 +52,7 @@ def test_writes_and_views(function):
     check(function, torch.randn(3, 4), torch.randn(3, 4))
 
 
+@pytest.mark.slow
 def test_inputs_that_are_views_are_read_through_them():
     base = torch.randn(4, 6)
     for make in (
@@ -158,6 +159,7 @@ def masked(x):
     return F.dropout(x, 0.5), x * (torch.rand(x.shape, device=x.device) > 0.5)
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_eager_mode_fresh_and_replayed_backwards():
     run = compiled(masked)
     seen = []
@@ -181,6 +183,7 @@ def test_draws_are_those_of_eager_mode_fresh_and_replayed_backwards():
     assert not torch.equal(seen[1], seen[2]) and not torch.equal(seen[2], seen[3])
 
 
+@pytest.mark.slow
 def test_generators_of_the_users_break_the_graph_and_draw_as_in_eager_mode():
     generator = torch.Generator("jax")
 
@@ -197,6 +200,7 @@ def test_generators_of_the_users_break_the_graph_and_draw_as_in_eager_mode():
     assert not torch.equal(results[1][0], results[1][2])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_repeats_its_draws():
     def part(x):
         return F.dropout(x.sin(), 0.5) * 2
@@ -214,6 +218,7 @@ def test_a_checkpoint_repeats_its_draws():
         assert_same(gradient, expected.cpu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("donate", [None, False])
 def test_a_call_that_raises_has_written_nothing(donate):
     class Table(nn.Module):

@@ -29,6 +29,7 @@ def negated(x, *_args, **_kwargs):
     return -x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes", ["jax", "torch"])
 def test_an_override_of_an_operator_comes_into_force_and_goes(takes):
     def function(x):
@@ -45,6 +46,7 @@ def test_an_override_of_an_operator_comes_into_force_and_goes(takes):
         assert_same(outside, function(x).detach().cpu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["aten::linear", F.linear], ids=["operator", "callable"])
 def test_an_override_of_what_pytorch_composes_has_its_own_gradient(target):
     def scaled(x, weight, bias=None):
@@ -82,6 +84,7 @@ def test_an_override_in_force_during_the_backward_pass_alone():
     assert_same(gradients, [expected, expected * 0, expected], strides=False)
 
 
+@pytest.mark.slow
 def test_permanent_overrides_and_operators_that_are_registered_later():
     def function(x):
         return torch.special.bessel_j0(x)
@@ -157,6 +160,7 @@ def test_factories_in_a_region_are_part_of_the_graph_and_never_stale():
         env.disable_globally()
 
 
+@pytest.mark.slow
 def test_tasks_of_one_thread_have_their_own_graphs():
     run, x = compiled(places), torch.ones(3, device="jax")
 
@@ -172,6 +176,7 @@ def test_tasks_of_one_thread_have_their_own_graphs():
     asyncio.run(both())
 
 
+@pytest.mark.slow
 def test_devices_that_are_set_come_before_the_region():
     def made(x):
         return x + 1, torch.zeros(3)
@@ -190,6 +195,7 @@ def test_devices_that_are_set_come_before_the_region():
         assert kinds(within(x)) == ["jax", "cpu"]
 
 
+@pytest.mark.slow
 def test_the_counts_of_a_compiled_optimizer_stay_on_the_host():
     with env:
         model = nn.Linear(3, 2)

@@ -81,6 +81,7 @@ def test_graphs_of_every_origin(make):
         assert_close(jax.jit(run)(tokens.numpy()), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_gradients_are_those_of_autograd(make):
     model, tokens = everyday()
@@ -101,6 +102,7 @@ def test_gradients_are_those_of_autograd(make):
         assert gradient.shape in wanted
 
 
+@pytest.mark.slow
 def test_vmap_and_forward_mode():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     run = JaxInterpreter(fx.symbolic_trace(model))
@@ -224,6 +226,7 @@ def captured_graphs(function, *args):
     return found
 
 
+@pytest.mark.slow
 def test_checkpoint_is_computed_again_under_jax_grad():
     def function(x):
         return checkpoint(lambda a: a.sin().cos(), x, use_reentrant=False) * 2
@@ -272,6 +275,7 @@ def test_autocast_and_no_grad_within_a_graph():
         torch.testing.assert_close(got, tensor.float(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_draws_come_from_a_key():
     run = JaxInterpreter(make_fx(lambda x: (F.dropout(x, 0.5), torch.rand_like(x)))(torch.ones(64)))
     x = jnp.ones(64)
@@ -390,4 +394,4 @@ graph = make_fx(lambda x: x.argmax(-1))(x)
 found = jax.jit(torch_jax.JaxInterpreter(graph))(jax.numpy.asarray(x.numpy()))
 assert numpy.array_equal(found, x.argmax(-1).numpy())
 """
-    output("-c", code)
+    output("-c", code, new=True)

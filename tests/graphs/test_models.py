@@ -23,6 +23,7 @@ def test_lstm():
         check_model(nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4))
 
 
+@pytest.mark.slow
 def test_forward_and_backward_are_one_executable_each(monkeypatch):
     made = []
     original = Executable.__init__

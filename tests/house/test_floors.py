@@ -8,14 +8,10 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 
-import torch_jax
+from tests.support.imports import MODULES, PACKAGE, ROOT, imports, tree_of
 
-PACKAGE = Path(torch_jax.__file__).parent
-ROOT = PACKAGE.parent
 CONTRACT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 # These are loaded where nobody may need them (by `import torch`, by Dynamo when it lists backends,
 # by `python -m torch_jax --help`, by `import lightning`): they import JAX, and what stands on it,
@@ -23,14 +19,6 @@ CONTRACT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importl
 QUICK = (
     "startup patches device core.waking memory.generators graphs.backend integrations.adapt"
 ).split()
-
-
-def name_of(path: Path) -> str:
-    parts = ("torch_jax", *path.relative_to(PACKAGE).with_suffix("").parts)
-    return ".".join(parts).removesuffix(".__init__")
-
-
-MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
 
 
 def floors() -> list[list[str]]:
@@ -41,22 +29,7 @@ def floors() -> list[list[str]]:
     return [[name.strip().removeprefix("torch_jax.") for name in row.split("|")] for row in layers]
 
 
-def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, str, bool]]:
-    """Every import that is run: its node, what it imports, and whether a function does so."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name, inside) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield node, full if full in MODULES else node.module, inside
-        else:
-            yield from imports(node, inside or isinstance(node, ast.FunctionDef | ast.Lambda))
-
-
-GRAPH = {name: list(imports(ast.parse(path.read_text()))) for name, path in MODULES.items()}
+GRAPH = {name: list(imports(tree_of(path))) for name, path in MODULES.items()}
 
 
 def test_every_folder_has_a_floor():

@@ -12,6 +12,7 @@ OF_THEIR_OWN = (
     "distributed",
     "patches",
     "programs",
+    "startup",
     "upstream",
 )  # folders with helpers that no other needs
 FILES = sorted(path for path in TESTS.rglob("*.py") if "scripts" not in path.parts)

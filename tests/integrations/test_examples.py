@@ -31,27 +31,26 @@ each = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @each
 def test_losses_are_those_of_the_cpu(name):
     assert program(name).main("jax") == pytest.approx(on_cpu(name), rel=1e-4)
 
 
+@pytest.mark.slow
 @each
-def test_losses_of_whole_steps_are_those_of_the_cpu(name, monkeypatch):
-    for setting, value in {"jit_fallback": "record", "jit_recorded_calls": 8}.items():
-        monkeypatch.setitem(config._values, setting, value)  # as users have them
-    config.set("check_indices", "never")  # as on accelerators: a look at labels ends a program
+def test_losses_of_whole_steps_are_those_of_the_cpu(name):
     torch_jax.reset_metrics()
-    try:
+    # as on accelerators: a look at labels ends a program
+    with config.temporarily("check_indices", "never"):
         losses = program(name).main("jax", whole_step=True)
-    finally:
-        config.set("check_indices", "auto")
     graphs = torch_jax.metrics()["graphs"]
     assert losses == pytest.approx(on_cpu(name), rel=1e-4)
     steps = len(losses) - (name in ("with_lightning", "with_ignite"))  # their last is a metric
     assert graphs == steps * (1 + LOOKS.get(name, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_accelerate_in_mixed_precision(precision):
     losses = program("with_accelerate").main("jax", mixed_precision=precision)
@@ -61,6 +60,7 @@ def test_accelerate_in_mixed_precision(precision):
         assert losses == pytest.approx(same, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

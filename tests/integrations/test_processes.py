@@ -14,7 +14,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
 @pytest.mark.slow
 def test_two_processes_learn_as_on_the_cpu(tmp_path):
     file = tmp_path / "found.json"
-    done = processes.run(*TORCHRUN, "tests.integrations.ranks", str(file))
+    done = processes.forked(*TORCHRUN, "tests.integrations.ranks", str(file))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(file.read_text())
     assert found.pop("world") == 2 and "jax" in found.pop("backend")

@@ -86,6 +86,7 @@ def test_results_are_new_tensors():
     assert_same([x, again, same], [_values(3), _values(3), _values(3) + 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "is_quick"),
     [
@@ -157,6 +158,7 @@ def test_rules_read_what_the_function_has_read():
     assert [torch.autograd.grad(y, x)[0].item() for y in (first, second)] == [2, 3]
 
 
+@pytest.mark.slow
 def test_functions_of_torch_func():
     x = _values(3, dtype=torch.float64)
     own = functools.partial(call_jax, _wave)
@@ -291,6 +293,7 @@ def test_from_jax_function_is_a_function_of_its_own():
         from_jax_function(3)
 
 
+@pytest.mark.slow
 def test_a_module_that_trains():
     class Layer(torch.nn.Module):
         def __init__(self):

@@ -170,6 +170,7 @@ def test_a_function_under_jit_is_proven():
         torch_jax.jit(lambda x: call_jax(lambda x: x * next(numbers), x), fallback="error")(x)
 
 
+@pytest.mark.slow
 def test_functions_and_programs_are_let_go():
     def make():
         function = eval("lambda x: x * 2")
@@ -203,6 +204,7 @@ def test_a_graph_keeps_its_programs():
     assert x.grad.tolist() == [2, 2]
 
 
+@pytest.mark.slow
 def test_arrays_and_keys_among_arguments_and_closures(traces):
     x, key = _values(3), jax.random.key(3)
     held = jnp.arange(3.0)

@@ -87,6 +87,7 @@ def key_drawn() -> jax.Array:
 # --- linen ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_linen_in_training_and_evaluation():
     module, plain, variables = linen_net()
     x = x_of().requires_grad_()
@@ -136,6 +137,7 @@ def test_names_and_state_dicts():
     assert torch.equal(other.eval()(x_of()), module.eval()(x_of()))
 
 
+@pytest.mark.slow
 def test_the_seed_makes_the_variables():
     made = []
     for seed in (0, 0, 1):
@@ -188,6 +190,7 @@ def test_integers_are_of_32_bits_in_flax():
     assert torch.equal(y, module.Embed_0.embedding[ids])
 
 
+@pytest.mark.slow
 def test_float64():
     module = nn_from_flax(linen.Dense(2, param_dtype=jnp.float64), x_of().double())
     assert module.kernel.dtype == torch.float64
@@ -292,6 +295,7 @@ def modules() -> dict[str, nn.Module]:
     return {"linen": linen_net()[0], "nnx": nn_from_flax(Graph(nnx.Rngs(0)))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("linen", marks=pytest.mark.slow), "nnx"])
 def test_every_executor_trains_it_alike(kind):
     losses = {}
@@ -317,6 +321,7 @@ def test_every_executor_trains_it_alike(kind):
     assert losses["jit"] == pytest.approx(losses["eager"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_compiled_functions_see_what_changes_in_it():
     module = modules()["nnx"]
 
@@ -383,6 +388,7 @@ def test_functional_calls_and_batches():
             torch.testing.assert_close(grads[name][row], one[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_among_other_modules():
     net = nn.Sequential(nn.Linear(3, 3), modules()["linen"], nn.ReLU()).to("jax").eval()
     assert "1.inner.kernel" in net.state_dict()

@@ -25,6 +25,7 @@ def network(dropout=0.0):
     )
 
 
+@pytest.mark.slow
 def test_training():
     net = network()
     expected = copy.deepcopy(net)
@@ -59,6 +60,7 @@ def test_training():
     assert (net[0].weight == network()[0].weight).all()  # its own tensors are as they were
 
 
+@pytest.mark.slow
 def test_modes_and_keys():
     model = nnx_from_torch(network(0.5).eval(), rngs=nnx.Rngs(0))
     x = jnp.ones((4, 6))

@@ -62,6 +62,7 @@ TRANSFORMATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_steps_are_those_of_optax_alone(name):
     tx = TRANSFORMATIONS[name]()
@@ -111,6 +112,7 @@ def test_steps_are_those_of_pytorch(tx, settings, twin):
     same(module, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_float64_and_bfloat16_keep_their_dtypes():
     plain = model("cpu", torch.float64)
     for dtype, close in ((torch.float64, 1e-12), (torch.bfloat16, 0.05)):
@@ -154,6 +156,7 @@ def train(how, steps=6, scheduled=True, **settings):
     return [loss.item() for loss in losses], module, call
 
 
+@pytest.mark.slow
 def test_every_executor_gives_the_same():
     losses, module, _ = train("eager")
     for how, settings in (("lazy", {}), ("jit", {}), ("jit", {"fallback": "error"})):
@@ -181,6 +184,7 @@ def test_a_new_learning_rate_compiles_nothing(monkeypatch):
     assert not programs and len(optimizer._programs) == 1
 
 
+@pytest.mark.slow
 def test_parameters_without_gradients_are_skipped():
     module, plain = model(), model("cpu")
     ours = Optax(module.named_parameters(), optax.sgd, lr=0.1, momentum=0.9)
@@ -330,6 +334,7 @@ def test_a_value():
     assert scale.item() < 1 and len(optimizer._programs) == 1
 
 
+@pytest.mark.slow
 def test_a_line_search():
     target = jnp.array([1.0, -2.0, 3.0])
 
@@ -431,6 +436,7 @@ def test_copies():
 # --- with the rest of PyTorch ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_hooks_and_scalers():
     module = model()
     optimizer = Optax(module.parameters(), optax.adam(1e-2))

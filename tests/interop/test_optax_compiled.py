@@ -128,6 +128,7 @@ def closures(run: Around) -> Iterator[Any]:
 SLOW = [groups_that_change, scaled, with_masters, closures]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [plateaus, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)],

@@ -75,6 +75,7 @@ def test_a_kernel_without_a_backward_pass():
         doubled.sum().backward()
 
 
+@pytest.mark.slow
 def test_a_backward_pass_that_gives_too_little():
     @torch_jax.pallas_op(out_shape=lambda x, y: x, backward=lambda *_: ())
     def add(x_ref, y_ref, o_ref):
@@ -94,6 +95,7 @@ def test_rms_norm(dtype):
         rms_norm(torch.ones(3, 6, device="jax"), torch.ones(6, device="jax"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_flash_attention(causal):
     torch.manual_seed(0)

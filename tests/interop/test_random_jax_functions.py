@@ -152,6 +152,7 @@ _SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
 @given(drawn=_drawn)
 @settings(_SETTINGS, max_examples=5)

@@ -143,6 +143,7 @@ def test_derivatives_are_those_of_pytorch(function, wrap):
         assert x.tolist() == X.tolist() and y.tolist() == Y.tolist()
 
 
+@pytest.mark.slow
 def test_derivatives_of_third_order():
     f = to_jax_function(lambda x: (x**4 * x.detach()).sum())
     third = jax.grad(lambda x: jax.grad(lambda x: jax.grad(f)(x).sum())(x).sum())
@@ -151,6 +152,7 @@ def test_derivatives_of_third_order():
         np.testing.assert_allclose(run(x), 24 * x * x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -168,6 +170,7 @@ def test_finite_differences(function):
         jax.test_util.check_grads(run, (x,), order=2, modes=["rev"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_complex_gradients_follow_jax():
     z = jnp.array([1 + 2j, -0.5 + 1j])
     by_us = jax.grad(to_jax_function(lambda z: (z * z * (2 + 1j)).real.sum()))(z)
@@ -200,6 +203,7 @@ def expected_value(x, y):
     return (x.max() * y[x.argmax()]).sum()
 
 
+@pytest.mark.slow
 def test_vmap_and_its_gradient():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
     for transformed in (jax.vmap, lambda f: jax.vmap(jax.grad(f, (0, 1)))):
@@ -239,6 +243,7 @@ def test_dtypes_without_x64():
         assert [r.dtype for r in f(x)] == [np.int64, np.float64, np.int64]
 
 
+@pytest.mark.slow
 def test_residuals_keep_their_bits_without_x64():
     big = 2**40 + 1
 
@@ -378,6 +383,7 @@ def noisy(x):
     return F.dropout(x, 0.5) + torch.rand(x.shape)
 
 
+@pytest.mark.slow
 def test_random_numbers_come_from_the_key():
     f = to_jax_function(noisy)
     x, keys = jnp.ones(64), jax.random.split(jax.random.key(0))
@@ -421,6 +427,7 @@ def test_attention_without_dropout_needs_no_key():
     close(jax.jit(attend)(q), [expected])
 
 
+@pytest.mark.slow
 def test_checkpoints_drop_the_same_again():
     def f(x):
         return checkpoint(lambda x: F.dropout(x, 0.5).sin() * x, x * 1, use_reentrant=False)
@@ -438,6 +445,7 @@ def test_checkpoints_drop_the_same_again():
 # --- derivatives by JAX ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_forward_mode():
     f = to_jax_function(lambda x: (x.tanh() * x).sum(), derivatives="jax")
     x = jnp.array([0.5, 1.0])
@@ -447,6 +455,7 @@ def test_forward_mode():
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_jax_in_pytorch_in_jax():
     def function(x):
         return (torch_jax.call_jax(jnp.sin, x) * x.detach()).sum()
@@ -506,6 +515,7 @@ def _write_view(a, b):
 PROGRAMS = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9)), max_size=6)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=3)
 @hypothesis.given(PROGRAMS)
 def test_random_programs(steps):

@@ -144,6 +144,7 @@ def test_tensors_that_require_gradients_are_refused(take):
 # --- jagged tensors -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_attention_over_jagged_tensors():
     def attend(*rows: torch.Tensor) -> torch.Tensor:
         nested = torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)

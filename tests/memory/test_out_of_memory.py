@@ -1,5 +1,7 @@
 """Tensors that found no room: an error where they are read, and nothing else is harmed."""
 
+import pytest
+
 from tests.support import processes
 
 # Asks for tens of terabytes, which XLA refuses at once.
@@ -31,5 +33,6 @@ for read in READS:
 """
 
 
+@pytest.mark.slow
 def test_every_read_raises():
     assert processes.output("-c", PROGRAM).split() == ["told"] * 7

@@ -324,6 +324,7 @@ def test_the_same_numbers_and_the_same_states_in_every_executor(function):
     assert _history(compiled) == expected  # where every trace is there already
 
 
+@pytest.mark.traced_at_once
 def test_no_new_trace_for_another_state_or_seed():
     compiled = torch_jax.jit(_put_back)
     _history(compiled)
@@ -347,6 +348,7 @@ def test_an_outside_state_that_changes_is_seen():
     assert results(torch_jax.jit(call)) == results(call)
 
 
+@pytest.mark.traced_at_once
 @pytest.mark.parametrize("seed", [outside.seed, torch.jax.seed, lambda: torch.seed()])
 def test_a_seed_of_the_system_is_refused_in_a_compiled_function(seed):
     @torch_jax.jit
@@ -361,6 +363,7 @@ def test_a_seed_of_the_system_is_refused_in_a_compiled_function(seed):
     assert all(map(torch.equal, before, after))
 
 
+@pytest.mark.traced_at_once
 def test_a_compiled_call_that_fails_leaves_the_states():
     @torch_jax.jit
     def call(x):
@@ -480,6 +483,7 @@ def _on_threads(work: Callable[[int], Any], count: int = 8) -> list[Any]:
     return results
 
 
+@pytest.mark.slow
 def test_no_two_draws_of_the_default_generator_are_the_same():
     double = torch_jax.jit(lambda: torch.rand(2, dtype=torch.float64, device="jax"))
     torch.manual_seed(0)

@@ -69,6 +69,7 @@ def test_a_number_that_all_add_to_by_every_kind_of_write():
     assert other.tolist() == [THREADS * TIMES / 2] * 2
 
 
+@pytest.mark.slow
 def test_random_operators_draw_once_however_often_they_are_tried():
     rows = torch.zeros(THREADS, 2, device="jax")
     torch.manual_seed(0)
@@ -79,6 +80,7 @@ def test_random_operators_draw_once_however_often_they_are_tried():
     assert drawn == sorted(tuple(row.tolist()) for row in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", [torch_jax.jit, lambda f: torch.compile(f, backend="jax")])
 def test_compiled_functions_that_take_the_memory_that_others_read_and_write(compiler):
     rows = torch.zeros(THREADS, 64, device="jax")
@@ -108,6 +110,7 @@ def test_compiled_functions_that_take_the_memory_that_others_read_and_write(comp
     assert (rows == rows[:, :1]).all()
 
 
+@pytest.mark.slow
 def test_traces_begin_and_end_while_others_write():
     rows = torch.zeros(THREADS, 3, device="jax")
 

@@ -26,6 +26,7 @@ def _slices(draw):
     return shape, tuple(index)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(_slices())
 def test_what_a_place_reads_and_writes(case):

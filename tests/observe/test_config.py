@@ -36,26 +36,22 @@ def test_every_setting_has_a_default_it_may_take_and_help(name):
 )
 def test_environment_variables(monkeypatch, text, value):
     monkeypatch.setenv("TORCH_JAX_REDIRECT_CUDA", text)
-    monkeypatch.delitem(config._values, "redirect_cuda", raising=False)
-    assert config.get("redirect_cuda") is value
-    monkeypatch.delitem(config._values, "redirect_cuda")
+    assert config.from_environment("redirect_cuda") is value
 
 
 @pytest.mark.parametrize(("name", "text"), [("cache_megabytes", "abc"), ("redirect_cuda", "maybe")])
 def test_a_variable_that_cannot_be_read_is_named(monkeypatch, name, text):
     monkeypatch.setenv(f"TORCH_JAX_{name.upper()}", text)
-    monkeypatch.delitem(config._values, name, raising=False)
     with pytest.raises(ValueError, match=f"TORCH_JAX_{name.upper()} is '{text}', which is no"):
-        config.get(name)
+        config.from_environment(name)
 
 
 def test_an_empty_variable_is_the_default(monkeypatch):
     monkeypatch.setenv("TORCH_JAX_CACHE_DIR", "")
-    monkeypatch.delitem(config._values, "cache_dir", raising=False)
-    assert config.get("cache_dir") == "auto"
-    monkeypatch.delitem(config._values, "cache_dir")
+    assert config.from_environment("cache_dir") == "auto"
 
 
+@pytest.mark.traced_at_once
 def test_what_is_compiled_is_told(settings, caplog):
     settings.set("log", "info")
 

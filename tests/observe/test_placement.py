@@ -48,6 +48,7 @@ def test_is_jax_module():
     assert not torch_jax.is_jax_module(Tied().to("meta"))
 
 
+@pytest.mark.slow
 def test_a_model_on_several_devices():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64, device="jax"))
     found = rows(model)
@@ -78,6 +79,7 @@ def test_views_of_one_memory_count_once(device):
                                         ("float32",), 2, 32)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_state_of_an_optimizer():
     model = nn.Linear(4, 4).to("jax")
     optimizer = torch.optim.Adam(model.parameters(), capturable=True)
@@ -94,6 +96,7 @@ def test_depth():
     assert list(rows(Tied(), depth=1)) == ["Tied", "embed", "body", "head"]
 
 
+@pytest.mark.slow
 def test_the_table():
     model = nn.Sequential(nn.Linear(1000, 1000, device="jax"), nn.ReLU())
     assert str(torch_jax.where_is(model)).splitlines() == [

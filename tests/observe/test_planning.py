@@ -80,6 +80,7 @@ def check_collectives(planned: planning.Plan, found: dict, one: dict) -> None:
         assert expected["all-gather"] <= actual["all-gather"] <= most, one
 
 
+@pytest.mark.slow
 def test_plans_agree_with_partitioned_programs():
     agrees(QUICK)
 

@@ -22,6 +22,8 @@ def slow_python() -> None:
         pass
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once
 def test_a_compiled_step_is_told_by_kernels_and_lines():
     model = mlp()
     step = torch_jax.jit(step_of(model, torch.optim.SGD(model.parameters(), lr=0.1)))
@@ -37,6 +39,7 @@ def test_a_compiled_step_is_told_by_kernels_and_lines():
     assert "3 calls" in page and "the device was busy" in page and "aten::" in page
 
 
+@pytest.mark.slow
 def test_lines_of_python_are_found_where_it_is_slow():
     found = torch_jax.profile(slow_python, calls=5, warm_up=0)
     (file, _, function), looks = next(iter(found.python_lines.items()))
@@ -63,6 +66,7 @@ def test_parts_of_the_work(files, part):
     assert samples.part_of([*paths, "train.py"]) == part
 
 
+@pytest.mark.slow
 def test_a_script_is_profiled_and_its_status_kept(tmp_path, capfd):
     script, report = tmp_path / "script.py", tmp_path / "report.json"
     script.write_text(

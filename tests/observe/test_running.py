@@ -11,12 +11,14 @@ import sys
 import warnings
 from pathlib import Path
 
+import jax
 import pytest
 import torch
 
 import torch_jax
-from tests.support.processes import output, run
-from torch_jax.observe.running import page, script
+from tests.support.processes import forked, output, run
+from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.observe.running import costs, page, script
 
 SCRIPTS = Path(__file__).parent / "cuda_scripts"
 ALONE = ("ddp", "whole")  # programs of several processes
@@ -78,6 +80,7 @@ def assert_agree(actual: str, expected: str) -> None:
             assert mine == other, (actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there, and would be used")
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
@@ -102,7 +105,8 @@ def test_a_program_and_its_report(tmp_path):
     assert re.findall(r'File "(.*?)"', trace[trace.index("Traceback") :]) == [str(file)] * 2
     assert trace.rstrip().endswith("ValueError: at the end") and "deadlock" not in trace
     told = json.loads(report.read_text())
-    assert told["status"] == 1 and told["processes"] == 2 and told["compiles"] >= 11
+    assert told["status"] == 1 and told["processes"] == 2
+    assert told["compiles"] + told["loaded"] + told["shared"] >= 11
     assert told["waits"] >= 40 and told["cpu_fallbacks"]
     found = {line["source"]: line for line in told["lines"]}
     assert len(told["lines"]) == 5 and all(line["file"] == str(file) for line in told["lines"])
@@ -120,14 +124,15 @@ def test_processes_of_torchrun(tmp_path):
     launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
     script_ = str(SCRIPTS / "ddp.py")
     expected = output(*launch, script_).splitlines()[-1]
-    done = run(*launch, "-m", "torch_jax", "run", "--report", str(tmp_path / "r.json"), script_)
+    done = forked(*launch, "-m", "torch_jax", "run", "--report", str(tmp_path / "r.json"), script_)
     assert done.returncode == 0, done.stderr
     assert_agree(done.stdout.splitlines()[-1], expected)
     assert done.stderr.count("torch_jax: ") == 1  # of rank 0
     both = [json.loads((tmp_path / name).read_text()) for name in ("r.json", "r.1.json")]
-    assert all(told["device"] and told["compiles"] for told in both)
+    assert all(told["device"] and told["compiles"] + told["loaded"] for told in both)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
     """As Python ends: statuses, messages, tracebacks without the frames of who ran it."""
     file = tmp_path / "ends.py"
@@ -155,10 +160,31 @@ def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
     assert capsys.readouterr().out.splitlines() == ["['--lr', '3'] True", "['a'] True"]
 
 
+def test_the_report_counts_what_xla_did(monkeypatch):
+    monkeypatch.setattr(costs, "_costs", None)
+    monkeypatch.setattr(costs.LISTENING, "listener", None)
+    x = torch.ones(3, 59).to("jax")
+    costs.listen()
+    for _ in range(5):
+        x @ x.T
+    jax.jit(lambda a: a + 1)(1.0)  # another's
+    x.T @ x
+    costs.stop()
+    told = page.summary(costs.together([costs.measured()]), "train.py", 1.0, 0)
+    assert told["compiles"] + told["loaded"] == 2 and told["operators"] >= 1
+    assert (told["compile_seconds"] > 0) == (told["compiles"] > 0)
+    rows = {row["line"]: row for row in told["rows"] if row["kind"] == "compile"}
+    assert {row["file"] for row in rows.values()} == {__file__} and len(rows) == 2
+    assert all(
+        row["seconds"] > row["compile_seconds"] + row["load_seconds"] for row in rows.values()
+    )
+
+
 def test_what_the_report_says_of_lines():
     def row(kind: str, line: int, count: int, seconds: float, **what: int) -> dict:
         at = {"kind": kind, "file": __file__, "line": line, "function": "f", "bytes": 8}
-        return at | {"count": count, "seconds": seconds, "what": what}
+        programs = Counts(count, seconds) if kind == "compile" else NOTHING
+        return at | {"count": count, "seconds": seconds, "what": what} | programs._asdict()
 
     rows = [
         row("to_host", 1, 3, 9.0),  # now and then
@@ -169,11 +195,17 @@ def test_what_the_report_says_of_lines():
         row("fallback", 6, 2, 0.2, **{"aten.lstsq.default": 2}),
     ]
     found = {"rows": rows, "device": "cpu", "processes": 1, "peak_bytes": 3 << 20}
+    found["operators"] = ["aten::add", "aten::mul"]
     told = page.summary(found, "train.py", 10.0, 0)
     assert [line["line"] for line in told["lines"]] == [4, 5, 3, 6]
+    assert told["operators"] == 2 and told["loaded"] == told["shared"] == 0
     assert told["waits"] == 503 and told["bytes_to_device"] == 8 and told["compiles"] == 33
     text = page.text(told)
-    for part in ("33 programs in 3.0 s (30 %", "aten::mul for other shapes", "drop_last=True"):
+    for part in (
+        "33 programs in 3.00 s (30 %",
+        "other shapes or numbers of aten::mul",
+        "drop_last",
+    ):
         assert part in text
     for part in ("waited 500 times", "register_op", "3.0 MiB of memory", "1 operators in 0.2 s"):
         assert part in text

@@ -401,6 +401,7 @@ def test_each_thread_sees_its_own_calls(x):
         assert not any(call.startswith(f"aten.{other}") for call in traces[name])
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_alive():
     with torch_jax.trace_ops(None) as trace:
         y = F.relu(torch.ones(3, device="jax"))
@@ -410,6 +411,7 @@ def test_nothing_is_kept_alive():
     assert memory() is None and trace.calls
 
 
+@pytest.mark.slow
 def test_values_are_the_same(x):
     def work():
         torch.manual_seed(3)
@@ -434,6 +436,7 @@ def test_values_are_the_same(x):
 # --- compiled functions ---------------------------------------------------------------------------
 
 
+@pytest.mark.traced_at_once
 def test_compiled_functions_show_what_they_trace_and_one_line_later(x):
     @torch_jax.jit
     def step(x):
@@ -451,6 +454,8 @@ def test_compiled_functions_show_what_they_trace_and_one_line_later(x):
     assert step.explain().traces == 1
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once
 def test_a_compiled_training_step(x):
     def train(jitted, watched):
         torch.manual_seed(0)
@@ -477,6 +482,7 @@ def test_a_compiled_training_step(x):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.traced_at_once
 def test_a_failing_compiled_function(x):
     @torch_jax.jit
     def step(x):

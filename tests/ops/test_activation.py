@@ -75,6 +75,7 @@ def test_glu(dim):
     check(lambda x: F.glu(x, dim), make(torch.bfloat16, 4, 6, grad=True))
 
 
+@pytest.mark.slow
 def test_second_derivatives():
     def twice(f):
         def run(x):
@@ -119,6 +120,7 @@ def test_masked_softmax():
     check(lambda x, m: torch._masked_softmax(x, m, -1, 2), x.requires_grad_(), full)
 
 
+@pytest.mark.slow
 def test_second_order_of_glu():
     from torch.func import hessian
 

@@ -56,6 +56,7 @@ def test_three_dimensions():
     check(attention, leaf(3, 5, 8), leaf(3, 6, 8), leaf(3, 6, 8), strides=False)
 
 
+@pytest.mark.slow
 def test_dropout_gradient_uses_the_same_mask():
     torch.manual_seed(0)
     eye = torch.eye(6).expand(1, 2, 6, 6).to("jax")
@@ -67,6 +68,7 @@ def test_dropout_gradient_uses_the_same_mask():
     torch.testing.assert_close(grad.cpu()[..., 0], weights.detach().cpu().sum(-2))
 
 
+@pytest.mark.slow
 def test_public_function_and_module():
     check(F.scaled_dot_product_attention, *(leaf(2, 3, 5, 8) for _ in range(3)), strides=False)
     torch.manual_seed(0)
@@ -101,6 +103,7 @@ def attentions(draw):
     return (q, k, v, mask, 0.0, causal), draw(st.booleans())
 
 
+@pytest.mark.slow
 @given(attentions())
 @settings(max_examples=60, deadline=None)
 def test_every_way_to_ask_for_attention_gives_the_same(arguments):

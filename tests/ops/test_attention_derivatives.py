@@ -18,6 +18,7 @@ def leaves(*shapes):
     return [randn(*s, seed=i).to("jax").requires_grad_() for i, s in enumerate(shapes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [None, "causal", "bool", "numbers"])
 def test_first_and_second_derivatives(mask):
     q, k, v = leaves((1, 2, 3, 2), (1, 1, 3, 2), (1, 1, 3, 3))
@@ -35,6 +36,7 @@ def test_first_and_second_derivatives(mask):
     assert torch.autograd.gradgradcheck(attend, (q, k, v), fast_mode=True)
 
 
+@pytest.mark.slow
 def test_no_second_derivative_of_dropout():
     q, k, v = leaves(*[(1, 2, 5, 4)] * 3)
     out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
@@ -66,6 +68,7 @@ def test_a_causal_mask_that_ends_at_the_last_key():
     torch.testing.assert_close(actual.cpu(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "executor", ["eager", "lazy", "jit", pytest.param("graph", marks=pytest.mark.slow)]
 )

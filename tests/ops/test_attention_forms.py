@@ -166,6 +166,7 @@ def small_blocks():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 def test_blocks_give_what_attention_is_defined_to_be(mask, is_causal, small_blocks):
@@ -201,6 +202,7 @@ def test_blocks_of_float32_and_half(dtype, tolerance, small_blocks):
         np.testing.assert_allclose(np.asarray(actual, np.float64), sum_of_products, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_dropout_of_blocks_is_the_same_in_the_gradient(small_blocks):
     """Values are the identity, so that results are the weights that dropout has left."""
     query = jnp.zeros((1, 2, 7, 6))
@@ -223,6 +225,7 @@ def test_dropout_of_blocks_is_the_same_in_the_gradient(small_blocks):
 # --- kernels of platforms -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [None, "bool", "numbers"])
 def test_what_cudnn_is_asked(mask):
     """The same call by XLA, which runs here: heads, masks, and rows that see nothing."""

@@ -79,6 +79,7 @@ def test_complex():
     check(F.conv2d, x.detach(), w.detach())
 
 
+@pytest.mark.slow
 def test_depthwise():
     """A kernel per channel takes another way on the CPU."""
     x = leaf(2, 4, 9, 8)
@@ -113,6 +114,7 @@ def test_only_some_gradients():
         check(F.conv2d, x.detach().requires_grad_(gx), w.detach().requires_grad_(gw))
 
 
+@pytest.mark.slow
 def test_double_backward():
     def penalty(x, w):
         (grad,) = torch.autograd.grad(F.conv2d(x, w).square().sum(), x, create_graph=True)

@@ -34,6 +34,7 @@ def test_maps_smaller_than_the_window(size, window, options):
     check(lambda x, w, b: f(x, w, b, **options), x, w, b, scale=4)
 
 
+@pytest.mark.slow
 def test_few_rows_and_small_batches():
     check(lambda x, w: F.conv2d(x, w, None, 2, 1), leaf(1, 4, 5, 4), leaf(32, 4, 3, 3), scale=4)
     check(lambda x, w: F.conv2d(x, w, None, 1, 1), leaf(2, 3, 6, 7), leaf(4, 3, 3, 3), scale=4)
@@ -58,6 +59,7 @@ def geometries(draw):
     return tuple(zip(*each, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(geometries())
 def test_forms_agree_with_correlations(drawn):

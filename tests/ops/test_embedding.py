@@ -58,6 +58,7 @@ def test_bags(mode, dtype):
     check(lambda i, w: F.embedding_bag(i, w, mode=mode), INDICES, table(dtype=dtype), scale=2)
 
 
+@pytest.mark.slow
 def test_weighted_bags_and_last_offset():
     weights = torch.rand(6).requires_grad_(True)
     offsets = torch.tensor([0, 2, 6])

@@ -105,6 +105,7 @@ def test_spectrograms_there_and_back(center):
         check(back, x, window, strides=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _MKL, reason="other builds choose other strides")
 def test_strides():
     x = torch.empty_strided((2, 3, 4, 4), (3, 1, 6, 24)).copy_(randn(2, 3, 4, 4).detach())

@@ -174,6 +174,7 @@ def test_index_fill_wraps():
     check(lambda x, i: x.index_fill(1, i, 3), X, torch.tensor([-1, -5]))
 
 
+@pytest.mark.slow
 def test_along_errors():
     i = torch.tensor([-1])
     check_raises(lambda x, i: x.index_select(0, i), X, i)
@@ -259,6 +260,7 @@ def test_scatter_zero_dim_and_empty():
     check(lambda x, i: x.scatter(0, i, 1.0), X[0], torch.zeros(0, 5, dtype=torch.int64))
 
 
+@pytest.mark.slow
 def test_masked():
     x = X.clone().requires_grad_()
     check(torch.masked_select, x, MASK[..., None])

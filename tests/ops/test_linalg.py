@@ -109,6 +109,7 @@ def test_cholesky_reads_one_triangle():
     same(L.eigvalsh, a + torch.ones(3, 3).tril(-1), UPLO="U")
 
 
+@pytest.mark.slow
 def test_where_a_factorization_failed():
     a = torch.stack([torch.eye(4), torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), -torch.eye(4)])
     same(lambda a: L.cholesky_ex(a).info, a)
@@ -176,6 +177,7 @@ def test_reflectors(dtype):
             same(torch.ormqr, reflectors, scales, other, left, transpose, grad=False)
 
 
+@pytest.mark.slow
 @dtypes
 @shapes
 def test_eigh(shape, dtype):
@@ -235,6 +237,7 @@ def test_least_squares(driver, dtype):
     same(L.lstsq, a, b, strides=False)
 
 
+@pytest.mark.slow
 def test_least_squares_without_full_rank():
     a = matrix(5, 1).detach() @ matrix(1, 3).detach()
     for driver in ("gelsd", "gelss", "gelsy"):
@@ -264,6 +267,7 @@ def test_functions_of_matrices(dtype):
     same(L.multi_dot, [a[0], a[1], a[0]])
 
 
+@pytest.mark.slow
 def test_exponentials_of_all_sizes():
     a = matrix(3, 3, dtype=torch.float64).detach()
     for size in (0.0, 1e-3, 1.0, 30.0):

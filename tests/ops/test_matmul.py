@@ -56,6 +56,7 @@ def test_in_place_out_and_views():
     check(lambda x: x.t() @ x[:, 1:3], a)
 
 
+@pytest.mark.slow
 def test_vectors():
     for dtype in (torch.float32, torch.complex64, torch.int64):
         a, b = make(5, dtype=dtype), make(5, dtype=dtype) + 1

@@ -91,6 +91,7 @@ def test_instance_norm():
     check(lambda x, m, v: F.instance_norm(x, m, v, use_input_stats=False), leaf(2, 3, 4), *stats)
 
 
+@pytest.mark.slow
 def test_rms_norm():
     check(lambda x, w: F.rms_norm(x, (5,), w), leaf(2, 4, 5), leaf(5))
 

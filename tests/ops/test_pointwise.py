@@ -144,6 +144,7 @@ def test_powers(exponent, dtype):
     return check(lambda x: 2**x, x, scale=scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_powers_of_a_complex_zero(dtype):
     exponents = torch.tensor([0, 1, -1, 2.5, -0.5, 1j, -1j, 1 + 1j, -1 - 1j], dtype=dtype)
@@ -175,12 +176,14 @@ def test_ldexp_frexp():
     check(lambda x: tuple(torch.frexp(x)), SPECIAL[torch.isfinite(SPECIAL)])
 
 
+@pytest.mark.slow
 def test_incomplete_gamma():
     x = torch.linspace(0.1, 8, 20)
     check(torch.special.gammainc, x, x.flip(0))
     check(torch.special.gammaincc, x, x.flip(0))
 
 
+@pytest.mark.slow
 def test_ternary():
     x, y, z = (make(torch.float32, *s, grad=True) for s in ((3, 1), (4,), (3, 4)))
     check(lambda *a: torch.addcmul(*a, value=0.5), x, y, z)
@@ -195,6 +198,7 @@ def test_ternary():
     check(torch.lerp, *half)
 
 
+@pytest.mark.slow
 def test_clamp():
     x = make(torch.float32, 3, 4, grad=True)
     check(lambda x: x.clamp(-1, 1), x)
@@ -266,6 +270,7 @@ def test_shifts(dtype):
         check(torch.bitwise_left_shift, x, torch.full_like(x, -1))
 
 
+@pytest.mark.slow
 def test_closeness():
     x = torch.tensor([1.0, 2.0, NAN, INF, -INF])
     y = torch.tensor([1.0, 2.00001, NAN, INF, INF])
@@ -291,6 +296,7 @@ def test_in_place_and_out(f):
     check_raises(f, x, make(torch.float32, 5))
 
 
+@pytest.mark.slow
 def test_foreach():
     xs = [make(torch.float32, 3), make(torch.float32, 2, 2)]
     ys = [make(torch.float32, 3) + 1, make(torch.float32, 2, 2) * 2]
@@ -311,6 +317,7 @@ def test_foreach():
     check(lambda x, y: torch._foreach_copy_(x, y), xs, ys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,)])
 def test_shapes(shape):
     for f in FLOAT_BINARY:

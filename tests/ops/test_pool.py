@@ -97,6 +97,7 @@ def test_unpooling(n):
     )
 
 
+@pytest.mark.slow
 def test_lp_pool_and_channels_last():
     check(lambda x: F.lp_pool2d(x, 2, 2), leaf(2))
     x = leaf(2).detach().to(memory_format=torch.channels_last).requires_grad_(True)

@@ -93,6 +93,7 @@ def test_float_dtypes(dtype):
     assert (empty(dtype).exponential_() > 0).all()
 
 
+@pytest.mark.slow
 def test_complex():
     x = torch.randn(N, dtype=torch.complex64, device="jax")
     assert abs(torch.view_as_real(x).cpu().var(0) - 0.5).max() < 0.02
@@ -144,6 +145,7 @@ def test_random_covers_the_integers(dtype):
     )
 
 
+@pytest.mark.slow
 def test_random_ranges():
     assert empty().random_().max() <= 2**24
     assert empty(torch.bfloat16).random_().max() <= 2**8
@@ -153,6 +155,7 @@ def test_random_ranges():
     assert (torch.randint(3, 4, (N,), device="jax") == 3).all()
 
 
+@pytest.mark.slow
 def test_randperm():
     for n in (0, 1, 100):
         x = torch.randperm(n, device="jax")
@@ -186,6 +189,7 @@ def test_multinomial_errors():
         torch.multinomial(torch.tensor([1.0, 0], device="jax"), 2)
 
 
+@pytest.mark.slow
 def test_errors():
     x = empty(n=3)
     for bad in (
@@ -253,6 +257,7 @@ def test_generators(device):
     assert DRAWS[0](first).tolist() != after
 
 
+@pytest.mark.slow
 def test_manual_seed_repeats():
     once = [draw(None).tolist() for draw in DRAWS]
     torch.manual_seed(1234)
@@ -276,6 +281,7 @@ def test_draws_are_independent():
     assert abs((a * c).mean()) < 0.03
 
 
+@pytest.mark.slow
 def test_in_place_through_a_view():
     x = torch.zeros(4, 5, device="jax")
     x[:, 1::2].uniform_(1, 2)
@@ -284,6 +290,7 @@ def test_in_place_through_a_view():
     assert empty(n=0).normal_().shape == (0,)
 
 
+@pytest.mark.slow
 def test_gamma_gradient():
     a = torch.tensor([0.5, 2, 9], requires_grad=True)
     b = a.detach().to("jax").requires_grad_()
@@ -293,6 +300,7 @@ def test_gamma_gradient():
     torch.testing.assert_close(b.grad.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_distributions_module():
     probs = torch.tensor([0.2, 0.8], device="jax")
     assert torch.distributions.Categorical(probs).sample((5,)).device.type == "jax"
@@ -301,6 +309,7 @@ def test_distributions_module():
     assert loc.grad.tolist() == [3, 3]
 
 
+@pytest.mark.slow
 def test_rrelu():
     x = torch.randn(N, device="jax", requires_grad=True)
     y = torch.nn.functional.rrelu(x, 0.1, 0.3, training=True)

@@ -125,6 +125,7 @@ def test_aminmax():
     check(lambda x: tuple(torch.aminmax(x, dim=1, keepdim=True)), make(torch.int64, 3, 4))
 
 
+@pytest.mark.slow
 @named([torch.any, torch.all])
 def test_any_all(f):
     for dtype in DTYPES:
@@ -157,6 +158,7 @@ def test_norms(order):
     check(lambda x: torch.linalg.vector_norm(x, order, 1), torch.zeros(2, 3, requires_grad=True))
 
 
+@pytest.mark.slow
 def test_other_norms():
     x = make(torch.float32, 3, 4, grad=True)
     check(torch.norm, x)
@@ -180,6 +182,7 @@ def test_logsumexp(dim):
     check(lambda x: torch.logsumexp(x, dim), torch.empty(0, 0))
 
 
+@pytest.mark.slow
 def test_trace_cov_diff():
     check(torch.trace, make(torch.float32, 3, 4, grad=True))
     check(torch.trace, make(torch.int32, 3, 4))
@@ -211,6 +214,7 @@ def test_running_extremes(f, dtype):
     check(lambda x: tuple(f(x, 0)), torch.empty(0, 2))
 
 
+@pytest.mark.slow
 def test_logcumsumexp():
     check(lambda x: torch.logcumsumexp(x, 1), make(torch.float32, 3, 6, grad=True))
     check(lambda x: torch.logcumsumexp(x, 0), SPECIAL[:10])

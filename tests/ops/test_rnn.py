@@ -56,11 +56,13 @@ def test_layers(kind, options):
     compare(LAYERS[kind](3, 4, **options), torch.randn(2, 5, 3))
 
 
+@pytest.mark.slow
 def test_lstm_with_projection():
     torch.manual_seed(0)
     compare(nn.LSTM(3, 4, proj_size=2), torch.randn(2, 5, 3))
 
 
+@pytest.mark.slow
 def test_relu_and_double_precision():
     torch.manual_seed(0)
     compare(nn.RNN(3, 4, nonlinearity="relu"), torch.randn(2, 5, 3))

@@ -56,6 +56,7 @@ def test_flip_and_rot90(dims):
     check(lambda x: x.flip([]), torch.tensor(2.0))
 
 
+@pytest.mark.slow
 def test_roll():
     for x in many(3, 4):
         check(lambda x: x.roll(2), x)
@@ -63,6 +64,7 @@ def test_roll():
     check(lambda x: x.roll(1, 0), torch.empty(0, 3))
 
 
+@pytest.mark.slow
 def test_repeat():
     for x in many(2, 3):
         check(lambda x: x.repeat(2, 1), x)

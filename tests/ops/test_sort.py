@@ -28,6 +28,7 @@ def test_stable_sort(dtype, descending):
     check(lambda x: x.argsort(stable=True, descending=descending), ties(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort(descending):
     check(lambda x: x.sort(1, descending), distinct(3, 4, 5).requires_grad_())
@@ -94,6 +95,7 @@ def test_median(name):
     check_raises(lambda x: median(x, 0), torch.empty(0))
 
 
+@pytest.mark.slow
 def test_quantile():
     x = torch.randn(4, 6, requires_grad=True)
     q = torch.tensor([0.0, 0.3, 1.0])
@@ -102,6 +104,7 @@ def test_quantile():
     check(lambda x, q: x.nanquantile(q), x, q)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [False, True])
 def test_search(right):
     edges = torch.tensor([-1.0, 0, 0, 2, 5])
@@ -127,6 +130,7 @@ def test_search(right):
     check_raises(lambda e, x: torch.searchsorted(e, x), rows, x)
 
 
+@pytest.mark.slow
 def test_isin():
     check(torch.isin, ties(torch.int64), torch.tensor([1, 3]))
     check(lambda a, b: torch.isin(a, b, invert=True), ties(torch.float32), torch.tensor([NAN, 2]))
@@ -135,6 +139,7 @@ def test_isin():
     check(lambda a: torch.isin(2, a), ties(torch.int64))
 
 
+@pytest.mark.slow
 def test_histograms():
     x = torch.randn(200)
     edges = torch.tensor([-2.0, -0.5, 0, 3])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch_jax.ops import norm, sums
 
 
+@pytest.mark.slow
 @given(rows=st.integers(0, 130), length=st.sampled_from([0, 1, 63, 64, 96, 100, 384, 1024, 1032]))
 @example(rows=64, length=384)
 @settings(max_examples=20, deadline=None)

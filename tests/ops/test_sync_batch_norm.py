@@ -16,6 +16,7 @@ def _numbers(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(6, 3), (6, 3, 4), (6, 3, 2, 5)])
 def test_parts_of_two_sizes_are_batch_norm_of_the_whole(dtype, shape):

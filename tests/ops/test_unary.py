@@ -95,6 +95,7 @@ def test_polygamma(n):
     check(lambda x: torch.polygamma(n, x), x[:20].requires_grad_(), scale=5)
 
 
+@pytest.mark.slow
 def test_zeta_and_mvlgamma():
     check(torch.special.zeta, torch.arange(0.5, 8), torch.linspace(-3, 4, 8), scale=5)
     check(lambda x: torch.special.zeta(3.0, x), torch.rand(5) + 0.2)
@@ -114,6 +115,7 @@ def test_nan_to_num_and_logit_options():
     check(lambda x: torch.logit(x, 0.2), torch.tensor([-1.0, 0.0, 1.0, 2.0, math.nan]))
 
 
+@pytest.mark.slow
 def test_complex_parts():
     a, b = make(torch.float32, 3, 4, grad=True), make(torch.float32, 4, grad=True)
     check(torch.complex, a, b.detach().expand(3, 4))

@@ -72,6 +72,30 @@ with warnings.catch_warnings(record=True) as found:
     os.wait()
 assert not [one for one in found if "deadlock" in str(one.message) and "JAX" in str(one.message)]
 """,
+    "jaxlib.xla_client.make_cpu_client": """
+import os
+os.environ["XLA_FLAGS"] = " ".join((
+    "--xla_force_host_platform_device_count=8",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=2",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=4",
+))
+from torch_jax.core import waking
+waking.wake()
+
+import jax, torch
+torch.ones(1, device="jax")
+mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+sharding = jax.NamedSharding(mesh, jax.P("x"))
+
+@jax.jit
+def product(x):
+    for _ in range(3):
+        x = x @ x * 0.01
+    return x + x.sum(0)
+
+x = jax.device_put(jax.numpy.ones((8, 100, 100)), sharding)
+jax.block_until_ready([product(x) for _ in range(500)])
+""",
     "torch._dynamo.trace_rules.get_torch_obj_rule_map": """
 import torch
 import torch_jax
@@ -104,7 +128,7 @@ FOR_GOOD = {
 @pytest.fixture(scope="module", autouse=True)
 def all_patches():
     """All are in place; what earlier tests have left is passed over by the collections below."""
-    torch_jax.jit(torch.sin)(ones(1))
+    torch_jax.jit(torch.sin).lower(ones(1))
     torch._dynamo.reset()  # it is imported now
     trees.flatten(torch.Size([1]))
     gc.collect()
@@ -136,6 +160,7 @@ def _is_dear(target: str) -> bool:
     return target.startswith("torch.autograd.profiler.")
 
 
+@pytest.mark.traced_at_once
 @pytest.mark.parametrize(
     "target", [pytest.param(t, marks=pytest.mark.slow) if _is_dear(t) else t for t in NEEDS]
 )

@@ -64,8 +64,8 @@ def _once(function: Callable) -> Callable:
 
 
 ALL = {
-    "jit_at_once": Executor(torch_jax.jit, {"jit_recorded_calls": 0, "jit_fallback": "record"}),
-    "jit": Executor(torch_jax.jit, {"jit_recorded_calls": 8, "jit_fallback": "record"}),
+    "jit_at_once": Executor(torch_jax.jit, {"jit_recorded_calls": 0}),
+    "jit": Executor(torch_jax.jit),
     "lazy": Executor(_through(_lazily), needs="lazy"),
     "fused": Executor(plain, {"mode": "fused"}),
 }

@@ -109,15 +109,10 @@ def _time_limit() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _settings(executor: Executor) -> Iterator[None]:
-    before = {name: config.get(name) for name in executor.settings}
-    changed = {n: v for n, v in executor.settings.items() if v != before[n]}
-    for name, value in changed.items():  # setting one drops what was compiled
-        config.set(name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name, value in executor.settings.items():
+            stack.enter_context(config.temporarily(name, value))
         yield
-    finally:
-        for name in changed:
-            config.set(name, before[name])
 
 
 def shown(program: Program, executor: Executor) -> list[Any]:

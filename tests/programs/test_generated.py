@@ -1,8 +1,8 @@
 """Programs that nobody wrote, by every executor.
 
-``PROGRAMS`` is how many are drawn in all, ``PROGRAMS_SEED`` the number of the first:
-`make programs PROGRAMS=10000` draws others every day. A failure prints the smallest wrong program,
-which runs as it stands.
+``PROGRAMS`` is how many are drawn for an executor. The number of the first depends on
+``TESTS_COMMIT`` (:mod:`tests.support.seeds`): each change draws others, and the same ones again. A
+failure prints the smallest wrong program, which runs as it stands.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tests.programs.generator import (
     smallest,
 )
 from tests.programs.harness import Verdict, shown
+from tests.support.seeds import first_number
 
-QUICK = 30
-CHUNK = 25  # programs of one test, which one process runs
-PROGRAMS = int(os.environ.get("PROGRAMS", "300"))
-SEED = int(os.environ.get("PROGRAMS_SEED", "0"))
+QUICK = 8
+CHUNK = 24  # programs of one test, which one process runs
+PROGRAMS = int(os.environ.get("PROGRAMS", "72"))  # besides the quick ones
+SEED = first_number(QUICK + PROGRAMS)
 SMALL = 3  # of a test's wrong programs so many are made smaller, which takes a while
 # Executors that skip Python without proof. They must get something wrong, or be taken off here.
 UNPROVEN: tuple[str, ...] = ()
@@ -42,11 +43,12 @@ def run(executor: str, first: int, count: int) -> list[str]:
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_few_drawn_programs(executor):
-    wrong = run(executor, 0, QUICK)
+    wrong = run(executor, SEED, QUICK)
     assert bool(wrong) == (executor in UNPROVEN), "\n".join(wrong)
 
 
 @pytest.mark.slow
+@pytest.mark.every_case
 @pytest.mark.parametrize("chunk", range(-(-PROGRAMS // CHUNK)))
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_many_drawn_programs(executor, chunk):

@@ -1,12 +1,8 @@
-"""Each test begins as the first one: no path of operators is known."""
+"""Each test begins as the first one: tests of recordings count programs and paths."""
 
 import pytest
 
-import torch_jax  # noqa: F401
-
 
 @pytest.fixture(autouse=True)
-def _no_path_is_known():
-    from torch_jax.recorded import limits
-
-    limits.forget()
+def _nothing_is_remembered(nothing_is_remembered: None) -> None:
+    """Ask for the fixture of all tests."""

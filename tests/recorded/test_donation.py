@@ -70,6 +70,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_parameters_are_updated_in_their_own_memory(name, programs):
     step = _step(OPTIMIZERS[name], layers=3)
@@ -84,6 +85,7 @@ def test_parameters_are_updated_in_their_own_memory(name, programs):
     assert [int(output) for _, output in pairs] == list(range(len(pairs)))
 
 
+@pytest.mark.slow
 def test_a_number_of_all_parameters_is_given_once():
     counts = {}
     for layers in (2, 6):
@@ -100,6 +102,7 @@ def test_a_number_of_all_parameters_is_given_once():
     assert counts[2] == counts[6]
 
 
+@pytest.mark.slow
 def test_lists_of_numbers_keep_what_each_position_has():
     lists = ([2.0] * 3, [2.0, 2.0, 3.0], [0.0, -0.0, 0.0], [2.0], [True, 1, 1.0], [1, 1, 1])
     for scalars in (*lists, *lists[::-1]):
@@ -112,6 +115,7 @@ def test_lists_of_numbers_keep_what_each_position_has():
             assert torch.equal(a.cpu(), b) and torch.equal(a.cpu().signbit(), b.signbit())
 
 
+@pytest.mark.slow
 def test_equal_updates_are_traced_and_lowered_once(programs):
     lengths = []
     for layers in (4, 8):

@@ -35,6 +35,7 @@ def steps(device, count, after=lambda n, loss: None):
     return torch.stack(losses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", ["never", "each step", "now and then"])
 def test_a_loop_is_cut_where_it_comes_around(look):
     def after(n, loss):

@@ -86,6 +86,7 @@ def test_a_recording_under_way_goes_on_where_its_path_is_forgotten():
     assert x.tolist() == [16, 16]
 
 
+@pytest.mark.slow
 def test_programs_are_bounded(setting):
     setting("lazy_programs", 4)
     x = torch.zeros(2).to("jax")
@@ -140,6 +141,7 @@ def collector() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_garbage_makes_no_programs(collector):
     """The collector runs at random moments, and a logger keeps a loss for a while."""
     chance, logged = random.Random(0), []
@@ -158,6 +160,7 @@ def test_garbage_makes_no_programs(collector):
     torch.testing.assert_close(x.cpu(), expected)
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_before_a_graph_is_compiled_again(collector, monkeypatch):
     monkeypatch.setattr("torch_jax.recorded.program._collecting", [0.0])
 
@@ -178,6 +181,7 @@ def test_garbage_is_collected_before_a_graph_is_compiled_again(collector, monkey
     assert did.compiles == 1 and x.tolist() == [7] * 4
 
 
+@pytest.mark.slow
 def test_a_model_that_is_garbage_is_freed():
     freed = []
 

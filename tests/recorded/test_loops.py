@@ -59,6 +59,7 @@ def train(device: str, name: str, steps: int = STEPS) -> nn.Module:
 QUICK = ("adamw", "sgd_plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in OPTIMIZERS],
@@ -71,6 +72,7 @@ def test_optimizers(name):
     assert first.compiles <= 2 and first.early == 0 and first.graphs == STEPS
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_eager_mode():
     def run() -> tuple[list[torch.Tensor], int]:
         model = network("jax", dropout=0.5)
@@ -91,6 +93,7 @@ def test_dropout_is_that_of_eager_mode():
     assert compiles == 1
 
 
+@pytest.mark.slow
 def test_autocast_and_a_scaler():
     def run(device: str) -> list[torch.Tensor]:
         model = network(device)

@@ -161,6 +161,7 @@ def test_a_result_that_no_tensor_holds_yet_is_not_lost():
     assert seen
 
 
+@pytest.mark.slow
 def test_a_cut_keeps_the_result_of_the_operator_at_which_it_is(monkeypatch):
     monkeypatch.setattr("torch_jax.recorded.lazy._warned", ["said before"])
     for most in (3, 4, 5, 6):

@@ -185,6 +185,7 @@ def test_a_trace_of_the_users_sees_what_is_recorded():
     assert_same(y, REAL)
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_eager_mode():
     def draws():
         torch.manual_seed(3)

@@ -59,6 +59,7 @@ def loop():
     return Loop()
 
 
+@pytest.mark.slow
 def test_no_mark_step_is_cut_with_a_warning(loop, monkeypatch):
     """A loop that never syncs."""
     monkeypatch.setattr("torch_jax.recorded.lazy._warned", [])
@@ -76,6 +77,7 @@ def test_no_mark_step_is_cut_with_a_warning(loop, monkeypatch):
     loop.check()
 
 
+@pytest.mark.slow
 def test_printing_in_the_loop_runs_what_it_needs_and_is_counted(loop):
     """``print(loss)``."""
     with counted() as did, torch_jax.lazy():
@@ -88,6 +90,7 @@ def test_printing_in_the_loop_runs_what_it_needs_and_is_counted(loop):
     loop.check()
 
 
+@pytest.mark.slow
 def test_a_branch_on_a_value_is_taken_as_eager_code_takes_it(loop):
     """``if loss < x``."""
     ways = []
@@ -124,6 +127,7 @@ def test_a_changing_learning_rate_is_an_input(loop):
     loop.check()
 
 
+@pytest.mark.slow
 def test_a_smaller_last_batch_is_one_more_program(loop):
     with counted() as did, torch_jax.lazy():
         for epoch in range(2):
@@ -147,6 +151,7 @@ def test_item_for_logging_after_the_sync_splits_nothing(loop):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_item_for_logging_before_the_sync_costs_no_more_programs(loop):
     with counted() as did, torch_jax.lazy():
         total = 0.0
@@ -156,6 +161,7 @@ def test_item_for_logging_before_the_sync_costs_no_more_programs(loop):
     assert did.compiles == 1 and did.early == STEPS
 
 
+@pytest.mark.slow
 def test_a_kept_loss_is_one_more_program_at_most(loop):
     """A logger that keeps every third loss, and looks at it later."""
     kept = []
@@ -196,6 +202,7 @@ def test_dropout_draws_anew_and_as_eagerly():
     assert did.compiles == 1 and expected[0] != expected[1]
 
 
+@pytest.mark.slow
 def test_a_growing_sequence_is_a_program_for_each_length_said_why():
     w = torch.eye(3, device="jax")
     with counted() as did, torch_jax.lazy():

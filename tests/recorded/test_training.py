@@ -64,6 +64,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], Optimizer]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "perceptron")) for n in CASES]
 )

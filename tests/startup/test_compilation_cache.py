@@ -169,16 +169,17 @@ print(json.dumps([*counts, jax.config.jax_compilation_cache_dir]))
 
 
 def test_the_directory_is_the_users(monkeypatch, tmp_path):
-    monkeypatch.setitem(config._values, "cache_dir", "auto")
+    monkeypatch.setattr(disk_cache, "follow", lambda: None)  # the tests' own cache stays in use
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
-    assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert disk_cache.directory() == tmp_path / "xdg" / "torch_jax"
-    monkeypatch.setitem(config._values, "cache_dir", "~/mine")
-    assert disk_cache.directory() == tmp_path / "mine"
+    with config.temporarily("cache_dir", "auto"):
+        assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
+        monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
+        assert disk_cache.directory() == tmp_path / ".cache" / "torch_jax"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert disk_cache.directory() == tmp_path / "xdg" / "torch_jax"
+    with config.temporarily("cache_dir", "~/mine"):
+        assert disk_cache.directory() == tmp_path / "mine"
 
 
 def test_the_least_recently_used_go_first(tmp_path):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.startup.cpu_programs import programs
 from tests.support.processes import output
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cpu_programs")]
+NAMES = list(programs())
 # What programs are told that ask which accelerator there is, for it is this device; programs of one
 # reason may differ, and must.
 DIFFERENCES = {
@@ -29,44 +33,45 @@ DIFFERENCES = {
 # JAX warns of forks, in a process that has used it.
 FORKS = ("forked", "loader_workers", "loader_workers_pinned", "mp_fork", "mp_pool")
 # There a TorchFunctionMode hears that data_ptr() asks for the device.
-AWAKE = (*FORKS, "functional_tensor_mode")
+ASKS = "functional_tensor_mode"
 
 
 def run(*arguments: str, **variables: str) -> dict[str, Any]:
-    """What all programs gave in a process of their own."""
-    text = output("-m", "tests.support.cpu_programs", *arguments, **variables)
+    """Return what programs gave in a process of their own."""
+    text = output("-m", "tests.startup.cpu_programs", *arguments, new=True, **variables)
     return json.loads(text.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def runs() -> dict[str, dict[str, Any]]:
-    """What they gave without the device, with it asleep, and after a use of it."""
+@pytest.fixture(scope="session")
+def runs(request) -> dict[str, dict[str, Any]]:
+    """What the programs gave without the device, with it asleep, and after a use of it."""
+    asked = {item.name for item in request.session.items if item.path == Path(__file__)}
+    names = [name for name in NAMES if any(f"[{name}]" in one for one in asked)] or NAMES
     with ThreadPoolExecutor() as pool:
-        without = pool.submit(run, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-        asleep, awake = pool.submit(run), pool.submit(run, "--awake")
+        without = pool.submit(run, *names, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        asleep, awake = pool.submit(run, *names), pool.submit(run, "--awake", *names)
         return {"without": without.result(), "asleep": asleep.result(), "awake": awake.result()}
 
 
-@pytest.mark.slow
-def test_programs_on_the_cpu_give_what_they_give_without_the_package(runs):
-    expected, actual = runs["without"]["outcomes"], runs["asleep"]["outcomes"]
-    assert len(expected) > 150
-    different = {name for name in expected if actual[name] != expected[name]}
-    told = {name: (expected[name], actual[name]) for name in different - DIFFERENCES.keys()}
-    assert not told, told
-    assert different == DIFFERENCES.keys()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_gives_what_it_gives_without_the_package(runs, name):
+    expected, actual = (runs[kind]["outcomes"][name] for kind in ("without", "asleep"))
+    if name in DIFFERENCES:
+        assert actual != expected
+    else:
+        assert actual == expected
 
 
-@pytest.mark.slow
-def test_programs_on_the_cpu_do_not_wake_the_device(runs):
+@pytest.mark.parametrize("name", [name for name in NAMES if name != ASKS])
+def test_a_program_gives_the_same_once_the_device_has_been_used(runs, name):
+    parts = slice(1 if name in FORKS else None)
+    assert runs["awake"]["outcomes"][name][parts] == runs["asleep"]["outcomes"][name][parts]
+
+
+def test_programs_do_not_wake_the_device(runs):
     assert not runs["without"]["is used"]
     assert not runs["asleep"]["is used"]
 
 
-@pytest.mark.slow
-def test_programs_on_the_cpu_give_the_same_once_the_device_has_been_used(runs):
-    expected, actual = runs["asleep"]["outcomes"], runs["awake"]["outcomes"]
-    different = {name for name in expected if actual[name] != expected[name]}
-    told = {n: (expected[n], actual[n]) for n in different if n not in AWAKE}
-    assert not told, told
-    assert all(actual[name][0] == expected[name][0] for name in FORKS)
+def test_all_are_there():
+    assert len(NAMES) > 150 and set(NAMES) >= DIFFERENCES.keys() | set(FORKS)

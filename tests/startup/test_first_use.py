@@ -13,12 +13,14 @@ import torch
 from tests.support.processes import script
 from torch_jax._private import symbolic
 
+pytestmark = pytest.mark.xdist_group("first_use")
+
 
 @pytest.fixture(scope="module")
 def first() -> dict[str, Any]:
     """What one process saw that did little on the device."""
     # as users start it: the flags of tests leave XLA no faster tier, of which NumPy is the first
-    return json.loads(script("first_results", XLA_FLAGS=None))
+    return json.loads(script("first_results", new=True, XLA_FLAGS=None))
 
 
 def test_the_first_result_compiles_nothing_and_lowers_nothing(first):

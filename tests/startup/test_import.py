@@ -10,13 +10,14 @@ import torch
 
 from tests.support.processes import output, run, script
 
+pytestmark = pytest.mark.xdist_group("import")
 USE = "print((torch.ones(2, device='jax') + 1).tolist())"
 
 
 @pytest.fixture(scope="module")
 def imported() -> dict[str, Any]:
     """What one process saw that had imported torch alone."""
-    return json.loads(script("imported"))
+    return json.loads(script("imported", new=True))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def imported() -> dict[str, Any]:
 )
 @pytest.mark.slow
 def test_the_device_is_there_in_any_order_of_imports(imports):
-    assert output("-c", f"{imports}; {USE}") == "[2.0, 2.0]"
+    assert output("-c", f"{imports}; {USE}", new=True) == "[2.0, 2.0]"
 
 
 def test_the_device_is_there_where_torch_alone_is_imported(imported):
@@ -40,7 +41,7 @@ def test_autoload_can_be_switched_off_and_the_package_imported_by_hand():
     off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = run("-c", f"import torch; {USE}", **off)
     assert done.returncode != 0
-    assert output("-c", f"import torch; import torch_jax; {USE}", **off) == "[2.0, 2.0]"
+    assert output("-c", f"import torch; import torch_jax; {USE}", new=True, **off) == "[2.0, 2.0]"
 
 
 def test_registering_twice_does_nothing(imported):
@@ -58,12 +59,12 @@ def test_a_broken_jax_leaves_torch_working_and_says_so_at_first_use(tmp_path):
 
 @pytest.mark.slow
 def test_a_subprocess_started_by_spawn():
-    assert script("first_use_in_a_child") == "[2.0, 2.0]"
+    assert script("first_use_in_a_child", new=True) == "[2.0, 2.0]"
 
 
 @pytest.mark.slow
 def test_threads_may_race_for_the_first_use():
-    told = script("first_use_by_threads")
+    told = script("first_use_by_threads", new=True)
     assert told == "[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]"
 
 
@@ -71,7 +72,7 @@ def test_threads_may_race_for_the_first_use():
 def test_loading_a_file_may_be_the_first_use(tmp_path):
     path = str(tmp_path / "x.pt")
     torch.save(torch.ones(2, device="jax"), path)
-    assert output("-c", f"import torch; print(torch.load({path!r}))") == (
+    assert output("-c", f"import torch; print(torch.load({path!r}))", new=True) == (
         "tensor([1., 1.], device='jax:0')"
     )
 
@@ -88,7 +89,7 @@ def test_import_torch_gets_less_than_45_ms_slower():
         "print(time.process_time() - start, 'torch_jax' in __import__('sys').modules)"
     )
     there = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PYTHONDONTWRITEBYTECODE": None}
-    runs = [output("-c", code, **there).split() for _ in range(7)]
+    runs = [output("-c", code, new=True, **there).split() for _ in range(7)]
     assert {loaded for _, loaded in runs} == {"True"}
     slower = min(float(seconds) for seconds, _ in runs)
     assert slower < 0.045, f"import torch is {slower * 1e3:.0f} ms slower"

@@ -9,15 +9,13 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from torch._dynamo.exc import TorchRuntimeError
 
 import torch_jax
-from torch_jax import DataDependentError
-from torch_jax.capture.state.watch import Watch
+from torch_jax import config
 
 
 def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,12 +24,12 @@ def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A trace from the first call on, of Python that need not be understood: it runs once."""
-    compiled = torch_jax.jit(function, fallback="error")
+    """Trace from the first call on, as users' functions are traced after some recorded calls."""
+    compiled = torch_jax.jit(function)
 
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        with mock.patch.object(Watch, "refuse_doubt"):
+        with config.temporarily("jit_recorded_calls", 0):
             return compiled(*args, **kwargs)
 
     return run
@@ -61,9 +59,6 @@ _WRONG_DECOMPOSITION = "PyTorch's decomposition is wrong, with its own backends 
 
 # What a way refuses or gets wrong, as (executor, case): what is raised, and why.
 EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
-    ("jit", "gaussian_nll"): (DataDependentError, "it looks whether a variance is negative"),
-    ("jit", "lbfgs"): (DataDependentError, "the number of its evaluations hangs on the loss"),
-    ("jit", "lbfgs_wolfe"): (DataDependentError, "the number of its evaluations hangs on the loss"),
     ("graph", "multilabel_margin"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "where_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no byte masks"),

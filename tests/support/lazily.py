@@ -8,17 +8,18 @@ from typing import Any
 
 import torch_jax
 from torch_jax.core.node import Node
+from torch_jax.recorded.metrics import COUNTS
 
 
 class Did:
     """Counts of a block; filled when it ends.
 
     Attributes:
-      compiles: programs that were compiled.
+      compiles: programs that were made for recordings.
       graphs: recordings that were run.
       early: values looked at before they were computed, over all lines.
       lines: the lines at which that happened.
-      explanations: why programs were compiled.
+      explanations: why these were made.
     """
 
     compiles: int
@@ -31,10 +32,10 @@ class Did:
 @contextlib.contextmanager
 def counted() -> Iterator[Did]:
     """A block, what is recorded in it counted."""
-    did, before = Did(), torch_jax.metrics()
+    did, before, programs = Did(), torch_jax.metrics(), COUNTS.compiles
     yield did
     now = torch_jax.metrics()
-    did.compiles = now["compiles"] - before["compiles"]
+    did.compiles = COUNTS.compiles - programs
     did.graphs = now["graphs"] - before["graphs"]
     lines = {
         line: count - before["early_syncs"].get(line, 0)

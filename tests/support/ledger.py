@@ -18,23 +18,10 @@ from typing import NamedTuple
 
 import pytest
 
+from torch_jax.core import compilations
+from torch_jax.core.compilations import NOTHING, Counts
+
 PROPERTY = "ledger"
-
-_PROGRAM = "/jax/core/compile/backend_compile_duration"  # compiled, or loaded from the cache
-_LOADED = "/jax/compilation_cache/cache_retrieval_time_sec"  # within the other one
-
-
-class Counts(NamedTuple):
-    """How many programs were compiled and how many loaded from disk, with the seconds of each."""
-
-    compiled: int = 0
-    compile_seconds: float = 0.0
-    loaded: int = 0
-    load_seconds: float = 0.0
-
-    def plus(self, other: Iterable[float]) -> Counts:
-        """The sum of both."""
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Line(NamedTuple):
@@ -42,41 +29,29 @@ class Line(NamedTuple):
 
     name: str
     seconds: float = 0.0
-    counts: Counts = Counts()
+    counts: Counts = NOTHING
 
 
 # --- in the process that runs the tests -----------------------------------------------------------
 
-_since = Counts()  # the last report
-
-
-@functools.cache
-def listen() -> None:
-    """Count what JAX compiles from here on."""
-    from jax import monitoring  # late: the settings of the environment come first
-
-    monitoring.register_event_duration_secs_listener(note)
-
-
-def note(event: str, seconds: float, **_: object) -> None:
-    """Count an event of JAX."""
-    global _since
-    if event == _PROGRAM:
-        _since = _since.plus((1, seconds, 0, 0.0))
-    elif event == _LOADED:
-        _since = _since.plus((-1, -seconds, 1, seconds))
+_before = NOTHING  # at the last report
 
 
 def take() -> Counts:
-    """What was counted since the last time."""
-    global _since
-    taken, _since = _since, Counts()
-    return taken
+    """Return what was counted since the last time."""
+    global _before
+    before, _before = _before, compilations.everything()
+    return _before.minus(before)
+
+
+def programs() -> int:
+    """Return how many programs JAX has compiled or loaded so far, in this process."""
+    return compilations.everything().made
 
 
 def pytest_runtest_setup() -> None:
     """Begin to count, with the first test."""
-    listen()
+    compilations.listen()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -135,7 +110,7 @@ def table(lines: Iterable[Line], most: int) -> list[str]:
          3.0        0      0.0       0  b
     """
     lines = list(lines)
-    total = functools.reduce(Counts.plus, (line.counts for line in lines), Counts())
+    total = functools.reduce(Counts.plus, (line.counts for line in lines), NOTHING)
     texts = [
         f"compiled {total.compiled:,} programs, {total.compile_seconds:.0f} s"
         f" of {sum(line.seconds for line in lines):.0f} s of tests;"

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import json
-import multiprocessing
 import re
 import runpy
 import shlex
@@ -18,11 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, forks
 
 DOCS = ROOT / "docs"
 GIVEN = ROOT / "tests" / "whole" / "given"  # what a page takes as given, such as ``model``
-PRELOADED = ["torch", "torch._dynamo", "jax", "tests.support.pages"]
 COMMAND = "python -m torch_jax "
 _FENCE = re.compile(r"^( *)(```+)([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 
@@ -83,10 +81,8 @@ def blanked(text: str) -> str:
 
 @functools.cache
 def _processes() -> ProcessPoolExecutor:
-    """A new process for each page, forked from one that has imported torch and JAX already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return ProcessPoolExecutor(1, context, max_tasks_per_child=1)
+    """A fork for each page."""
+    return ProcessPoolExecutor(1, forks(), max_tasks_per_child=1)
 
 
 def _run(path: str) -> list[str]:

@@ -32,18 +32,24 @@ class Place(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status: 1 where a test failed that the table of exceptions does not name."""
+    """The exit status: 1 where a test failed without being an exception, or a file is missing."""
     if not arguments or not (Path(arguments[0]) / "test").is_dir():
         print(f"{__doc__}\nCHECKOUT has PyTorch's folder `test`", file=sys.stderr)
         return 2
-    files = [argument for argument in arguments[1:] if argument.endswith(".py")] or list(FILES)
-    options = [argument for argument in arguments[1:] if argument not in files]
+    patterns = [argument for argument in arguments[1:] if argument.endswith(".py")] or list(FILES)
+    options = [argument for argument in arguments[1:] if argument not in patterns]
     importlib.import_module("tests.conftest")  # the environment that all tests run in
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(arguments[0]).resolve() / "test", Path(folder), options)
-        lines = [run(place, file) for file in files]
+        lines = [line for pattern in patterns for line in run_all(place, pattern)]
     print("\n".join(table(lines)))
-    return int(any("failed" in line or "broken" in line for line in lines))
+    return int(any({"failed", "broken", "missing"} & line.keys() for line in lines))
+
+
+def run_all(place: Place, pattern: str) -> list[dict[str, Any]]:
+    """The lines of the files of a pattern; one that says so where the checkout has none."""
+    found = sorted(path.relative_to(place.tests).as_posix() for path in place.tests.glob(pattern))
+    return [run(place, file) for file in found] or [{"file": pattern, "missing": True}]
 
 
 def run(place: Place, file: str) -> dict[str, Any]:
@@ -122,6 +128,7 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
         rows += [f"fails: {file} {name}" for name in line.get("failing", ())]
         rows += [f"passes, and is an exception: {file} {name}" for name in line.get("passing", ())]
         rows += [f"ended early, with {line['broken']}: {file}"] if "broken" in line else []
+        rows += [f"is not in the checkout: {file}"] if "missing" in line else []
     return rows
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.upstream import __main__ as upstream
 from tests.upstream.__main__ import table
 from tests.upstream.exceptions import EXCEPTIONS, left_out, reason
 from tests.upstream.files import FILES, anywhere
@@ -151,6 +152,19 @@ def test_many_processes(tmp_path):
     assert "fails: distributed/test_ranks.py test_fails_here" in done.stdout
 
 
+def test_files_that_a_checkout_lacks_are_named(tmp_path, monkeypatch, capsys):
+    here = tmp_path / "test" / "distributed" / "tensor" / "test_api.py"
+    here.parent.mkdir(parents=True)
+    here.touch()
+    monkeypatch.setattr(upstream, "run", lambda place, file: {"file": file, "passed": 1})
+    assert upstream.main([str(tmp_path), "distributed/*tensor/test_api.py"]) == 0
+    assert capsys.readouterr().out.endswith("  distributed/tensor/test_api.py\n")
+    assert upstream.main([str(tmp_path)]) == 1
+    rows = capsys.readouterr().out.splitlines()
+    lacking = [row.partition(": ")[2] for row in rows if row.startswith("is not in the checkout: ")]
+    assert lacking == [pattern for pattern in FILES if pattern != "distributed/*tensor/test_api.py"]
+
+
 def test_other_devices_are_translated():
     text = """
 from __future__ import annotations
@@ -197,6 +211,8 @@ def test_names_and_exceptions():
     assert anywhere("test_jaxpr_jax", "jax") == "test_jaxpr_*"
     assert reason("test_any.py", "test_view_as_real_jax_complex32")
     assert not reason("test_any.py", "test_view_as_real_jax_complex64")
+    for folder in ("tensor", "_tensor"):
+        assert reason(f"distributed/{folder}/test_matrix_ops.py", "test_dtensor_mm")
     assert left_out("x.cuda()") == "other device" and not left_out("device=device")
     for lines in EXCEPTIONS.values():
         assert all(line.split()[0] in (*FILES, "*") for line in lines)

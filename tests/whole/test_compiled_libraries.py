@@ -37,6 +37,7 @@ def _losses(model, tokens, through, calls: int = 4) -> list[float]:
     return [step(tokens).item() for _ in range(calls)]
 
 
+@pytest.mark.traced_at_once
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "umt5", "lora"])
 def test_a_training_step_is_one_program(name):

@@ -7,15 +7,13 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support import pages
+from tests.support import pages, processes
 from torch_jax import config
 
 ROOT = pages.DOCS.parent
@@ -86,20 +84,19 @@ def test_settings_are_checked(monkeypatch):
     with pytest.raises(KeyError):
         config.get("no_such_setting")
     monkeypatch.setenv("TORCH_JAX_CACHE_SIZE", "7")
-    monkeypatch.delitem(config._values, "cache_size", raising=False)
-    assert config.get("cache_size") == 7
-    monkeypatch.delitem(config._values, "cache_size")
+    assert config.from_environment("cache_size") == 7
 
 
+@pytest.mark.slow
 def test_the_first_example_of_the_readme_runs():
     code = README.split("```python\n")[1].split("```")[0]
     exec(compile(code, "README", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_page_of_operators_is_up_to_date():
     page = pages.DOCS / "operators.md"
-    command = [sys.executable, "-m", "torch_jax", "ops", "--markdown"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = processes.forked("-m", "torch_jax", "ops", "--markdown")
     assert done.stdout == page.read_text(), "run `make docs`"
 
 

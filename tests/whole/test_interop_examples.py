@@ -19,6 +19,7 @@ def last_loss(printed: str) -> float:
     return float(re.findall(r"loss (\d+\.\d+)", printed)[-1])
 
 
+@pytest.mark.slow
 def test_optax_in_torch(capsys):
     accuracy = optax_in_torch.main(epochs=2)
     printed = last_loss(capsys.readouterr().out)
@@ -48,6 +49,7 @@ def loss_of_optax_alone(epochs: int) -> float:
     return loss.item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nnx", pytest.param("linen", marks=pytest.mark.slow)])
 def test_flax_in_torch(kind, capsys):
     assert flax_in_torch.main(kind, epochs=2) > 0.7

@@ -48,6 +48,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
 @executors.each
@@ -76,6 +77,7 @@ _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(sorted(_VIEWS)), max_size=5), st.integers(1, 4), st.data())
 def test_chains_of_views(chain, size, data):

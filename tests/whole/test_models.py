@@ -213,6 +213,7 @@ def test_save_pretrained_and_back_with_tied_weights(tmp_path):
     assert again.lm_head.weight is again.transformer.wte.weight
 
 
+@pytest.mark.slow
 def test_dropout_trains_and_differs_between_steps():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).to("jax")

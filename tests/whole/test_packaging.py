@@ -21,6 +21,7 @@ import yaml
 import torch_jax
 from tests.support.processes import ROOT, environment
 
+pytestmark = pytest.mark.xdist_group("packaging")
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "demo_output")
 USED = """
 import importlib.metadata, runpy, sys, torch

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("quickstart")
 FOLDER = next(
     parent / "examples" / "quickstart"
     for parent in Path(__file__).parents
@@ -56,7 +57,7 @@ def test_the_ways_to_run_learn_and_agree(printed):
 
 @pytest.mark.slow
 def test_the_step_is_traced_once_and_its_schedule_runs(printed):
-    assert "1 traces" in printed["jit_step"] and "1 compiles" in printed["jit_step"]
+    assert re.search(r"1 traces \(.* s\): (compiled|loaded) 1 program ", printed["jit_step"])
     assert re.findall(r"rate (\S+)", printed["jit_step"]) == ["0.0100", "0.0049", "0.0000"]
 
 

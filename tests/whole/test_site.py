@@ -13,6 +13,7 @@ import pytest
 import torch_jax
 from tests.support.processes import ROOT, environment
 
+pytestmark = pytest.mark.xdist_group("site")
 SITE = runpy.run_path(str(ROOT / "docs" / "site.py"))
 MKDOCS = [sys.executable, "-m", "mkdocs", "build", "--site-dir"]
 TABLE = re.compile(r"^ *\|(?: *:?-+:? *\|)+ *$", re.MULTILINE)

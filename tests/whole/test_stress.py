@@ -206,6 +206,7 @@ def draw(worker: Worker) -> None:
     assert set(dropped.tolist()) <= {0.0, 2.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [12, pytest.param(80, marks=pytest.mark.slow)])
 def test_threads_at_random(steps):
     shared, failures, others = Shared(), [], env.overrides()

@@ -109,6 +109,7 @@ def test_a_list_that_is_read_and_grows():
     assert [function(ones() * i)[0].item() for i in range(4)] == [0, 1, 3, 6]
 
 
+@pytest.mark.traced_at_once(fallback="record")
 def test_tensors_put_into_dicts_deques_and_objects_made_inside():
     record: dict[str, Any] = {}
     recent: collections.deque = collections.deque(maxlen=2)
@@ -203,6 +204,7 @@ def test_tensors_kept_in_a_dict_by_size():
     assert function.explain().traces <= 5, function.explain()
 
 
+@pytest.mark.traced_at_once(fallback="record")
 def test_a_tensor_kept_by_functools_cache():
     @functools.cache
     def mask(n):
@@ -214,6 +216,7 @@ def test_a_tensor_kept_by_functools_cache():
     assert mask(3).tolist() == [0, 1, 2]
 
 
+@pytest.mark.traced_at_once(fallback="record")
 def test_a_buffer_registered_by_the_first_call():
     module = nn.Identity()
 
@@ -439,6 +442,7 @@ def test_the_parameter_itself_as_the_result():
         assert function(ones())[0] is weight
 
 
+@pytest.mark.traced_at_once(fallback="record")
 def test_conjugated_and_expanded_results():
     @torch_jax.jit
     def function(x):
@@ -499,6 +503,7 @@ def test_a_cache_of_keys_is_written_in_place(write, captured):
         assert cache.sum().item() == 8 * value
 
 
+@pytest.mark.slow
 def test_a_loop_that_decodes():
     torch.manual_seed(0)
     embed, head = nn.Embedding(11, 4).to("jax"), nn.Linear(4, 11).to("jax")

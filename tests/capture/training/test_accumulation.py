@@ -33,6 +33,7 @@ def training(device, runs, parts, micro):
     return [total.cpu(), *(parameter.detach().cpu() for parameter in model.parameters())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
 @pytest.mark.parametrize("micro", [torch.chunk, lambda x, parts: x.unflatten(0, (parts, -1))])
 def test_parts_of_a_batch(executor, micro):
@@ -82,6 +83,7 @@ def lowered(parts):
     return torch_jax.lower(step, torch.ones(2048, 64, device="jax"))
 
 
+@pytest.mark.slow
 def test_one_backward_pass_has_no_barrier():
     assert "optimization_barrier" not in lowered(1).as_text()
     assert lowered(4).as_text().count("optimization_barrier") == 3

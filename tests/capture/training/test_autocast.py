@@ -215,6 +215,8 @@ def run(wrap, case, calls=2, **options):
     return found, step
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once(fallback="record")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_regions_in_a_compiled_step(case):
     eager, _ = run(lambda step: step, case)
@@ -244,6 +246,7 @@ def test_a_region_around_the_call_is_part_of_what_was_traced():
     assert compiled.explain().traces == 3
 
 
+@pytest.mark.slow
 def test_a_compiled_module_in_a_region_of_an_ordinary_loop():
     def train(wrap):
         torch.manual_seed(0)

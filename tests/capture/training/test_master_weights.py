@@ -65,6 +65,7 @@ def test_steps_are_those_of_the_cpu(executor):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_eagerly_and_compiled(name):
     expected = Training("cpu", OPTIMIZERS[name]).run().tensors()
@@ -87,6 +88,7 @@ def test_masters_are_those_of_a_model_in_float32():
     assert torch.equal(model.weight.detach().cpu(), plain.detach().cpu().to(BF16))
 
 
+@pytest.mark.slow
 def test_states_are_saved_and_loaded():
     training = Training("jax").run(3)
     file = io.BytesIO()
@@ -117,6 +119,7 @@ def test_a_state_without_masters_takes_the_parameters():
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
+@pytest.mark.slow
 def test_copies_groups_closures_and_an_optimizer_that_has_stepped():
     parameter, late = (nn.Parameter(torch.ones(2, dtype=BF16, device="jax")) for _ in range(2))
     inner = torch.optim.SGD([parameter], lr=0.5, momentum=0.5)
@@ -142,6 +145,7 @@ def test_copies_groups_closures_and_an_optimizer_that_has_stepped():
     assert twin.param_groups[0]["params"][0] is next(iter(twin.masters.values()))
 
 
+@pytest.mark.slow
 def test_memory_is_two_bytes_and_four_beside_the_states():
     training = Training("jax", OPTIMIZERS["adamw"])
     x = torch.ones(4, 3, dtype=BF16, device="jax")

@@ -93,6 +93,7 @@ def test_training_is_that_of_eager_and_of_the_cpu(name, clip):
         agree(history, cpu.run(20))
 
 
+@pytest.mark.slow
 def test_skipped_steps_leave_parameters_and_state_bit_for_bit():
     training = Training("jax", OPTIMIZERS["adam"], True)
     history = training.run(12)
@@ -103,6 +104,7 @@ def test_skipped_steps_leave_parameters_and_state_bit_for_bit():
     assert steps == {12 - len(INFINITE)}
 
 
+@pytest.mark.slow
 def test_gradients_are_accumulated():
     make = OPTIMIZERS["sgd"]
     eager = Training("jax", make, accumulate=3)
@@ -119,6 +121,7 @@ def test_the_learning_rate_may_change():
     assert trainings[1].step.explain().traces == 1
 
 
+@pytest.mark.slow
 def test_two_optimizers_skip_on_their_own():
     def train(wrap):
         a, b = (nn.Parameter(torch.ones(3, device="jax")) for _ in range(2))
@@ -145,6 +148,8 @@ def test_two_optimizers_skip_on_their_own():
     assert torch.equal(jitted[1][0], jitted[0][0]) and not torch.equal(jitted[1][1], jitted[0][1])
 
 
+@pytest.mark.slow
+@pytest.mark.traced_at_once(fallback="record")
 def test_eager_steps_between_compiled_ones():
     mixed, eager = Training("jax", OPTIMIZERS["adam"], True), Training("jax", OPTIMIZERS["adam"])
     compiled = mixed.step
@@ -154,6 +159,7 @@ def test_eager_steps_between_compiled_ones():
     assert "range_iterator" in str(compiled.explain())  # the function can reach ``calls``
 
 
+@pytest.mark.slow
 def test_hooks_after_a_step_are_skipped_with_it():
     def train(jitted):
         training = Training("jax", OPTIMIZERS["sgd"], jitted)
@@ -169,6 +175,7 @@ def test_hooks_after_a_step_are_skipped_with_it():
     agree(train(True), train(False))
 
 
+@pytest.mark.slow
 def test_in_an_autocast_region_of_float16():
     def train(wrap):
         torch.manual_seed(0)
@@ -216,6 +223,7 @@ def test_steps_that_cannot_be_taken_back_are_refused(make, message):
     assert not training.scaler._per_optimizer_states
 
 
+@pytest.mark.slow
 def test_the_first_step_may_be_taken_before():
     make = REFUSED["first step is another"][0]
     jitted, eager = Training("jax", make), Training("jax", make)
@@ -263,6 +271,7 @@ def test_state_is_saved_and_loaded_between_compiled_steps():
     assert training.scaler.get_scale() == 16.0
 
 
+@pytest.mark.slow
 def test_with_a_schedule_and_held_against_eager_calls():
     def train(jitted, **options):
         training = Training("jax", OPTIMIZERS["adam"])

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import torch_jax
-from tests.support.on_mesh import (
+from tests.distributed.mesh.on_mesh import (
     Net,
     adamw,
     expected_losses,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 import torch.distributed as dist
 
@@ -16,7 +18,7 @@ def main(rank: int, word: str) -> None:
     if word == "fail" and rank == 1:
         raise ValueError("rank one fails")
     if rank == 0 and word == "sum":
-        print(word, tensor.tolist(), flush=True)
+        print(word, tensor.tolist(), file=sys.stderr)  # into stdout Gloo writes, piece by piece
     dist.barrier()
     dist.destroy_process_group()
 
@@ -26,4 +28,4 @@ if __name__ == "__main__":
     try:
         torch_jax.spawn(main, 2, ("fail",))
     except Exception as error:
-        print("rank one fails" in str(error))
+        print("rank one fails" in str(error), file=sys.stderr)

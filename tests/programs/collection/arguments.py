@@ -159,6 +159,24 @@ def a_keyword_default_that_is_changed(compile):
 
 
 @program
+def defaults_of_a_helper_are_changed(compile):
+    table = [1.0]
+
+    def helper(x, k=2.0, table=table, *, bias=1.0):
+        return x * k * table[0] + bias
+
+    f = compile(lambda x: helper(x))
+    for k in range(8):
+        yield f(t(1))
+        if k == 2:
+            helper.__defaults__ = (3.0, table)
+        if k == 3:
+            table[0] = 5.0
+        if k == 5:
+            helper.__kwdefaults__ = {"bias": 7.0}
+
+
+@program
 def a_list_of_tensors_of_any_length(compile):
     f = compile(lambda xs: sum(xs))
     for k in range(8):

@@ -48,6 +48,20 @@ def two_attributes_swap_outside(compile):
 
 
 @program
+def two_attributes_swap_inside_and_one_is_replaced_outside(compile):
+    s = Bag(a=t(1), b=t(5))
+
+    def step(x):
+        s.a, s.b = s.b, s.a
+        return x + s.a - 2 * s.b
+
+    f = compile(step)
+    for k in range(CALLS):
+        yield f(t(k)), s
+        s.a = s.a * k
+
+
+@program
 def an_attribute_is_returned_and_replaced(compile):
     s = Bag(t=t(1))
     f = compile(lambda: s.t)
@@ -96,6 +110,32 @@ def an_attribute_becomes_an_alias_of_another(compile):
             s.b = s.a
         if k == 5:
             s.b = s.a[:]
+
+
+@program
+def an_attribute_is_kept_under_another_name(compile):
+    s = Bag(w=t(1))
+
+    def step(x):
+        s.kept = s.w
+        return x + s.w
+
+    f = compile(step)
+    for k in range(CALLS):
+        yield f(t(k)), s, s.kept is s.w
+        s.w = t(k)
+
+
+@program
+def a_number_and_a_tensor_change_at_once(compile):
+    early, late = Bag(on=True, w=t(1)), Bag(on=True, w=t(2))  # also in the order of their names
+    f = compile(lambda x: x * (2 if early.on else 3) + late.w)
+    g = compile(lambda x: x * (2 if late.on else 3) + early.w)
+    for k in range(8):
+        yield f(t(k)), g(t(k))
+        early.on = late.on = k % 2 == 1
+        if k % 2 == 0:
+            early.w, late.w = t(k), t(k + 1)
 
 
 @program
@@ -237,6 +277,21 @@ def an_attribute_is_named_by_a_string_that_changes(compile):
 
 
 @program
+def attributes_with_computed_names(compile):
+    s = Bag(w0=2.0, w1=3.0)
+
+    def step(x):
+        for i in range(2):
+            x = x * getattr(s, f"w{i}")
+        return x
+
+    f = compile(step)
+    for k in range(7):
+        yield f(t(1))
+        setattr(s, f"w{k % 2}", float(k))
+
+
+@program
 def dir_of_an_object_counts(compile):
     s = Bag(a=1)
     f = compile(lambda x: x + sum(1 for n in dir(s) if not n.startswith("_")))
@@ -303,6 +358,19 @@ def nested_objects_are_replaced(compile):
         if k == 4:
             s.inner = copy.copy(s.inner)
             s.inner.k = 7.0
+
+
+@program
+def an_object_is_copied_inside(compile):
+    s = Bag(n=0)
+
+    def step(x):
+        s.n += 1
+        return x * s.n, copy.copy(s), dict(vars(s))
+
+    f = compile(step)
+    for _ in range(7):
+        yield f(t(1)), s
 
 
 @program

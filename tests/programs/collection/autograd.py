@@ -104,6 +104,15 @@ def backward_twice_with_retain_graph(compile):
 
 
 @program
+def backward_twice_where_nothing_is_saved(compile):
+    f = compile(lambda w, k: (w + k).sum())
+    for k in range(6):
+        w = t(1, grad=True)
+        y = f(w, k)
+        yield y, attempt(y.backward), attempt(y.backward), w
+
+
+@program
 def a_parameter_is_written_before_backward(compile):
     w = t(1, grad=True)
     f = compile(lambda x: (w * w * x).sum())
@@ -186,6 +195,15 @@ def a_gradient_is_replaced_outside(compile):
         yield f(t(k)), w
         if k == 4:
             w.grad = t(100)
+
+
+@program
+def whether_there_is_a_gradient_decides(compile):
+    w = t(1, grad=True)
+    f = compile(lambda x: x * (2 if w.grad is None else 3))
+    for k in range(7):
+        yield f(t(1))
+        w.grad = t(k) if k % 3 else None
 
 
 @program

@@ -361,6 +361,24 @@ def an_inner_function_is_replaced(compile):
 
 
 @program
+def what_a_function_gives_is_changed_inside(compile):
+    s, table = Bag(n=0), {"n": 0}
+    get = [lambda: (s, table)][0]
+
+    def step(x):
+        held, numbers = get()
+        held.n += 1
+        numbers["n"] = numbers["n"] + 2
+        return x * held.n + numbers["n"]
+
+    f = compile(step)
+    for k in range(8):
+        yield f(t(1)), s, table
+        if k == 4:
+            s.n, table["n"] = 50, 70
+
+
+@program
 def eval_reads_names(compile):
     s = Bag(text="x * 2")
     f = compile(lambda x: eval(s.text))

@@ -23,6 +23,19 @@ def a_list_is_replaced_element_by_element(compile):
 
 
 @program
+def two_elements_of_a_list_swap(compile):
+    items = [t(1), t(5)]
+
+    def step(x):
+        items[0], items[1] = items[1], items[0]
+        return x * items[0]
+
+    f = compile(step)
+    for k in range(CALLS):
+        yield f(t(k)), items
+
+
+@program
 def a_list_is_returned(compile):
     items = [t(1)]
     f = compile(lambda x: (items, x * 2))
@@ -185,6 +198,20 @@ def the_order_of_a_dict_argument_changes(compile):
     for k in range(8):
         d = {"a": t(k), "b": t(k + 1)}
         yield f(d if k % 2 else dict(reversed(d.items())))
+
+
+@program
+def the_order_of_a_dict_in_a_list_changes(compile):
+    def step(dicts):
+        y = 0
+        for v in dicts[0].values():
+            y = y * 2 + v
+        return y
+
+    f = compile(step)
+    for k in range(8):
+        d = {"a": t(k), "b": t(k + 1)}
+        yield f([d if k % 2 else dict(reversed(d.items()))])
 
 
 @program

@@ -116,6 +116,15 @@ def an_object_array_is_written(compile):
 
 
 @program
+def a_list_in_an_object_array_grows(compile):
+    a = np.array([[1], None], dtype=object)
+    f = compile(lambda x: x * len(a[0]))
+    for k in range(7):
+        yield f(t(1))
+        a[0].append(k)
+
+
+@program
 def a_structured_array_is_read(compile):
     a = np.array([(1.0, 2)], dtype=[("k", "f8"), ("n", "i4")])
     f = compile(lambda x: x * float(a["k"][0]) + int(a[0]["n"]))

@@ -113,6 +113,24 @@ def a_backward_hook_comes_and_goes(compile):
 
 
 @program
+def a_backward_pre_hook_comes_and_goes(compile):
+    model = nn.Sequential(linear(), linear())
+
+    def step(x):
+        model.zero_grad()
+        model(x).sum().backward()
+        return model[0].weight.grad * 1
+
+    f, handle = compile(step), None
+    for k in range(8):
+        yield f(t(k))
+        if k == 2:
+            handle = model[1].register_full_backward_pre_hook(lambda m, out: (out[0] * 3,))
+        if k == 5:
+            handle.remove()
+
+
+@program
 def a_backward_hook_counts_and_scales(compile):
     model, s = linear(), Bag(n=0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import gc
 import logging
+import math
 import os
 import pathlib
 import re
@@ -168,6 +169,18 @@ def a_clock_is_patched(compile):
         found = [f(t(1)) for _ in range(6)]
     yield [bool((a != b).any()) for a, b in zip(found, found[1:], strict=False)]
     yield f(t(1)).shape
+
+
+@program
+def a_function_of_math_is_patched(compile):
+    old = math.sqrt
+    f = compile(lambda x: x * math.sqrt(4.0))
+    try:
+        for k in range(8):
+            yield f(t(1))
+            math.sqrt = (lambda value: 7.0) if k in (2, 3, 5) else old
+    finally:
+        math.sqrt = old
 
 
 @program
@@ -343,6 +356,34 @@ def an_array_shares_memory_with_a_cpu_tensor(compile):
     for k in range(7):
         yield f(t(1))
         a += k
+
+
+@program
+def cpu_tensors_are_written(compile):
+    scale, mask = torch.tensor(2.0), torch.ones(3)
+    f = compile(lambda x: x * scale + mask.to("jax"))
+    for k in range(7):
+        yield f(t(1))
+        (mask if k % 2 else scale).fill_(k)
+
+
+@program
+def cpu_tensors_become_numbers(compile):
+    sizes, scale = torch.tensor([1, 2]), torch.tensor([2.0])
+    f = compile(lambda x: x.repeat(sizes.tolist()) * scale.numpy()[0].item())
+    for k in range(7):
+        yield f(t(1))
+        sizes[k % 2] = 1 + k % 3
+        scale.fill_(k)
+
+
+@program
+def a_module_on_the_cpu_is_written(compile):
+    table = torch.nn.Embedding(4, 3)
+    f = compile(lambda x: x + table(torch.tensor([1])).detach().to("jax"))
+    for k in range(7):
+        yield f(t(1))
+        torch.nn.init.constant_(table.weight, float(k))
 
 
 @program

@@ -188,6 +188,19 @@ def a_buffer_becomes_none(compile):
 
 
 @program
+def a_parameter_is_registered_later(compile):
+    net = linear()
+    f = compile(lambda x: (sum(p.sum() for p in net.parameters()) * x).detach())
+    g = compile(lambda x: x * net.extra.detach() if hasattr(net, "extra") else x)
+    for k in range(7):
+        yield f(t(1)), g(t(1))
+        if k == 2:
+            net.extra = nn.Parameter(t(2))
+        if k == 4:
+            del net.extra
+
+
+@program
 def a_count_of_steps_in_a_module(compile):
     class Warm(nn.Module):
         steps = 0

@@ -331,6 +331,16 @@ def a_weak_reference_dies(compile):
 
 
 @program
+def what_a_weak_reference_leads_to_changes(compile):
+    thing = Bag(k=1.0)
+    ref = weakref.ref(thing)
+    f = compile(lambda x: x * ref().k)
+    for k in range(7):
+        yield f(t(1))
+        thing.k = float(k)
+
+
+@program
 def nested_containers_change_deep_inside(compile):
     d = {"a": [{"k": 1.0}, (t(1), [2.0])]}
     f = compile(lambda x: x * d["a"][0]["k"] + d["a"][1][0] * d["a"][1][1][0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import types
 
+import numpy as np
 import torch
 
 from tests.programs.writing import Bag, attempt, program, t
@@ -63,12 +65,79 @@ def an_attribute_changes_its_type(compile):
 
 
 @program
+def a_numpy_number_in_an_attribute(compile):
+    s = Bag(k=2.0)
+    f = compile(lambda x: x * s.k)
+    for value in (np.float32(2), np.float32(3), np.float64(4), np.float64(5), np.int64(5), 5.0):
+        s.k = value
+        yield f(t(1)), s
+
+
+@program
+def an_enumeration_in_an_attribute(compile):
+    class How(enum.Enum):
+        ADD = 2.0
+        MUL = 3.0
+
+    s = Bag(how=How.ADD)
+    f = compile(lambda x: x + s.how.value if s.how is How.ADD else x * s.how.value)
+    for k in range(7):
+        yield f(t(1))
+        s.how = How.MUL if k % 3 else How.ADD
+
+
+@program
+def two_attributes_take_any_value(compile):
+    s = Bag(a=1, b=[1])
+
+    def weigh(value):
+        if isinstance(value, list):
+            return 7.5 + sum(value) + 16 * len(value)
+        if isinstance(value, str):
+            return 3.25 + len(value)
+        if value is None:
+            return 11.0
+        return value + 64 if isinstance(value, bool) else value
+
+    f = compile(lambda x: x * weigh(s.a) + weigh(s.b))
+    values = (1, True, 0.5, -0.0, "", "twice", None, [], 2.0, [2, 0], float("nan"), [1], False, 0)
+    for k, value in enumerate(values):
+        setattr(s, "ab"[k % 2], value)
+        yield f(t(1)), s
+
+
+@program
+def a_counter_becomes_a_tensor(compile):
+    s = Bag(n=0)
+
+    def step(x):
+        s.n += 1
+        return x * s.n
+
+    f = compile(step)
+    for k in range(8):
+        before = s.n
+        yield f(t(1)), s, s.n is before
+        if k == 3:
+            s.n = torch.zeros(()).to("jax")
+
+
+@program
 def true_stands_for_one(compile):
     s = Bag(k=1)
     f = compile(lambda x: x + 10 if s.k is True else x + 20 if type(s.k) is int else x)
     for value in (1, 1, True, 1, 1.0, True, 1):
         s.k = value
         yield f(t(1))
+
+
+@program
+def equal_lists_are_two_or_one(compile):
+    s = Bag(a=[1.0], b=[1.0])
+    f = compile(lambda x: x * 2 if s.a is s.b else x + 1)
+    for k in range(7):
+        yield f(t(3))
+        s.b = s.a if k % 2 else [1.0]
 
 
 @program

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.programs.training import adam, sgd, trained, x_of
+from tests.programs.training import adam, sgd, step_of, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
 
 
@@ -56,6 +56,15 @@ def numbers_of_groups_become_others(compile):
         group["weight_decay"] = 0.1 * (k % 2)
 
     yield from trained(compile, sgd, change, calls=9)
+
+
+@program
+def momentum_and_decay_begin(compile):
+    def change(k, s):
+        group = s.opt.param_groups[0]
+        group["momentum"], group["weight_decay"] = (0.5, 0.9, 0)[k % 3], (0, 0.5)[k % 2]
+
+    yield from trained(compile, lambda p: torch.optim.SGD(p, lr=0.01), change)
 
 
 @program
@@ -252,6 +261,58 @@ def a_parameter_is_replaced(compile):
             s.opt = sgd(s.model.parameters())
 
     yield from trained(compile, sgd, change, calls=8)
+
+
+@program
+def a_parameter_of_a_group_is_replaced(compile):
+    def change(k, s):
+        if k == 3:
+            s.model.weight = nn.Parameter(s.model.weight.detach() * 2)
+            s.opt.param_groups[0]["params"][0] = s.model.weight
+
+    yield from trained(compile, adam, change)
+
+
+@program
+def optimizers_that_change_their_own_groups(compile):
+    class Decaying(torch.optim.SGD):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["lr"] *= 0.9
+            super().step(closure)
+
+    class Afterwards(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for group in self.param_groups:
+                group["weight_decay"] = group["lr"] / 2
+                group["momentum"] = 0.5 + group["momentum"] / 3
+
+    class Counting(torch.optim.Optimizer):
+        def __init__(self, parameters, lr):
+            numbers = {"lr": lr, "n": 0, "total": 0.0, "new": True, "betas": (0.9, 0.5)}
+            super().__init__(parameters, numbers)
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                rate = group["lr"] * min(1.0, (group["n"] + 1) / 3)
+                group["total"] += rate**2 if group["new"] else rate
+                for p in group["params"]:
+                    p.mul_(group["betas"][0]).add_(p.grad, alpha=-rate / group["total"] / 100)
+                group["betas"] = (group["betas"][0] * group["betas"][1], 0.75)
+                group["n"] += 1
+                group["new"] = False
+
+    for kind in (Decaying, Afterwards, Counting):
+        s = Bag(model=linear())
+        s.opt = kind(s.model.parameters(), lr=0.01)
+        once = step_of(s.model, s)
+        f = compile(lambda x: (once(x), once(x)))
+        for k in range(6):
+            yield f(x_of(k)), list(s.model.parameters()), s.opt
+            if k == 3:
+                s.opt.param_groups[0]["lr"] = 0.02
 
 
 @program

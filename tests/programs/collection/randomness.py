@@ -135,6 +135,31 @@ def two_numbers_of_the_cpu_decide(compile):
 
 
 @program
+def numbers_of_the_cpu_are_drawn_before_a_look(compile):
+    c = torch.zeros(())
+
+    def step(x):
+        noise = torch.rand(3).to("jax")
+        return x * noise if c.item() > 2 else x + noise
+
+    f = compile(step)
+    for k in range(8):
+        c.fill_(k)
+        yield f(t(1))
+    yield torch.rand(1)
+
+
+@program
+def a_generator_of_the_cpu(compile):
+    g = torch.Generator().manual_seed(1)
+    f = compile(lambda x: x + torch.rand(3, generator=g).to("jax"))
+    for k in range(7):
+        yield f(t(1)), g
+        if k == 4:
+            g.manual_seed(1)
+
+
+@program
 def python_decides(compile):
     f = compile(lambda x: x * 2 if random.random() > 0.5 else x + 1)
     for k in range(8):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import nn
@@ -99,6 +100,52 @@ def a_scheduler_is_swapped(compile):
         yield f(x_of(k)), s.opt
         if k == 4:
             s.schedule = lr_scheduler.CosineAnnealingLR(s.opt, 4)
+
+
+@program
+def a_scheduler_is_given_its_epoch(compile):
+    s = Bag(model=linear())
+    s.opt = sgd(s.model.parameters())
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(s.opt, 3)
+    step = step_of(s.model, s)
+
+    def both(x, i):
+        loss = step(x)
+        schedule.step(i / 2)
+        return loss
+
+    f = compile(both)
+    for k in range(7):
+        yield f(x_of(k), k), s.opt
+
+
+@program
+def rates_are_set_inside(compile):
+    setters = (
+        lambda group, k: group.update(lr=0.03),
+        lambda group, k: group.update(lr=0.03 * k),
+        lambda group, k: group.update(lr=group["lr"] * 0.5, momentum=1 - group["lr"]),
+        lambda group, k: group.update(lr=group["initial"] * math.cos(k)),
+        lambda group, k: group.update(lr=group["lr"] / 2 if group["lr"] > 0.008 else k / 100),
+    )
+    for set_rate in setters:
+        s = Bag(model=linear())
+        s.opt = sgd(s.model.parameters())
+        group = s.opt.param_groups[0]
+        group["initial"] = 0.02
+        step = step_of(s.model, s)
+
+        def both(x, k):
+            set_rate(group, k)
+            return step(x)
+
+        f = compile(both)
+        for k in range(6):
+            yield f(x_of(k), 1 / (k + 1)), list(s.model.parameters()), s.opt
+            if k == 2:
+                group["lr"] = 0.05
+            if k == 3:
+                group["initial"] = 0.01
 
 
 @program

@@ -254,6 +254,37 @@ def set_to_another_storage(compile):
 
 
 @program
+def memory_becomes_shared(compile):
+    a, b = t(1), t(2)
+
+    def step(x):
+        a.add_(1)
+        b.mul_(2)
+        return x * a + b
+
+    f = compile(step)
+    for k in range(8):
+        yield f(t(1)), a, b
+        if k == 3:
+            b.set_(a)
+
+
+@program
+def a_tensor_shows_other_parts_of_its_memory(compile):
+    for device, stride in (("jax", 1), ("jax", 2), ("cpu", 1)):
+        memory = torch.arange(8.0).to(device)
+        part = memory[: 4 * stride : stride]
+        f = compile(lambda x: x * part.to("jax"))
+        one = torch.ones(4).to("jax")
+        for offset in (0, 0, 1, 1, 0):
+            part.data = memory.as_strided((4,), (stride,), offset)
+            yield f(one), part
+        for offset in (1, 1, 0):
+            part.set_(memory.untyped_storage(), offset, (4,), (stride,))
+            yield f(one), part
+
+
+@program
 def copy_into_attributes(compile):
     s = Bag(a=t(1), b=t(2))
 

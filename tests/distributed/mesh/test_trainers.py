@@ -1,4 +1,4 @@
-"""Checks of Lightning over eight virtual devices: its Trainer, and Fabric."""
+"""Lightning over eight devices: its Trainer, and Fabric."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.support.on_mesh import slow, spec
+from tests.distributed.mesh.on_mesh import spec
 
 
-@slow
-def lightning_trains_over_a_mesh() -> None:
+@pytest.mark.slow
+def test_lightning_trains_over_a_mesh():
     """Batches in parts, parameters on each device or in parts: the losses of the CPU."""
     from examples.trainers import with_lightning
     from torch_jax.integrations.lightning import JaxSpmdStrategy
@@ -26,8 +26,8 @@ def lightning_trains_over_a_mesh() -> None:
         assert with_lightning.main("jax", **options) == pytest.approx(expected, rel=1e-4), options
 
 
-@slow
-def fabric_trains_over_a_mesh() -> None:
+@pytest.mark.slow
+def test_fabric_trains_over_a_mesh():
     """Its loader gives batches in parts, and its model lies by the rules."""
     from lightning import Fabric
 

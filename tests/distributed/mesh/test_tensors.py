@@ -1,4 +1,4 @@
-"""Quick checks of tensors over eight devices."""
+"""Tensors and models over eight devices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import jax
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support.on_mesh import (
+import torch_jax
+from tests.distributed.mesh.on_mesh import (
     RULES,
     Net,
     adamw,
@@ -21,7 +24,6 @@ from tests.support.on_mesh import (
     expected_losses,
     grid,
     on_data,
-    quick,
     same,
     says,
     shard,
@@ -29,12 +31,12 @@ from tests.support.on_mesh import (
     traced_at_once,
     train,
 )
+from tests.support import ledger
+from torch_jax.compiler import options, tiers
+from torch_jax.memory import sharding
 
 
-@quick
-def meshes_say_how_many_devices_there_are() -> None:
-    import torch_jax
-
+def test_meshes_say_how_many_devices_there_are():
     assert dict(torch_jax.mesh(data=-1, model=2).shape) == {"data": 4, "model": 2}
     says(ValueError, "data=16.*needs 16 devices, and there are 8", lambda: torch_jax.mesh(data=16))
     says(ValueError, "a multiple of 3 devices", lambda: torch_jax.mesh(data=3, model=-1))
@@ -43,8 +45,7 @@ def meshes_say_how_many_devices_there_are() -> None:
     says(ValueError, "one axis at most", lambda: torch_jax.mesh(data=-1, model=-1))
 
 
-@quick
-def plain_tensors_mix_with_sharded_ones() -> None:
+def test_plain_tensors_mix_with_sharded_ones():
     a, b, index = torch.randn(8, 4), torch.randn(8, 4), torch.tensor([5, 0, 3])
     x, y, at = shard(a, "data", "model"), b.to("jax"), index.to("jax")
     assert x.device.type == "jax" and spec(x) == ("data", "model") and spec(y) is None
@@ -61,10 +62,8 @@ def plain_tensors_mix_with_sharded_ones() -> None:
     same(x.sum(), a.sum())
 
 
-@quick
-def writes_keep_the_sharding() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_writes_keep_the_sharding():
     def write(t: torch.Tensor) -> None:
         t[2:4] = 1
         t.t()[0].copy_(torch.arange(8.0, device=t.device))
@@ -100,10 +99,8 @@ def writes_keep_the_sharding() -> None:
     assert spec(x) == ("data", "model") and x.sum().item() == 96
 
 
-@quick
-def random_numbers_are_those_of_one_device() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_random_numbers_are_those_of_one_device():
     a = torch.randn(8, 4)
     draws = (
         torch.randn_like,
@@ -125,16 +122,14 @@ def random_numbers_are_those_of_one_device() -> None:
             assert spec(made) == ("data", "model")
 
 
-@quick
-def models_train_eagerly() -> None:
+@pytest.mark.slow
+def test_models_train_eagerly():
     net, expected = expected_losses()
     check_eager_training(net, expected, on_cpu=True, optimizer_first=True, foreach=True)
 
 
-@quick
-def models_train_compiled() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_models_train_compiled():
     net, expected = expected_losses(4)
     one = copy.deepcopy(net).to("jax")
     optimizer = adamw(one, foreach=True)
@@ -144,10 +139,8 @@ def models_train_compiled() -> None:
     check_training(one, losses, expected, optimizer)
 
 
-@quick
-def a_constraint_holds_for_values_and_gradients() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_a_constraint_holds_for_values_and_gradients():
     mesh = grid()
 
     def double(t: torch.Tensor) -> torch.Tensor:
@@ -172,10 +165,7 @@ def a_constraint_holds_for_values_and_gradients() -> None:
     same(leaf.grad, 18 * x)
 
 
-@quick
-def what_cannot_be_sharded_is_named() -> None:
-    import torch_jax
-
+def test_what_cannot_be_sharded_is_named():
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 6)).to("jax")
     mesh = grid()
     before = {name: spec(tensor) for name, tensor in net.named_parameters()}
@@ -196,10 +186,7 @@ def what_cannot_be_sharded_is_named() -> None:
     assert before == {name: spec(tensor) for name, tensor in net.named_parameters()}
 
 
-@quick
-def two_meshes_do_not_mix() -> None:
-    import torch_jax
-
+def test_two_meshes_do_not_mix():
     a = torch.randn(8, 4)
     x, y = shard(a, "data"), torch_jax.shard(a, torch_jax.mesh(part=2), ("part",))
     both = r"mesh\(data=4, model=2\) of devices 0 to 7 and mesh\(part=2\) of devices 0 to 1"
@@ -215,12 +202,7 @@ def two_meshes_do_not_mix() -> None:
     same(x + torch_jax.shard(y.cpu(), grid(), ()), a + a)
 
 
-@quick
-def arrays_bound_to_a_device_are_copied() -> None:
-    import jax
-
-    import torch_jax
-
+def test_arrays_bound_to_a_device_are_copied():
     a, bound = torch.randn(8, 4), torch.randn(8, 4)
     x, y = shard(a, "data"), bound.to("jax")
     held: Any = y.untyped_storage()
@@ -236,10 +218,7 @@ def arrays_bound_to_a_device_are_copied() -> None:
             same(add(x), a + bound)
 
 
-@quick
-def batches_are_sharded_as_they_are_loaded() -> None:
-    import torch_jax
-
+def test_batches_are_sharded_as_they_are_loaded():
     data = torch.utils.data.TensorDataset(torch.randn(18, 4), torch.arange(18))
     loader = torch.utils.data.DataLoader(data, batch_size=8)
     got = list(torch_jax.DeviceLoader(loader, mesh=grid(), spec=("data",)))
@@ -251,28 +230,18 @@ def batches_are_sharded_as_they_are_loaded() -> None:
     says(ValueError, "no axis", lambda: torch_jax.DeviceLoader(loader, mesh=grid(), spec=wrong))
 
 
-@quick
-def what_is_where_is_told() -> None:
-    import torch_jax
-
+def test_what_is_where_is_told():
     net = torch_jax.shard(nn.Linear(4, 8), grid(), {"weight": ("data", "model"), "*": ()})
     told = torch_jax.where_is(net)
     assert [one.bytes for one in told.shardings] == [16, 32]
     assert "weight  [8, 4]  ('data', 'model')  16 B" in str(told)
     assert torch_jax.where_is(net.weight.t()).shardings[0].spec == ("model", "data")
     assert torch_jax.where_is(torch.zeros(2, device="jax")).shardings == ()
-    import warnings
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with pytest.warns(match=r"needs the rules \['wieght'\]"):
         torch_jax.shard(net, grid(), {"wieght": ("data",), "*": ()})
-    assert "needs the rules ['wieght']" in str(caught[0].message)
 
 
-@quick
-def sharded_models_are_saved_and_copied() -> None:
-    import torch_jax
-
+def test_sharded_models_are_saved_and_copied():
     net = torch_jax.shard(Net(), grid(), RULES)
     file = io.BytesIO()
     torch.save(net.state_dict(), file)
@@ -289,11 +258,8 @@ def sharded_models_are_saved_and_copied() -> None:
     assert spec(net.up.weight) == ("model", "data")
 
 
-@quick
-def modules_on_meta_are_made_sharded() -> None:
-    import torch_jax
-    from torch_jax.memory import sharding
-
+@pytest.mark.slow
+def test_modules_on_meta_are_made_sharded():
     torch.manual_seed(0)
     expected = Net(device="jax")
     torch.manual_seed(0)
@@ -330,11 +296,8 @@ def modules_on_meta_are_made_sharded() -> None:
     same(buffers.steps, torch.arange(4.0))
 
 
-@quick
-def operators_are_not_run_by_a_second_thread() -> None:
+def test_operators_are_not_run_by_a_second_thread():
     """It would wait for the first on some devices, and the first for it on others."""
-    from torch_jax.compiler import options, tiers
-
     fast = options.operator() | {"xla_backend_optimization_level": 0}
     with (
         mock.patch.object(options, "has_fast", lambda: True),
@@ -347,3 +310,29 @@ def operators_are_not_run_by_a_second_thread() -> None:
         for _ in range(3):
             assert tiered.call(x.array).sum() == 64
     assert tiered.is_full
+
+
+@pytest.mark.slow
+def test_sizes_grow_beside_a_mesh_and_on_it():
+    """One program serves many sizes on one device; XLA splits an operator over the mesh."""
+
+    def grown(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x[:, :1]], 1).exp()
+
+    before = ledger.programs()
+    for n in range(3, 40):
+        x = torch.arange(8.0 * n).reshape(8, n).sin()
+        same(grown(x.to("jax")), grown(x))
+        if n < 8 or n == 39:
+            made = grown(shard(x, "data"))
+            same(made, grown(x))
+            assert torch_jax.to_jax(made).sharding.num_devices == 8
+    assert ledger.programs() - before <= 60
+
+
+@pytest.mark.slow
+def test_what_numpy_computes_is_read_beside_a_mesh():
+    shard(torch.randn(8, 4), "data")
+    x, mask = torch.arange(7.0), torch.arange(7) % 3 == 1
+    assert x.to("jax")[mask.to("jax")].tolist() == x[mask].tolist() == [1.0, 4.0]
+    assert x.to("jax").max(0).indices.item() == 6

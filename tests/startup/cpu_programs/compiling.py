@@ -9,7 +9,7 @@ import pickle
 import torch
 from torch import nn
 
-from tests.support.cpu_programs import model, program
+from tests.startup.cpu_programs import model, program
 
 
 def compiled(backend):

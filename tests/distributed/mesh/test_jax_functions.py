@@ -1,4 +1,4 @@
-"""Quick checks of JAX functions that are called with tensors over eight devices."""
+"""JAX functions that are called with tensors over eight devices."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 import torch
 
-from tests.support.on_mesh import grid, quick, same, shard, spec
+import torch_jax
+from tests.distributed.mesh.on_mesh import grid, same, shard, spec
 
 _P = jax.sharding.PartitionSpec
 
 
-@quick
-def jax_functions_take_parts_and_give_parts() -> None:
+@pytest.mark.slow
+def test_jax_functions_take_parts_and_give_parts():
     """With ``shard_map`` and a collective inside, forwards and backwards."""
-    import torch_jax
 
     def of_jax(x: Any, w: Any) -> Any:
         def part(x: Any, w: Any) -> Any:

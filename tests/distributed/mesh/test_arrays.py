@@ -1,18 +1,17 @@
-"""Quick checks of arrays that cross between JAX and PyTorch, over eight devices."""
+"""Arrays over eight devices that cross between JAX and PyTorch."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import pytest
 import torch
 
-from tests.support.on_mesh import grid, quick, same, says, shard, spec
+import torch_jax
+from tests.distributed.mesh.on_mesh import grid, same, says, shard, spec
 
 
-@quick
-def arrays_keep_their_shardings_both_ways() -> None:
-    import jax
-
-    import torch_jax
-
+def test_arrays_keep_their_shardings_both_ways():
     sharded = jax.sharding.NamedSharding(grid(), jax.sharding.PartitionSpec("data", "model"))
     host = torch.arange(32.0).view(8, 4)
     array = jax.device_put(host.numpy().copy(), sharded)
@@ -30,24 +29,14 @@ def arrays_keep_their_shardings_both_ways() -> None:
     assert given.tolist() == host.tolist()
 
 
-@quick
-def sharded_tensors_are_arrays_for_jax() -> None:
-    import jax
-    import jax.numpy as jnp
-
-    import torch_jax
-
+@pytest.mark.slow
+def test_sharded_tensors_are_arrays_for_jax():
     x = shard(torch.arange(32.0).view(8, 4), "data", None)
     found = jax.jit(lambda a: jnp.sin(a).sum(1))(torch_jax.to_jax(x))
     same(torch_jax.from_jax(found), torch.arange(32.0).view(8, 4).sin().sum(1))
 
 
-@quick
-def arrays_of_two_places_say_so() -> None:
-    import jax
-
-    import torch_jax
-
+def test_arrays_of_two_places_say_so():
     one, other = (
         torch_jax.from_jax(jax.device_put(torch.ones(4).numpy(), jax.devices()[at]))
         for at in (3, 5)

@@ -1,7 +1,7 @@
-"""Small programs that do not use the device: what they give must not hang on this package.
+"""Small programs that do not use the device: they give the same with this package and without.
 
-``python -m tests.support.cpu_programs`` runs them one after the other and prints, as JSON, what
-each gave or raised, and of what it warned.
+``python -m tests.startup.cpu_programs`` runs some of them, one after the other, and prints what
+each gave or raised, and of what it warned, as JSON.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ def program(function: Program) -> Program:
     assert function.__name__ not in PROGRAMS, function.__name__
     PROGRAMS[function.__name__] = function
     return function
+
+
+def programs() -> dict[str, Program]:
+    """Return the programs of all files, by name."""
+    from tests.startup.cpu_programs import compiling, devices, spread, tensors  # noqa: F401
+
+    return PROGRAMS
 
 
 def model() -> nn.Module:

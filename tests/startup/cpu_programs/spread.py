@@ -12,7 +12,7 @@ import tempfile
 import torch
 from torch import nn
 
-from tests.support.cpu_programs import group, model, program
+from tests.startup.cpu_programs import group, model, program
 
 
 @program

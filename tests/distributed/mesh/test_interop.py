@@ -1,18 +1,20 @@
-"""PyTorch modules in programs of JAX over eight virtual devices."""
+"""PyTorch modules in programs of JAX over eight devices."""
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
 import torch
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from torch import nn
 
-from tests.support.on_mesh import quick
+import torch_jax
 
 
 def _network():
-    import jax.numpy as jnp
-
-    import torch_jax
-
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
     fn, params, buffers = torch_jax.functional(net)
@@ -27,19 +29,13 @@ def _network():
 
 
 def _same(actual, expected):
-    import numpy as np
-
     for name, array in expected.items():
         np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-6)
 
 
-@quick
-def functional_modules_in_shard_map():
+@pytest.mark.slow
+def test_functional_modules_in_shard_map():
     """Gradients of equal weights are sums over the devices, inside and outside, and again."""
-    import jax
-    from jax.sharding import AxisType
-    from jax.sharding import PartitionSpec as P
-
     loss, params, x, expected = _network()
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
 
@@ -60,17 +56,11 @@ def functional_modules_in_shard_map():
     )
 
 
-@quick
-def functional_modules_of_sharded_arrays():
+@pytest.mark.slow
+def test_functional_modules_of_sharded_arrays():
     """Arrays over a mesh keep to it under ``jax.jit``, and the module's too."""
-    import jax
-    from jax.sharding import NamedSharding
-    from jax.sharding import PartitionSpec as P
-
-    import torch_jax
-
     loss, params, x, expected = _network()
-    mesh = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     split = jax.device_put(x, NamedSharding(mesh, P("d")))
     for function in (jax.grad(loss), jax.jit(jax.grad(loss))):
         _same(function(jax.device_put(params, NamedSharding(mesh, P())), split), expected)
@@ -78,16 +68,12 @@ def functional_modules_of_sharded_arrays():
     torch_jax.shard(net, torch_jax.mesh(data=8), {"weight": ("data", None), "*": ()})
     fn, params, buffers = torch_jax.functional(net)
     assert params["weight"].sharding.spec[0] == "data"
-    fn(params, buffers, jax.numpy.ones((2, 16)))
+    fn(params, buffers, jnp.ones((2, 16)))
 
 
-@quick
-def programs_of_others_make_tensors_like_what_they_trace():
+@pytest.mark.slow
+def test_programs_of_others_make_tensors_like_what_they_trace():
     """Where shardings are in use, a graph and a function of JAX have no inputs to ask for one."""
-    import jax
-    import jax.numpy as jnp
-
-    import torch_jax
 
     def function(x):
         return torch.zeros_like(x * 2) + torch.empty_like(x).fill_(3)
@@ -99,13 +85,7 @@ def programs_of_others_make_tensors_like_what_they_trace():
     assert compiled.tolist() == [3] * 3
 
 
-@quick
-def what_a_trace_has_left_behind_is_no_array_over_a_mesh():
-    import jax
-    import jax.numpy as jnp
-
-    import torch_jax
-
+def test_what_a_trace_has_left_behind_is_no_array_over_a_mesh():
     torch_jax.shard(torch.ones(8, device="jax"), torch_jax.mesh(data=8), ("data",))
     kept = []
     jax.jit(torch_jax.to_jax_function(lambda x: kept.append(x * 2) or x.sum()))(jnp.ones(3))

@@ -1,4 +1,4 @@
-"""Checks of training at size over eight devices: ZeRO, masters, FSDP of scanned layers."""
+"""Training at size over eight devices: ZeRO, masters, FSDP of scanned layers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torch_jax
 from examples.sharding.llama import Config, Llama
-from tests.support.mesh_programs import collectives
-from tests.support.on_mesh import lazily, quick, same, says, slow, spec, traced_at_once
+from tests.distributed.mesh.on_mesh import collectives, lazily, same, says, spec, traced_at_once
+from torch_jax.capture.training.master_weights import kept_for
+from torch_jax.distributed import zero
+from torch_jax.memory import sharding
 
 Make = Callable[[Any], Any]
 
@@ -32,8 +36,6 @@ def optax_adamw(parameters: Any) -> Any:
     """AdamW of optax; on the CPU the one of PyTorch."""
     import optax
 
-    import torch_jax
-
     first, *rest = parameters
     if first.device.type == "cpu":
         return torch.optim.AdamW([first, *rest], lr=1e-2, weight_decay=1e-4)
@@ -42,8 +44,6 @@ def optax_adamw(parameters: Any) -> Any:
 
 def masters(parameters: Any) -> Any:
     """An optimizer over parameters in bfloat16."""
-    import torch_jax
-
     return torch_jax.MasterWeights(torch.optim.SGD(parameters, lr=1e-2, momentum=0.9))
 
 
@@ -80,8 +80,6 @@ def losses(step: Callable, given: tuple[torch.Tensor, ...], count: int = 4) -> t
 
 def states(model: nn.Module, optimizer: Any) -> dict[str, Any]:
     """How all that an optimizer keeps for each parameter is split."""
-    from torch_jax.capture.training.master_weights import kept_for
-
     return {
         f"{name}.{key}": spec(value)
         for name, parameter in model.named_parameters()
@@ -95,8 +93,6 @@ SPLIT = {"0.weight": ("data",), "0.bias": ("data",), "2.weight": (None, "data"),
 
 def check_zero(make: Make, runs: Callable, first: bool, dtype: torch.dtype = torch.float32) -> None:
     """Losses are those of the CPU, parameters whole, and all that the optimizer keeps is split."""
-    import torch_jax
-
     mesh, given = torch_jax.mesh(data=8), batch(dtype)
     plain, one = net(dtype), net(dtype)
     expected = losses(step_of(plain, make(plain.parameters())), given, 6)
@@ -127,23 +123,19 @@ def check_zero(make: Make, runs: Callable, first: bool, dtype: torch.dtype = tor
     torch.testing.assert_close(found, expected, **({} if exact else {"rtol": 2e-2, "atol": 0}))
 
 
-@quick
-def zero_splits_the_state_of_optimizers() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_zero_splits_the_state_of_optimizers():
     with traced_at_once():
         check_zero(adamw, lambda step: torch_jax.jit(step, fallback="error"), first=False)
 
 
-@quick
-def zero_splits_the_state_of_optax() -> None:
+@pytest.mark.slow
+def test_zero_splits_the_state_of_optax():
     check_zero(optax_adamw, lambda step: step, first=False)
 
 
-@slow
-def zero_however_it_runs() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_zero_however_it_runs():
     check_zero(optax_adamw, lazily, first=False)
     check_zero(adamw, lazily, first=True)
     check_zero(momentum, lambda step: step, first=True)
@@ -156,10 +148,8 @@ def zero_however_it_runs() -> None:
             check_zero(masters, torch_jax.jit, first, torch.bfloat16)
 
 
-@quick
-def where_is_tells_of_the_state_too() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_where_is_tells_of_the_state_too():
     model = net(torch.bfloat16)
     optimizer = masters(model.parameters())
     torch_jax.shard(model, torch_jax.mesh(data=8), (), optimizer, zero="data")
@@ -170,12 +160,7 @@ def where_is_tells_of_the_state_too() -> None:
     assert rows["master of 2.bias"].spec == ()
 
 
-@quick
-def zero_chooses_a_dimension() -> None:
-    import torch_jax
-    from torch_jax.distributed import zero
-    from torch_jax.memory import sharding
-
+def test_zero_chooses_a_dimension():
     mesh = torch_jax.mesh(data=4, model=2)
 
     def chosen(shape: tuple, *parts: Any) -> tuple:
@@ -198,8 +183,6 @@ def zero_chooses_a_dimension() -> None:
 
 def lowered(make: Make, axis: str | None, dtype: torch.dtype = torch.float32) -> Any:
     """A step over eight devices, with ZeRO or without, and the bytes of its parameters."""
-    import torch_jax
-
     mesh = torch_jax.mesh(data=8)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16)).to(dtype)
     torch_jax.shard(model, mesh, (), zero=axis)
@@ -208,8 +191,8 @@ def lowered(make: Make, axis: str | None, dtype: torch.dtype = torch.float32) ->
     return step.lower(*given), sum(parameter.numel() for parameter in model.parameters())
 
 
-@slow
-def zero_needs_the_memory_of_a_part() -> None:
+@pytest.mark.slow
+def test_zero_needs_the_memory_of_a_part():
     batches = 64 * 80 // 8
     for axis, parts in ((None, 1), ("data", 8)):
         program, count = lowered(adamw, axis)
@@ -240,8 +223,6 @@ class Scanned(Llama):
 
 def scanned_step(mesh: Any) -> tuple[list[float], Any]:
     """Losses and the program of a Llama under FSDP, or on one device."""
-    import torch_jax
-
     torch.manual_seed(0)
     model = Scanned(Config(layers=8))
     model.scan = torch_jax.scan_layers
@@ -266,10 +247,8 @@ def scanned_step(mesh: Any) -> tuple[list[float], Any]:
     return [jitted(tokens).item() for _ in range(3)], jitted.lower(tokens).memory_analysis()
 
 
-@slow
-def fsdp_of_scanned_layers_gathers_one_at_a_time() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_fsdp_of_scanned_layers_gathers_one_at_a_time():
     with traced_at_once():
         expected, one = scanned_step(None)
         found, eight = scanned_step(torch_jax.mesh(data=8))
@@ -281,10 +260,8 @@ def fsdp_of_scanned_layers_gathers_one_at_a_time() -> None:
     assert eight.argument_size_in_bytes <= 1.1 * one.argument_size_in_bytes / 8
 
 
-@slow
-def accumulation_needs_the_memory_of_one_part() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_accumulation_needs_the_memory_of_one_part():
     mesh = torch_jax.mesh(data=8)
     found = []
     for parts in (1, 4):

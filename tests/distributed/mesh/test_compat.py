@@ -1,20 +1,20 @@
-"""Checks of PyTorch/XLA's SPMD over eight devices."""
+"""PyTorch/XLA's SPMD over eight devices."""
 
 from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support.on_mesh import Net, adamw, batches, quick, same, says, slow, spec, train
+import torch_jax
+from tests.distributed.mesh.on_mesh import Net, adamw, batches, same, says, spec, train
+from torch_jax.compat.xla import parallel_loader, spmd, spmd_fsdp, wrapping
 
 
-@quick
-def marks_of_pytorch_xla_lay_tensors_out() -> None:
-    from torch_jax.compat.xla import spmd
-
+def test_marks_of_pytorch_xla_lay_tensors_out():
     mesh = spmd.Mesh(range(8), (4, 2), ("data", "model"))
     assert mesh.shape() == {"data": 4, "model": 2} and mesh.get_axis_name_idx("model") == 1
     x = torch.arange(32.0).view(8, 4).to("jax")
@@ -32,11 +32,8 @@ def marks_of_pytorch_xla_lay_tensors_out() -> None:
     says(ValueError, "make no mesh", lambda: spmd.Mesh([0, 0], (2,)))
 
 
-@slow
-def fsdp_of_pytorch_xla_trains_as_one_device() -> None:
-    import torch_jax
-    from torch_jax.compat.xla import parallel_loader, spmd, spmd_fsdp, wrapping
-
+@pytest.mark.slow
+def test_fsdp_of_pytorch_xla_trains_as_one_device():
     mesh = spmd.Mesh(range(8), (8, 1), ("fsdp", "model"))
     policy = functools.partial(
         wrapping.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}

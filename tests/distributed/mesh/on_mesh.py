@@ -1,10 +1,12 @@
-"""What checks on eight virtual devices share; ``run_on_mesh.py`` runs them."""
+"""What tests over eight virtual devices share."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-CHECKS: dict[str, dict[str, Callable[[], None]]] = {"quick": {}, "slow": {}}
+import torch_jax
+from torch_jax.memory import storage
+
 RULES = {
     "emb.weight": ("model", None),
     "up.weight": ("model", "data"),
@@ -21,39 +25,18 @@ RULES = {
 }
 
 
-def quick(function: Callable[[], None]) -> Callable[[], None]:
-    """One of the checks that take about a second."""
-    CHECKS["quick"][function.__name__] = function
-    return function
-
-
-def slow(function: Callable[[], None]) -> Callable[[], None]:
-    """One of the others."""
-    CHECKS["slow"][function.__name__] = function
-    return function
-
-
-# --- what the checks share ------------------------------------------------------------------------
-
-
 def grid() -> Any:
-    """The mesh of most checks."""
-    import torch_jax
-
+    """The mesh of most tests."""
     return torch_jax.mesh(data=4, model=2)
 
 
 def shard(x: Any, *spec: Any) -> Any:
     """A tensor over that mesh."""
-    import torch_jax
-
     return torch_jax.shard(x, grid(), spec)
 
 
 def spec(tensor: torch.Tensor) -> Any:
     """How the memory of a tensor is split; None where it lies on one device."""
-    from torch_jax.memory import storage
-
     sharding: Any = storage.memory_of(tensor).sharding
     if not hasattr(sharding, "spec"):
         return None
@@ -121,8 +104,6 @@ def lazily(step: Callable) -> Callable:
     """The step in lazy mode."""
 
     def run(*args: Any) -> Any:
-        import torch_jax
-
         with torch_jax.lazy():
             return step(*args)
 
@@ -130,7 +111,7 @@ def lazily(step: Callable) -> Callable:
 
 
 def adamw(net: nn.Module, foreach: bool = False) -> Any:
-    """The optimizer of the checks."""
+    """The optimizer of most tests."""
     return torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=foreach)
 
 
@@ -158,8 +139,6 @@ def check_training(net: nn.Module, losses: list[float], expected: list[float], o
 @contextlib.contextmanager
 def traced_at_once() -> Iterator[None]:
     """Functions under ``torch_jax.jit`` are traced at their second call."""
-    import torch_jax
-
     before = torch_jax.config.get("jit_recorded_calls")
     torch_jax.config.set("jit_recorded_calls", 0)
     try:
@@ -177,8 +156,6 @@ def check_eager_training(
     net: nn.Module, expected: list[float], on_cpu: bool, optimizer_first: bool, foreach: bool
 ) -> None:
     """A copy of a model is sharded where it is, before or after its optimizer is made."""
-    import torch_jax
-
     one = copy.deepcopy(net)
     one = one if on_cpu else one.to("jax")
     known = list(one.parameters())
@@ -187,3 +164,27 @@ def check_eager_training(
     assert all(a is b for a, b in zip(known, one.parameters(), strict=True))
     optimizer = optimizer or adamw(one, foreach)
     check_training(one, train(one, optimizer, on_data), expected, optimizer)
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+_SIZES = {"f32": 4, "s32": 4, "s64": 8, "pred": 1, "f64": 8, "u32": 4}
+_COLLECTIVE = r"(?m)^ *(?:ROOT )?%\S+ = (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
+
+
+def collectives(text: str) -> Counter:
+    """How often a program runs each collective, over how many bytes."""
+    found: Counter = Counter()
+    for shapes, kind in re.findall(_COLLECTIVE, text):
+        sizes = re.findall(r"(\w+)\[([0-9,]*)\]", shapes)
+        count = (
+            _SIZES[dtype] * math.prod(map(int, filter(None, dims.split(","))))
+            for dtype, dims in sizes
+        )
+        found[kind, sum(count)] += 1
+    return found
+
+
+def gathered(found: Counter) -> int:
+    """The bytes that all-gathers give."""
+    return sum(size * count for (kind, size), count in found.items() if kind == "all-gather")

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from tests.support.cpu_programs import model, program
+from tests.startup.cpu_programs import model, program
 
 
 @program

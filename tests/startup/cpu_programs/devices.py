@@ -7,7 +7,7 @@ import pickle
 
 import torch
 
-from tests.support.cpu_programs import model, program
+from tests.startup.cpu_programs import model, program
 
 
 @program

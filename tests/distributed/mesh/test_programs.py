@@ -1,47 +1,49 @@
-"""Slow checks of tensors over eight devices: what programs come to."""
+"""Training over eight devices in each way to run it, and the programs that it comes to."""
 
 from __future__ import annotations
 
 import copy
-import math
-import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import pytest
 import torch
 import torch.nn.functional as F
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from torch import nn
 
-from tests.support.on_mesh import (
+import torch_jax
+from tests.distributed.mesh.on_mesh import (
     RULES,
     adamw,
     batches,
     check_eager_training,
     check_training,
+    collectives,
     expected_losses,
+    gathered,
     grid,
     lazily,
     on_data,
     same,
     shard,
-    slow,
     spec,
     traced_at_once,
     train,
 )
 
 
-@slow
-def models_train_eagerly_in_other_orders() -> None:
+@pytest.mark.slow
+def test_models_train_eagerly_in_other_orders():
     net, expected = expected_losses()
     check_eager_training(net, expected, on_cpu=False, optimizer_first=False, foreach=False)
 
 
-@slow
-def models_train_recorded() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_models_train_recorded():
     def fused(step: Callable) -> Callable:
         def run(*args: Any) -> Any:
             with torch_jax.fused():
@@ -58,10 +60,8 @@ def models_train_recorded() -> None:
         check_training(one, losses, expected, optimizer)
 
 
-@slow
-def a_compiled_step_takes_parameters_that_are_sharded_anew() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_a_compiled_step_takes_parameters_that_are_sharded_anew():
     net, expected = expected_losses(8)
     net.to("jax")
     optimizer = adamw(net)
@@ -86,10 +86,8 @@ def a_compiled_step_takes_parameters_that_are_sharded_anew() -> None:
     )
 
 
-@slow
-def compiled_graphs_keep_shardings() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_compiled_graphs_keep_shardings():
     net, expected = expected_losses()
     net.to("jax")
     torch_jax.shard(net, grid(), RULES)
@@ -112,35 +110,8 @@ def compiled_graphs_keep_shardings() -> None:
     assert spec(x) == ("data", "model") and x.sum().item() == 32
 
 
-_SIZES = {"f32": 4, "s32": 4, "s64": 8, "pred": 1, "f64": 8, "u32": 4}
-_COLLECTIVE = r"(?m)^ *(?:ROOT )?%\S+ = (.*?) (all-\w+|reduce-scatter|collective-\w+)(?:-start)?\("
-
-
-def collectives(text: str) -> Counter:
-    """How often a program runs each collective, over how many bytes."""
-    found: Counter = Counter()
-    for shapes, kind in re.findall(_COLLECTIVE, text):
-        sizes = re.findall(r"(\w+)\[([0-9,]*)\]", shapes)
-        count = (
-            _SIZES[dtype] * math.prod(map(int, filter(None, dims.split(","))))
-            for dtype, dims in sizes
-        )
-        found[kind, sum(count)] += 1
-    return found
-
-
-def gathered(found: Counter) -> int:
-    """The bytes that all-gathers give."""
-    return sum(size * count for (kind, size), count in found.items() if kind == "all-gather")
-
-
 def by_hand(net: nn.Module, mesh: Any, fsdp: bool) -> Any:
     """A training step of an MLP with AdamW as one writes it in JAX."""
-    import jax
-    import jax.numpy as jnp
-    from jax.sharding import NamedSharding
-    from jax.sharding import PartitionSpec as P
-
     split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
     params = [
         jax.device_put(p.detach().numpy(), split if fsdp else whole) for p in net.parameters()
@@ -169,8 +140,6 @@ def by_hand(net: nn.Module, mesh: Any, fsdp: bool) -> Any:
 
 def compiled_step(net: nn.Module, mesh: Any, fsdp: bool) -> Any:
     """The same of torch_jax."""
-    import torch_jax
-
     torch_jax.shard(net, mesh, ("data",) if fsdp else ())
     optimizer = adamw(net)
 
@@ -188,10 +157,8 @@ def compiled_step(net: nn.Module, mesh: Any, fsdp: bool) -> Any:
     return step.lower(x, y)
 
 
-@slow
-def collectives_and_memory_are_those_of_jax_written_by_hand() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_collectives_and_memory_are_those_of_jax_written_by_hand():
     mesh = torch_jax.mesh(data=8)
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16))
     elements = sum(p.numel() for p in net.parameters())

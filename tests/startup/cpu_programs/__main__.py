@@ -1,9 +1,8 @@
-"""Runs the programs: ``python -m tests.support.cpu_programs [--awake] [--without NAME ...]``."""
+"""Run programs: ``python -m tests.startup.cpu_programs [--awake] NAME ...``."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import warnings
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tests.support.cpu_programs import PROGRAMS, Program
+from tests.startup.cpu_programs import Program, programs
 
 # addresses, and the folders of one run
 _CHANGING = re.compile(r"0x[0-9a-f]+|/tmp/\w+")
@@ -44,13 +43,11 @@ def main() -> None:
     """Run the programs, after a use of the device where ``--awake`` asks for one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--awake", action="store_true")
-    parser.add_argument("--only", nargs="*")
+    parser.add_argument("names", nargs="+")
     options = parser.parse_args()
-    for name in ("compiling", "devices", "spread", "tensors"):
-        importlib.import_module(f"tests.support.cpu_programs.{name}")
     if options.awake:
         torch.ones(1, device="jax")
-    outcomes = {name: outcome(PROGRAMS[name]) for name in options.only or PROGRAMS}
+    outcomes = {name: outcome(programs()[name]) for name in options.names}
     is_used = hasattr(torch, "jax") and torch.jax.is_initialized()
     print(_CHANGING.sub("...", json.dumps({"outcomes": outcomes, "is used": is_used})))
 

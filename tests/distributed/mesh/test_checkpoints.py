@@ -12,11 +12,14 @@ import sys
 import tempfile
 import types
 import unittest.mock
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import pytest
+import safetensors.torch as st
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -30,25 +33,20 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from tests.support.on_mesh import (
+import torch_jax
+from tests.distributed.mesh.on_mesh import (
     RULES,
     Net,
     adamw,
     grid,
     on_data,
-    quick,
     same,
     says,
     shard,
-    slow,
     spec,
     train,
 )
-
-warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")
-warnings.filterwarnings("ignore", "Detected an existing checkpoint")
-warnings.filterwarnings("ignore", ".*pin_memory")
-warnings.filterwarnings("ignore", category=FutureWarning)
+from torch_jax.core import policies
 
 
 def folder() -> str:
@@ -104,8 +102,8 @@ def equal(found: Any, expected: Any) -> None:
 # --- copies in parts ------------------------------------------------------------------------------
 
 
-@quick
-def copies_of_views_go_by_parts() -> None:
+@pytest.mark.slow
+def test_copies_of_views_go_by_parts():
     """Between the CPU and tensors in parts, for every kind of view."""
     boxes = (
         lambda t: t,
@@ -146,11 +144,9 @@ def copies_of_views_go_by_parts() -> None:
     equal(x, torch.arange(8.0).expand(8, 8).to(x.dtype))
 
 
-@quick
-def accelerators_are_sent_slices_and_send_slices() -> None:
+@pytest.mark.slow
+def test_accelerators_are_sent_slices_and_send_slices():
     """As :func:`copies_of_views_go_by_parts`, where a part is not in host memory."""
-    from torch_jax.core import policies
-
     expected = torch.arange(64.0).view(8, 8)
     x = shard(expected, "data", "model")
     with unittest.mock.patch.object(policies, "on_cpu", lambda: False):
@@ -162,11 +158,9 @@ def accelerators_are_sent_slices_and_send_slices() -> None:
             equal(x, expected)
 
 
-@quick
-def no_memory_of_whole_size_is_made() -> None:
+@pytest.mark.slow
+def test_no_memory_of_whole_size_is_made():
     """Saving and loading 128 MB in 8 parts takes no more than the parts that are on the way."""
-    import torch_jax
-
     mesh, where = torch_jax.mesh(data=8), folder()
     layer = nn.Linear(4096, 8192, bias=False, device="meta")
     torch_jax.shard(layer, mesh, ("data",), init=lambda module: module.weight.data.fill_(3))
@@ -202,8 +196,7 @@ def peak() -> int:
 # --- torch.distributed.checkpoint -----------------------------------------------------------------
 
 
-@quick
-def checkpoints_hold_each_part_once() -> None:
+def test_checkpoints_hold_each_part_once():
     for parts, count in ((("data", "model"), 8), (("model",), 2), ((), 1), ((None, "data"), 4)):
         saved = dcp.save(sharded(state(), *parts), checkpoint_id=folder())
         for name, tensor in saved.state_dict_metadata.items():
@@ -211,8 +204,8 @@ def checkpoints_hold_each_part_once() -> None:
             assert chunks is None or len(chunks) == count, (parts, name)
 
 
-@quick
-def checkpoints_are_loaded_with_other_shardings() -> None:
+@pytest.mark.slow
+def test_checkpoints_are_loaded_with_other_shardings():
     for source in (("data", "model"), (("model", "data"),), ()):
         where = folder()
         dcp.save(sharded(state(), *source), checkpoint_id=where)
@@ -232,8 +225,8 @@ def checkpoints_are_loaded_with_other_shardings() -> None:
     equal(found, state())
 
 
-@quick
-def checkpoints_take_views_and_aliases() -> None:
+@pytest.mark.slow
+def test_checkpoints_take_views_and_aliases():
     where, a = folder(), torch.arange(64.0).view(8, 8)
 
     def views(t: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -273,11 +266,9 @@ def checkpoints_take_views_and_aliases() -> None:
         equal(x, expected)
 
 
-@slow
-def training_goes_on_from_a_checkpoint() -> None:
+@pytest.mark.slow
+def test_training_goes_on_from_a_checkpoint():
     """From a sharded model with a tie: into others of it, an unsharded, and one on the CPU."""
-    import torch_jax
-
     torch.manual_seed(0)
     net, where = Net(), folder()
     reference = copy.deepcopy(net)
@@ -313,10 +304,8 @@ def training_goes_on_from_a_checkpoint() -> None:
     restored(deferred, on_data)
 
 
-@quick
-def state_dicts_are_gathered_where_that_is_asked_for() -> None:
-    import torch_jax
-
+@pytest.mark.slow
+def test_state_dicts_are_gathered_where_that_is_asked_for():
     torch.manual_seed(0)
     net = Net()
     expected = copy.deepcopy(net.state_dict())
@@ -329,8 +318,8 @@ def state_dicts_are_gathered_where_that_is_asked_for() -> None:
     equal(found["up.weight"]["exp_avg"], optimizer.state[net.up.weight]["exp_avg"])
 
 
-@quick
-def what_is_written_later_is_not_saved() -> None:
+@pytest.mark.slow
+def test_what_is_written_later_is_not_saved():
     stagers: list[Any] = [None]
     for options in ((False,) * 4, (False, True, True, True), (True,) * 4):
         stagers += [DefaultStager(StagingOptions(*options))]
@@ -360,10 +349,7 @@ def what_is_written_later_is_not_saved() -> None:
         equal(found, state())
 
 
-@quick
-def a_checkpoint_over_another_one_takes_its_place_at_once() -> None:
-    import torch_jax
-
+def test_a_checkpoint_over_another_one_takes_its_place_at_once():
     where = Path(folder())
     for step in range(3):
         dcp.save({"a": shard(torch.full((8, 8), float(step)), "data")}, checkpoint_id=where)
@@ -391,10 +377,7 @@ def a_checkpoint_over_another_one_takes_its_place_at_once() -> None:
     equal(found, {"a": torch.full((8, 8), 2.0)})
 
 
-@quick
-def the_last_whole_checkpoint_is_found() -> None:
-    import torch_jax
-
+def test_the_last_whole_checkpoint_is_found():
     where = Path(folder())
     assert torch_jax.last_checkpoint(where / "none") is None is torch_jax.last_checkpoint(where)
     for step in (8, 9, 10):
@@ -412,12 +395,7 @@ def the_last_whole_checkpoint_is_found() -> None:
 # --- safetensors and torch.save -------------------------------------------------------------------
 
 
-@quick
-def safetensors_hold_whole_tensors() -> None:
-    import safetensors.torch as st
-
-    import torch_jax
-
+def test_safetensors_hold_whole_tensors():
     torch.manual_seed(0)
     net, file = Net(), f"{folder()}/x.safetensors"
     expected = copy.deepcopy(net.state_dict())
@@ -438,10 +416,7 @@ def safetensors_hold_whole_tensors() -> None:
     equal(st.load(st.save(tensors)), tensors)
 
 
-@quick
-def hugging_face_files_hold_whole_tensors() -> None:
-    import safetensors.torch as st
-
+def test_hugging_face_files_hold_whole_tensors():
     where, expected = folder(), {"a": torch.randn(8, 8), "b": torch.randn(8, 2).bfloat16()}
     for options in ({}, {"save_distributed": True, "enable_consolidation": True}):
         saved = sharded(expected, "data", "model")
@@ -454,8 +429,8 @@ def hugging_face_files_hold_whole_tensors() -> None:
         equal(found, expected)
 
 
-@quick
-def files_of_torch_save_hold_whole_tensors() -> None:
+@pytest.mark.slow
+def test_files_of_torch_save_hold_whole_tensors():
     where = folder()
     x = shard(torch.randn(8, 8), "data", "model")
     torch.save({"x": x, "row": x[3]}, f"{where}/x.pt")
@@ -484,8 +459,6 @@ class _Orbax(types.ModuleType):
     """Stands in for ``orbax.checkpoint``: keeps what it is given, gives it as it is asked for."""
 
     def __init__(self) -> None:
-        import jax
-
         super().__init__("orbax.checkpoint")
         self.kept: dict[Path, Any] = {}
         self.tree = jax.tree_util
@@ -514,15 +487,12 @@ class _Orbax(types.ModuleType):
 
     def save(self, path: Path, tree: Any, force: bool) -> None:
         """Keep copies in host memory."""
-        import numpy as np
-
         self.kept[path] = self.tree.tree_map(
             lambda leaf: np.array(leaf) if hasattr(leaf, "shape") else leaf, tree
         )
 
     def restore(self, path: Path, wanted: Any) -> Any:
         """Arrays with the shardings that are wanted."""
-        import jax
 
         def one(wish: Any, value: Any) -> Any:
             sharding = getattr(wish, "sharding", None)
@@ -544,10 +514,7 @@ def _orbax_is(module: Any) -> Iterator[None]:
         sys.modules.update(before)
 
 
-@quick
-def orbax_is_given_arrays_and_shardings() -> None:
-    import torch_jax
-
+def test_orbax_is_given_arrays_and_shardings():
     with _orbax_is(None):
         says(ImportError, r"torch_jax\[orbax\]", lambda: torch_jax.save_orbax(folder(), {}))
     fake = _Orbax()
@@ -576,8 +543,8 @@ dcp.save({name: tensor + tensor for name, tensor in found.items()}, checkpoint_i
 """
 
 
-@slow
-def checkpoints_are_those_of_plain_pytorch() -> None:
+@pytest.mark.slow
+def test_checkpoints_are_those_of_plain_pytorch():
     where, expected = folder(), {n: t for n, t in state().items() if isinstance(t, torch.Tensor)}
     torch.save(expected, f"{where}/expected.pt")
     dcp.save(sharded(expected, "data", "model"), checkpoint_id=f"{where}/ours")

@@ -1,0 +1,1 @@
+"""Tests over eight virtual devices, which another process has."""
