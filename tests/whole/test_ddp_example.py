@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.support import processes
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+SPAWNED = ("-m", "examples.ddp", "--nproc=2")
+JAX, CPU = ("--device=jax", "--backend=jax"), ("--device=cpu", "--backend=gloo")
 
 
-def numbers(start: tuple[str, ...], device: str, backend: str, *more: str) -> list[float]:
-    names = (f"--device={device}", f"--backend={backend}")
-    said = processes.output(*start, "examples.ddp", *names, *more)
+def numbers(folder: Path, *arguments: str) -> list[float]:
+    """Return the loss and the accuracy of each epoch, and the accuracy of the restored model."""
+    said = processes.output(*arguments, f"--checkpoint={folder / 'model.pt'}")
     return [float(number) for number in re.findall(r"\d\.\d+", said)]
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> list[float]:
+    """The numbers of two processes on the CPU."""
+    return numbers(tmp_path_factory.mktemp("cpu"), *SPAWNED, *CPU)
+
+
 @pytest.mark.slow
-def test_losses_of_two_processes_are_those_of_the_cpu(tmp_path):
-    spawned = ("--nproc=2", f"--checkpoint={tmp_path / 'model.pt'}")
-    expected = numbers(("-m",), "cpu", "gloo", *spawned)
+def test_losses_of_two_processes_are_those_of_the_cpu(expected, tmp_path):
     assert len(expected) == 9 and expected[6] < 0.7 * expected[0]
-    assert numbers(("-m",), "jax", "jax", *spawned) == pytest.approx(expected, rel=1e-3)
+    assert numbers(tmp_path, *SPAWNED, *JAX) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.slow
-def test_torchrun_starts_the_same_program(tmp_path):
-    few = ("--epochs=1", f"--checkpoint={tmp_path / 'model.pt'}")
-    expected = numbers(TORCHRUN, "cpu", "gloo", *few)
-    assert numbers(TORCHRUN, "jax", "jax", *few) == pytest.approx(expected, rel=1e-3)
+def test_torchrun_starts_the_same_program(expected, tmp_path):
+    loss, accuracy, restored = numbers(tmp_path, *TORCHRUN, "examples.ddp", *JAX, "--epochs=1")
+    assert [loss, accuracy] == pytest.approx(expected[:2], rel=1e-3)
+    assert restored == accuracy
