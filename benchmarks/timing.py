@@ -23,7 +23,7 @@ ROWS: list[dict[str, Any]] = []  # the ratios that the benchmark under way has f
 
 
 class Timed(NamedTuple):
-    """What was measured of a contender: a value for each round, and the mode."""
+    """Hold what was measured of a contender: a value for each round, and the mode."""
 
     values: list[float]
     mode: str = ""

@@ -1,4 +1,4 @@
-"""How the tests run: as a user's programs do, never on the CPU unasked, cheaply compiled.
+"""Run the tests as a user's programs run, never on the CPU unasked, cheaply compiled.
 
 Settings have the user's defaults, but for two: an operator that would fall back to the CPU raises,
 since one warning an operator and process shows in one test only; and programs are kept apart from

@@ -71,7 +71,7 @@ def names_of(entry: Any) -> set[str]:
 
 
 def _packets(modules: tuple[str, ...]) -> set[str]:
-    """Return the names of operators, without overloads, whose lowerings stand in modules."""
+    """Return the names of operators, without overloads, whose lowerings are in modules."""
     if not modules:
         return set()
     ops.load()

@@ -1,4 +1,4 @@
-"""What type checkers say of a user's program: ``make lint`` has mypy read it, and nothing runs it.
+"""Show type checkers a user's program: ``make lint`` has mypy read it, and nothing runs it.
 
 An error that mypy does not find is one, too: it is an unused ``type: ignore``.
 """

@@ -44,7 +44,7 @@ def run(*arguments: str, **variables: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def runs(request) -> dict[str, dict[str, Any]]:
-    """What the programs gave without the device, with it asleep, and after a use of it."""
+    """Return what the programs gave without the device, with it asleep, and after a use of it."""
     asked = {item.name for item in request.session.items if item.path == Path(__file__)}
     names = [name for name in NAMES if any(f"[{name}]" in one for one in asked)] or NAMES
     with ThreadPoolExecutor() as pool:

@@ -49,7 +49,7 @@ LETTERS_OF_A_FAMILY = 4  # ops/embedding.py, calls/families/embeddings.py
 
 
 class Selection(NamedTuple):
-    """What a change selects.
+    """Hold what a change selects.
 
     Attributes:
       everything: all tests are selected, and the other fields are empty.
@@ -160,7 +160,7 @@ def _is_test(name: str) -> bool:
 
 
 def _shapes_a_folder_of_tests(path: str) -> bool:
-    """Whether a file belongs to a whole folder of tests: a conftest, or what no import shows."""
+    """Return whether a file belongs to a whole folder: a conftest, or what no import shows."""
     is_module = path.endswith(".py") and not path.endswith("conftest.py")
     return path.startswith("tests/") and path.count("/") > 1 and not is_module
 
@@ -181,7 +181,7 @@ def _code(path: Path) -> str:
 
 
 def _is_of_operators(test: str, lowerings: set[str]) -> bool:
-    """Whether a test module is about operators of changed files."""
+    """Return whether a test module is about operators of changed files."""
     folder, file = folder_of(test), test.rpartition(".")[2]
     if not lowerings or folder not in ("ops", "calls", "conformance"):
         return False

@@ -1,4 +1,4 @@
-"""What a change selects: what depends on it, and everything where nobody can tell."""
+"""Check that a change selects what depends on it, and everything where nobody can tell."""
 
 from __future__ import annotations
 

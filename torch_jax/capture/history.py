@@ -1,4 +1,4 @@
-"""What happened under ``torch_jax.jit``, and why: recorded calls, traces, programs, fallbacks."""
+"""Keep what happened under ``torch_jax.jit``, and why: recorded calls, traces, fallbacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Retrace(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What happened to one function; prints as a few lines.
+    """Hold what happened to one function; prints as a few lines.
 
     Attributes:
       name: of the function.

@@ -24,7 +24,7 @@ _OWN = str(Path(__file__).parents[1]) + os.sep
 
 
 class Counts(NamedTuple):
-    """How many programs there were.
+    """Count programs.
 
     Attributes:
       compiled: by XLA, in ``compile_seconds``.

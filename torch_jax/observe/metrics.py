@@ -1,4 +1,4 @@
-"""What has happened so far: ``torch_jax.metrics()``, and ``report()`` for people."""
+"""Say what has happened so far: ``torch_jax.metrics()``, and ``report()`` for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_jax.recorded.metrics import COUNTS
 
 
 class _Before:
-    """What was counted before the counters were reset."""
+    """Keep what was counted before the counters were reset."""
 
     calls = 0
     programs = NOTHING

@@ -1,4 +1,4 @@
-"""How JAX starts its backends: threads for several CPU devices, and no warning of harmless forks.
+"""Start JAX's backends with threads for several CPU devices, and no warning of harmless forks.
 
 JAX takes both functions when it starts its first backend: for a program that has called
 ``jax.devices()`` before it uses the device, they are JAX's own.

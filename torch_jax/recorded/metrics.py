@@ -1,4 +1,4 @@
-"""What the recording executor has done so far: operators, graphs, and why these have programs."""
+"""Count what the recording executor has done: operators, graphs, and why these have programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests over eight virtual devices share."""
+"""Share what tests over eight virtual devices need."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ _COLLECTIVE = r"(?m)^ *(?:ROOT )?%\S+ = (.*?) (all-\w+|reduce-scatter|collective
 
 
 def collectives(text: str) -> Counter:
-    """How often a program runs each collective, over how many bytes."""
+    """Return how often a program runs each collective, over how many bytes."""
     found: Counter = Counter()
     for shapes, kind in re.findall(_COLLECTIVE, text):
         sizes = re.findall(r"(\w+)\[([0-9,]*)\]", shapes)
