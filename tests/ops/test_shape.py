@@ -62,6 +62,9 @@ def test_roll():
         check(lambda x: x.roll(2), x)
         check(lambda x: x.roll((1, -3), (0, 1)), x)
     check(lambda x: x.roll(1, 0), torch.empty(0, 3))
+    for shift in (2**31, -(2**31) - 1, 2**62, -(2**62) + 1):
+        check(lambda x, n=shift: x.roll(n), torch.arange(7))
+        check(lambda x, n=shift: x.roll((n, 1), (-1, 0)), torch.arange(14).view(2, 7))
 
 
 @pytest.mark.slow
@@ -85,7 +88,7 @@ def test_repeat_interleave():
     check_raises(torch.repeat_interleave, torch.tensor([1, -1]))
 
 
-@pytest.mark.parametrize("diagonal", [-5, -1, 0, 2])
+@pytest.mark.parametrize("diagonal", [-(2**63), -5, -1, 0, 2, 2**63 - 1])
 @pytest.mark.slow
 def test_triangles(diagonal):
     for x in many(2, 3, 4):

@@ -49,12 +49,12 @@ def flip(self, dims):
 
 @op("roll", integers=("shifts",))
 def roll(self, shifts, dims=()):
-    """Without dims the flattened tensor is rolled."""
+    """Roll along dims, or the flattened tensor; ``jnp.roll`` would narrow a shift to int32."""
     if self.size == 0:
         return self
-    if dims:
-        return jnp.roll(self, shifts, dims)
-    return jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+    if not dims:
+        return jnp.roll(self.reshape(-1), shifts[0] % self.size).reshape(self.shape)
+    return jnp.roll(self, [n % self.shape[d] for n, d in zip(shifts, dims, strict=True)], dims)
 
 
 @op("repeat")
@@ -82,20 +82,20 @@ def repeat_interleave(repeats, *, output_size=None):
 
 @op("tril", integers=("diagonal",))
 def tril(self, diagonal=0):
-    """What lies on and below a diagonal, of a batch of matrices."""
-    return jnp.where(_below_diagonal(self, diagonal + 1), self, jnp.zeros((), self.dtype))
+    """Keep what lies on and below a diagonal, of a batch of matrices."""
+    return jnp.where(_diagonals(self) <= diagonal, self, jnp.zeros((), self.dtype))
 
 
 @op("triu", integers=("diagonal",))
 def triu(self, diagonal=0):
-    """What lies on and above a diagonal, of a batch of matrices."""
-    return jnp.where(_below_diagonal(self, diagonal), jnp.zeros((), self.dtype), self)
+    """Keep what lies on and above a diagonal, of a batch of matrices."""
+    return jnp.where(_diagonals(self) >= diagonal, self, jnp.zeros((), self.dtype))
 
 
-def _below_diagonal(x, diagonal):
-    """For the last two dims of ``x``, whether an element lies strictly below a diagonal."""
+def _diagonals(x):
+    """Return on which diagonal each element of a matrix lies, for the last two dims of ``x``."""
     row, column = (lax.broadcasted_iota(jnp.int64, x.shape[-2:], axis) for axis in (0, 1))
-    return column - row < diagonal
+    return column - row
 
 
 @op("channel_shuffle", channels_last=("self",))
