@@ -29,6 +29,23 @@ def the_class_of_an_object_is_set(compile):
 
 
 @program
+def the_class_of_a_plain_object_is_set(compile):
+    class A:
+        def go(self, x):
+            return x + 1
+
+    class B:
+        def go(self, x):
+            return x * 5
+
+    s = A()
+    f = compile(lambda x: s.go(x))
+    for k in range(7):
+        yield f(t(k))
+        s.__class__ = A if k < 5 else B
+
+
+@program
 def an_instance_gets_a_method_of_its_own(compile):
     class A(Bag):
         def go(self, x):
