@@ -56,6 +56,8 @@ _CONSTRUCTORS = (
 # Functions that ask about the autocast of a device, "cuda" where they are given none.
 _AUTOCAST = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype"
 
+_BEFORE_CUDA = 15  # of the rules by which torch.load places storages, that of CUDA is the 20th
+
 _lock = threading.RLock()
 _installed = False
 
@@ -85,7 +87,7 @@ def _replace() -> None:
         callables.replace(places, callables.wrapper_of(original, places, make(original)))
     for owner, name in (*_CONSTRUCTORS, *pytorch.takers_of_devices()):
         _wrap(owner, name, _mapped)
-    _wrap(torch, "load", _loading)
+    torch.serialization.register_package(_BEFORE_CUDA, lambda storage: None, _restored)
     for owner in (torch.Tensor, torch.nn.Module):
         _wrap(owner, "to", _moved)
     for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
@@ -190,26 +192,11 @@ def _moved(original: Any) -> Callable[..., Any]:
     return to
 
 
-def _loading(original: Any) -> Callable[..., Any]:
-    """``torch.load``, for which tensors that were saved on CUDA come to jax."""
-
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if redirects_cuda():
-            map_location = _location(map_location)
-        return original(f, map_location, *args, **kwargs)
-
-    return load
-
-
-def _location(value: Any) -> Any:
-    """A ``map_location`` whose devices are those that there are."""
-    if value is None or isinstance(value, dict):
-        given = value or {}
-        return _SAVED_ON_CUDA | {name: device_of(device) for name, device in given.items()}
-    return device_of(value)
-
-
-_SAVED_ON_CUDA = {f"cuda:{index}": JAX for index in range(64)} | {"cuda": JAX}
+def _restored(storage: Any, location: str) -> Any:
+    """Return the storage of a file on jax where it was saved on CUDA, or is asked for there."""
+    if not (location.startswith("cuda") and redirects_cuda()):
+        return None  # another rule of PyTorch's is asked
+    return torch.serialization.default_restore_location(storage, str(device_of(location)))
 
 
 def _to_jax(original: Any) -> Callable[..., Any]:
