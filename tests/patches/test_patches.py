@@ -189,3 +189,14 @@ def runs(program: str) -> bool:
     by_hand = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if "import torch_jax" in program else {}
     done = subprocess.run([sys.executable, "-c", program], env=os.environ | by_hand, timeout=120)
     return done.returncode == 0
+
+
+def test_what_wraps_a_replacement_is_there_again_after_a_block_without_it(monkeypatch):
+    parallel = sys.modules[torch.nn.DataParallel.__module__]
+    name = "_get_available_device_type"
+    replacement = getattr(parallel, name)
+    monkeypatch.setattr(parallel, name, lambda: replacement())
+    wrapper = getattr(parallel, name)
+    with patching.without(f"torch.nn.parallel.data_parallel.{name}"):
+        assert getattr(parallel, name) not in (wrapper, replacement)
+    assert getattr(parallel, name) is wrapper

@@ -64,9 +64,6 @@ def patch(
     return enter
 
 
-_made: dict[str, tuple[Any, Any]] = {}  # originals, and what stands in their places
-
-
 def apply(when: str) -> None:
     """Put in place what belongs to this moment and is not in place yet.
 
@@ -88,9 +85,7 @@ def _put(row: Patch) -> None:
         _undo[row.target] = row.make(original)
         return
     own = vars(owner).get(name, _MISSING)
-    if row.target not in _made or _made[row.target][0] is not original:
-        _made[row.target] = original, row.make(original)
-    setattr(owner, name, _made[row.target][1])  # the one that others have imported, if it was away
+    setattr(owner, name, row.make(original))
 
     def restore() -> None:
         if own is _MISSING:
@@ -120,17 +115,23 @@ def in_place() -> set[str]:
 
 @contextlib.contextmanager
 def without(target: str) -> Iterator[None]:
-    """A block in which the original of a target stands in its place; for tests, on one thread.
+    """Put the original of a target in its place for a block; for tests, on one thread.
 
+    Afterwards the target is what it was before: the replacement, or what has wrapped it since.
     Raises ``KeyError`` where the target is not replaced, ``ValueError`` where a registration cannot
     be taken back.
     """
-    undo = _undo[target]
+    undo, row, (owner, name) = _undo[target], PATCHES[target], _owner(target)
     if undo is None:
         raise ValueError(f"what was registered with {target} cannot be taken back")
+    before = None if row.is_registration else vars(owner)[name]
     undo()
     del _undo[target]
     try:
         yield
     finally:
-        _put(PATCHES[target])
+        if row.is_registration:
+            _put(row)
+        else:
+            setattr(owner, name, before)
+            _undo[target] = undo
