@@ -196,7 +196,7 @@ def _restored(storage: Any, location: str) -> Any:
     """Return the storage of a file on jax where it was saved on CUDA, or is asked for there."""
     if not (location.startswith("cuda") and redirects_cuda()):
         return None  # another rule of PyTorch's is asked
-    return torch.serialization.default_restore_location(storage, str(device_of(location)))
+    return torch.serialization.default_restore_location(storage, JAX)
 
 
 def _to_jax(original: Any) -> Callable[..., Any]:
