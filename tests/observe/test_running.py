@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import torch_jax
+from tests.distributed.world import printed_over_gloo
 from tests.support.processes import forked, output, run
 from torch_jax.core.compilations import NOTHING, Counts
 from torch_jax.observe.running import costs, page, script
@@ -123,7 +124,7 @@ def test_processes_of_torchrun(tmp_path):
     """A script for nccl, in two processes, each under ``run``; and gloo's numbers."""
     launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
     script_ = str(SCRIPTS / "ddp.py")
-    expected = output(*launch, script_).splitlines()[-1]
+    expected = printed_over_gloo(script_).splitlines()[-1]
     done = forked(*launch, "-m", "torch_jax", "run", "--report", str(tmp_path / "r.json"), script_)
     assert done.returncode == 0, done.stderr
     assert_agree(done.stdout.splitlines()[-1], expected)

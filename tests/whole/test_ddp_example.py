@@ -14,16 +14,21 @@ SPAWNED = ("-m", "examples.ddp", "--nproc=2")
 JAX, CPU = ("--device=jax", "--backend=jax"), ("--device=cpu", "--backend=gloo")
 
 
-def numbers(folder: Path, *arguments: str) -> list[float]:
+def numbers(folder: Path, *arguments: str, statuses: tuple[int, ...] = (0,)) -> list[float]:
     """Return the loss and the accuracy of each epoch, and the accuracy of the restored model."""
-    said = processes.output(*arguments, f"--checkpoint={folder / 'model.pt'}")
-    return [float(number) for number in re.findall(r"\d\.\d+", said)]
+    done = processes.forked(*arguments, f"--checkpoint={folder / 'model.pt'}")
+    assert done.returncode in statuses, done.stderr
+    return [float(number) for number in re.findall(r"\d\.\d+", done.stdout)]
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory) -> list[float]:
-    """The numbers of two processes on the CPU."""
-    return numbers(tmp_path_factory.mktemp("cpu"), *SPAWNED, *CPU)
+    """The numbers of two processes on the CPU.
+
+    One may abort after its last line: Python ends while a thread of gloo still holds a tensor
+    (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    return numbers(tmp_path_factory.mktemp("cpu"), *SPAWNED, *CPU, statuses=(0, 1))
 
 
 @pytest.mark.slow
