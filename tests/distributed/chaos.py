@@ -21,8 +21,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import torch_jax
-from tests.distributed import world
 from tests.distributed.programs.trains_and_saves import SAVES_EVERY, batch, layers
+from tests.support import ranks
 
 PROGRAM = "tests.distributed.programs.trains_and_saves"
 RANKS = 4
@@ -95,7 +95,7 @@ def saved_steps(folder: Path, reference: Reference) -> int | None:
 def run(folder: Path, kind: str, seed: int, reference: Reference) -> Found:
     """One start of four processes that loses one of them."""
     before = saved_steps(folder, reference)
-    ended = world.run("-m", PROGRAM, str(folder), kind, "1000000", str(seed), size=RANKS)
+    ended = ranks.run("-m", PROGRAM, str(folder), kind, "1000000", str(seed), size=RANKS)
     killed = [rank for rank, (status, _) in enumerate(ended) if status == -9]
     assert len(killed) == 1 and all(status in (-9, 3) for status, _ in ended), ended
     told, when, done = [], 0.0, 0

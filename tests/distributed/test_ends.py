@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed import world
-from tests.support import processes
+from tests.support import processes, ranks
 
 pytestmark = pytest.mark.slow
 PROGRAMS = "tests.distributed.programs"
@@ -24,7 +23,7 @@ def _answers(done: processes.Done, *beginnings: str) -> list[str]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_others_are_told_who_has_ended(rank):
-    ended = world.run("-m", f"{PROGRAMS}.a_rank_ends", str(rank))
+    ended = ranks.run("-m", f"{PROGRAMS}.a_rank_ends", str(rank))
     assert ended[rank][0] == -9
     status, text = ended[1 - rank]
     lines = _lines(text)
@@ -37,25 +36,25 @@ def test_others_are_told_who_has_ended(rank):
 @pytest.mark.parametrize("how", [[], ["compiled"]])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_training_ends_where_a_rank_does(seed, how):
-    ended = world.run("-m", f"{PROGRAMS}.training_ends", str(seed), *how, size=3)
+    ended = ranks.run("-m", f"{PROGRAMS}.training_ends", str(seed), *how, size=3)
     assert sorted(status for status, _ in ended) == [-9, 0, 0], ended
     assert [_lines(text) for status, text in ended if status == 0] == [["True"]] * 2, ended
 
 
 def test_a_rank_that_is_late():
-    (status, text), _ = world.run("-m", f"{PROGRAMS}.a_rank_is_late")
+    (status, text), _ = ranks.run("-m", f"{PROGRAMS}.a_rank_is_late")
     assert _lines(text)[:2] == ["2 True True", "[2.0, 2.0]"], text
     assert status == 0
 
 
 def test_the_device_must_not_have_been_used_before():
-    for status, text in world.run("-m", f"{PROGRAMS}.used_before"):
+    for status, text in ranks.run("-m", f"{PROGRAMS}.used_before"):
         assert status == 1
         assert "move torch.distributed.init_process_group('jax') above" in text
 
 
 def test_a_group_after_a_group():
-    for status, text in world.run("-m", f"{PROGRAMS}.again"):
+    for status, text in ranks.run("-m", f"{PROGRAMS}.again"):
         assert (status, _lines(text)) == (
             0,
             ["[4.0, 4.0, 4.0] [20.0, 20.0, True, 20.0, 20.0, True]"],
@@ -63,7 +62,7 @@ def test_a_group_after_a_group():
 
 
 def test_four_processes():
-    for status, text in world.run("-m", f"{PROGRAMS}.again", size=4):
+    for status, text in ranks.run("-m", f"{PROGRAMS}.again", size=4):
         assert (status, _lines(text)) == (
             0,
             ["[16.0, 16.0, 16.0] [40.0, 40.0, True, 40.0, 40.0, True]"],

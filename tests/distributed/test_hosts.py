@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import torch_jax
-from tests.distributed import world
-from tests.support import processes
+from tests.support import processes, ranks
 from torch_jax.distributed import joining
 
 PROGRAMS = "tests.distributed.programs"
@@ -25,20 +24,20 @@ def said(ended: list[tuple[int, str]]) -> list[str]:
 
 @pytest.mark.slow
 def test_two_processes_of_two_devices_are_one_mesh():
-    assert said(world.run("-m", f"{PROGRAMS}.one_mesh", "2", seconds=400)) == ["well", "well"]
+    assert said(ranks.run("-m", f"{PROGRAMS}.one_mesh", "2", seconds=400)) == ["well", "well"]
 
 
 @pytest.mark.slow
 def test_torchrun_says_who_is_there():
-    joined = said(world.run("-m", f"{PROGRAMS}.joined"))
+    joined = said(ranks.run("-m", f"{PROGRAMS}.joined"))
     assert joined == ["0 2 4 28.0", "1 2 4 28.0"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.2", "name"])
 def test_all_is_said(host):
-    address = f"{socket.gethostname() if host == 'name' else host}:{world.free_port()}"
-    joined = world.run(
+    address = f"{socket.gethostname() if host == 'name' else host}:{ranks.free_port()}"
+    joined = ranks.run(
         *("-m", f"{PROGRAMS}.joined", address, "$RANK", "2"), changes=lambda rank: NO_TORCHRUN
     )
     assert said(joined) == ["0 2 4 28.0", "1 2 4 28.0"]
@@ -57,14 +56,14 @@ def test_slurm_says_who_is_there():
             "JAX_COORDINATOR_PORT": str(port),
         }
 
-    port = world.free_port()
-    joined = world.run("-m", f"{PROGRAMS}.joined", changes=of_slurm)
+    port = ranks.free_port()
+    joined = ranks.run("-m", f"{PROGRAMS}.joined", changes=of_slurm)
     assert said(joined) == ["0 2 4 28.0", "1 2 4 28.0"]
 
 
 @pytest.mark.slow
 def test_a_process_that_ends_is_an_error_in_the_others():
-    (status, text), (killed, _) = world.run("-m", f"{PROGRAMS}.one_ends")
+    (status, text), (killed, _) = ranks.run("-m", f"{PROGRAMS}.one_ends")
     assert killed == -9 and status == 0, text
     assert "RuntimeError True" in text.splitlines(), text
 
@@ -73,7 +72,7 @@ def test_a_process_that_ends_is_an_error_in_the_others():
 @pytest.mark.parametrize("host", ["127.0.0.2", "name"])
 def test_process_groups_meet_at_other_addresses(host):
     address = socket.gethostname() if host == "name" else host
-    ended = world.run("-m", f"{PROGRAMS}.sums", changes=lambda rank: {"MASTER_ADDR": address})
+    ended = ranks.run("-m", f"{PROGRAMS}.sums", changes=lambda rank: {"MASTER_ADDR": address})
     assert said(ended) == ["0 3.0", "1 3.0"]
 
 

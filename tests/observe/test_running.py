@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import torch_jax
-from tests.distributed.world import printed_over_gloo
-from tests.support.processes import forked, output, run
+from tests.support.processes import forked, run
+from tests.support.ranks import printed_over_gloo
 from torch_jax.core.compilations import NOTHING, Counts
 from torch_jax.observe.running import costs, page, script
 
