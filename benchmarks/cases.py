@@ -84,11 +84,11 @@ def torch_step(case: Case, device: str) -> Callable[[torch.Tensor, torch.Tensor]
     return step
 
 
-def training(case: Case, device: str, compiled: bool = False) -> Call:
+def training(case: Case, device: str, compiled: bool = False, pure: bool = False) -> Call:
     """A call that makes one training step and waits for its loss."""
     step = torch_step(case, device)
     if compiled:
-        step = _jit(step)
+        step = _jit(step, pure)
     _, (inputs, targets) = case.made()
     inputs, targets = inputs.to(device), targets.to(device)
     return lambda: step(inputs, targets).item()
@@ -134,10 +134,10 @@ def bare_inference(case: Case) -> Call:
     return lambda: compiled(params, inputs).block_until_ready()
 
 
-def _jit(function: Any) -> Any:
+def _jit(function: Any, pure: bool = False) -> Any:
     import torch_jax
 
-    return torch_jax.jit(function)
+    return torch_jax.jit(function, pure=pure)
 
 
 def difference(case: Case) -> float:

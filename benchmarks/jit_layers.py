@@ -1,4 +1,4 @@
-"""What many identical layers cost to trace and compile: a loop over them, and ``scan_layers``.
+"""What many identical layers cost to record and compile: a loop over them, and ``scan_layers``.
 
 ``python -m benchmarks.jit_layers loop 6`` prints the seconds of one process.
 """
@@ -30,16 +30,16 @@ def run() -> None:
             found = in_fresh_process("benchmarks.jit_layers", how, str(count))
             runs[f"{how}, {count} layers"].append(found)
     samples = {name: together(some) for name, some in runs.items()}
-    title = 'Transformer layers: time to trace and compile a training step, fallback="error"'
+    title = "Transformer layers: time to record and compile a training step"
     compare(title, samples, {f"scan, {FEW} layers": TARGET}, "s ", 1)
 
 
 def seconds_to_compile(how: str, count: int) -> Timed:
-    """Seconds that tracing and compiling a step of SGD through ``count`` layers took."""
+    """Seconds that recording and compiling a step of SGD through ``count`` layers took."""
     layers = torch.nn.ModuleList([Block() for _ in range(count)]).to("jax")
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
 
-    @torch_jax.jit(fallback="error")  # which traces the first call
+    @torch_jax.jit
     def step(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         if how == "scan":

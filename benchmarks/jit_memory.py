@@ -20,7 +20,7 @@ ROUNDS = 3
 TARGET = 1.05
 OURS, BARE = "torch_jax.jit", "hand-written JAX"
 WHAT = {
-    "executable": "arguments, outputs and temporaries of the executable of a trace",
+    "executable": "arguments, outputs and temporaries of the executable",
     "resident": "resident memory at its peak, compiling included",
     "device": "the device's memory at its peak",
 }
@@ -51,7 +51,7 @@ def used(who: str) -> dict[str, Timed]:
     stats = jax.devices()[0].memory_stats()
     if stats:
         found["device"] = Timed([stats["peak_bytes_in_use"]], mode)
-    lowered = Timed([_needed(analysis())], "traced" if who == "ours" else "")
+    lowered = Timed([_needed(analysis())], mode if who == "ours" else "")
     return {"executable": lowered, **found}
 
 

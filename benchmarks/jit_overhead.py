@@ -1,4 +1,4 @@
-"""What a call of a compiled step costs beyond the bare ``jax.jit`` call with as many arrays.
+"""What a call of a pure step costs beyond the bare ``jax.jit`` call with as many arrays.
 
 A chain of 4x4 linear layers and an optimizer: one layer for the cost of a call, more for the cost
 of each tensor that the function captured. ``python -m benchmarks.jit_overhead AdamW 800`` measures
@@ -32,7 +32,7 @@ OPTIMIZERS = {
 
 def run() -> None:
     """Time chains of each length."""
-    print("\nOverhead of a compiled step over the bare call (medians; differences in us)")
+    print("\nOverhead of a pure step over the bare call (medians; differences in us)")
     print(
         f"  {'':26} {'jit':>8} {'bare':>8} {'overhead':>9} {'spread':>7} {'target':>7} {'ratio':>7}"
         "  mode"
@@ -58,7 +58,7 @@ def measure(optimizer: str, layers: int) -> float:
     ratios = [a / b for a, b in zip(jit, bare, strict=True)]
     overhead, ratio = statistics.median(differences), statistics.median(ratios)
     what = f"{optimizer}, {arrays} captured"
-    title = "Overhead of a compiled step over the bare call"
+    title = "Overhead of a pure step over the bare call"
     wanted = TARGET_RATIO if arrays >= MANY else None
     note(title, what, "bare JAX", ratio, wanted, mode)
     print(
@@ -82,7 +82,7 @@ def training(optimizer: str, layers: int) -> Callable[[], torch.Tensor]:
     steps = OPTIMIZERS[optimizer](model.parameters())
     x, y = torch.randn(4, 4, device="jax"), torch.randn(4, 4, device="jax")
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=True)
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         steps.zero_grad()
         loss = ((model(x) - y) ** 2).mean()

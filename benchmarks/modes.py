@@ -1,4 +1,4 @@
-"""The mode in which a call runs: traced, recorded, eager ...; by the code that it comes through."""
+"""The mode in which a call runs: pure, recorded, eager ...; by the code that it comes through."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from types import CodeType
 
-from torch_jax import config
 from torch_jax.capture.jit import Jitted
 from torch_jax.capture.replay import Replay
 from torch_jax.graphs.executable import Executable
@@ -19,8 +18,8 @@ CALLS, SECONDS = 3, 3.0  # at least, before a contender is timed
 
 # A call that comes through this code of torch_jax runs in this mode; the first one counts.
 _OF_JIT: dict[CodeType, str] = {
-    Jitted._record.__code__: "recorded",
-    Replay.__call__.__code__: "traced",
+    Replay.__call__.__code__: "pure",
+    Jitted.__call__.__code__: "recorded",
 }
 _OF_OTHERS: dict[CodeType, str] = {
     lazy.lazy.__wrapped__.__code__: "lazy",  # type: ignore[attr-defined]
@@ -32,10 +31,7 @@ _EAGER = tuple(os.path.join("torch_jax", folder, "") for folder in ("eager", "in
 
 
 def mode(call: Callable[[], object]) -> str:
-    """Call, and return the mode in which that ran; ``""`` where torch_jax had no part in it.
-
-    A mode of ``torch_jax.jit`` names the number of recorded calls where it is not the default.
-    """
+    """Call, and return the mode in which that ran; ``""`` where torch_jax had no part in it."""
     seen: set[CodeType] = set()
     sys.setprofile(lambda frame, event, argument: seen.add(frame.f_code))
     try:
@@ -44,39 +40,30 @@ def mode(call: Callable[[], object]) -> str:
         sys.setprofile(None)
     for code, word in _OF_JIT.items():
         if code in seen:
-            return word + _setting()
+            return word
     is_eager = any(folder in code.co_filename for code in seen for folder in _EAGER)
     others = (word for code, word in _OF_OTHERS.items() if code in seen)
     return next(others, "eager" if is_eager else "")
 
 
-def _setting() -> str:
-    calls = config.get("jit_recorded_calls")
-    is_default = calls == config.SETTINGS["jit_recorded_calls"].default
-    return "" if is_default else f" ({calls} recorded calls)"
-
-
 def usual_mode(call: Callable[[], object]) -> str:
-    """Return the mode of most of three calls: of traced ones some are recorded, as a check."""
+    """Return the mode of most of three calls: of pure ones some are recorded, as an audit."""
     return statistics.mode(mode(call) for _ in range(3))
 
 
 def settle(call: Callable[[], object], seconds: float = SECONDS) -> str:
     """Call until it runs as it will go on to, and return the mode.
 
-    What torch_jax runs is called for longer: ``torch_jax.jit`` records its first calls, and single
-    operators are compiled, and compiled better, when they have worked enough.
+    What torch_jax runs is called for longer: single operators are compiled, and compiled better,
+    when they have worked enough.
     """
     for _ in range(CALLS):
         call()
-    found = mode(call)
-    if not found:
+    if not mode(call):
         return ""
-    calls = config.get("jit_recorded_calls") + 1 if found.startswith("recorded") else 0
     end = time.perf_counter() + seconds
-    while calls > 0 or time.perf_counter() < end:
+    while time.perf_counter() < end:
         call()
-        calls -= 1
     return usual_mode(call)
 
 

@@ -17,6 +17,7 @@ from benchmarks.library_models import CHAR_GPT, DIGITS, HALF_GPT, LORA, RESNET18
 from benchmarks.timing import compare, sample
 
 JIT, COMPILED, EAGER = "torch_jax.jit", 'torch.compile(backend="jax")', "torch_jax eager"
+PURE = "torch_jax.jit(pure=True)"
 TORCH, INDUCTOR, BARE = "PyTorch eager", "PyTorch inductor", "hand-written JAX"
 ROUNDS, CALLS, SECONDS = 100, 1, 8.0  # seconds of rounds for each row, about
 ONLY_IF_NAMED = ("bf16",)  # processors without bfloat16 take ten seconds for a step of PyTorch's
@@ -40,16 +41,21 @@ ROWS = {
     "gpt-inference": Row("GPT, inference", GPT, JIT, {TORCH: 0.8, BARE: 0.95}, trains=False),
     "bf16": Row("GPT, bfloat16 autocast, training step", HALF_GPT, JIT, {TORCH: 0.7}),
     "resnet18": Row("timm's resnet18, training step", RESNET18, JIT, {TORCH: 1.0}),
+    "resnet18-pure": Row("timm's resnet18, training step", RESNET18, PURE, {TORCH: 1.0}),
     "vit": Row("timm's vit_tiny, training step", VIT, JIT, {TORCH: 0.55}),
+    "vit-pure": Row("timm's vit_tiny, training step", VIT, PURE, {TORCH: 0.55}),
     "lora": Row("GPT-2 with LoRA by PEFT, training step", LORA, JIT, {TORCH: 0.55}),
+    "lora-pure": Row("GPT-2 with LoRA by PEFT, training step", LORA, PURE, {TORCH: 0.55}),
     "char-gpt": Row("char GPT, training step", CHAR_GPT, JIT, {TORCH: 0.9}),
     "char-gpt-eager": Row("char GPT, training step", CHAR_GPT, EAGER, {TORCH: 1.3}),
     "digits": Row("digits CNN, training step", DIGITS, JIT, {TORCH: 0.9}),
+    "digits-pure": Row("digits CNN, training step", DIGITS, PURE, {TORCH: 0.9}),
     "digits-eager": Row("digits CNN, training step", DIGITS, EAGER, {TORCH: 1.5}),
 }
 
 _TRAINING: dict[str, Callable[[Case], Call]] = {
     JIT: lambda case: cases.training(case, "jax", compiled=True),
+    PURE: lambda case: cases.training(case, "jax", compiled=True, pure=True),
     COMPILED: lambda case: compile.training(case, "jax", "jax"),
     EAGER: lambda case: cases.training(case, "jax"),
     TORCH: lambda case: cases.training(case, "cpu"),

@@ -2,7 +2,7 @@
 
 Settings have the user's defaults, but for two: an operator that would fall back to the CPU raises,
 since one warning an operator and process shows in one test only; and programs are kept apart from
-the user's cache. A test of what ``torch_jax.jit`` traces is marked ``traced_at_once``.
+the user's cache.
 
 Nearly all the time of the tests goes into compiling thousands of tiny programs, each run once or
 twice. Where ``TORCH_JAX_TEST_XLA`` is ``fast``, as it is if nothing is said, XLA optimizes little:
@@ -85,20 +85,6 @@ def _forget() -> None:
         metrics.reset_metrics()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # which compiles a function a few times only
-
-
-@pytest.fixture(autouse=True)
-def _traced_at_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have ``torch_jax.jit`` trace at the second call of a kind, where a mark asks for it."""
-    mark = request.node.get_closest_marker("traced_at_once")
-    if mark is None:
-        yield
-        return
-    from torch_jax import config  # late: collecting tests needs no device
-
-    fallback = mark.kwargs.get("fallback", "error")
-    with config.temporarily("jit_recorded_calls", 0), config.temporarily("jit_fallback", fallback):
-        yield
 
 
 def pytest_report_header() -> str:

@@ -20,14 +20,13 @@ from torch_jax._version import __version__ as __version__
 if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax import config as config
     from torch_jax import optim as optim
+    from torch_jax.capture.audit import VerificationError as VerificationError
     from torch_jax.capture.history import explain as explain
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
-    from torch_jax.capture.scan_layers import scan_layers as scan_layers
     from torch_jax.capture.training.checkpoint_policy import checkpoint_name as checkpoint_name
     from torch_jax.capture.training.checkpoint_policy import checkpoint_policy as checkpoint_policy
     from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
-    from torch_jax.capture.verify import VerificationError as VerificationError
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
@@ -56,6 +55,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.generate_loop import generate_loop as generate_loop
     from torch_jax.interop.nnx_module import nnx_from_torch as nnx_from_torch
     from torch_jax.interop.pallas import pallas_op as pallas_op
+    from torch_jax.interop.scan_layers import scan_layers as scan_layers
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
@@ -90,11 +90,11 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "explain": "capture.history",
     "jit": "capture.jit",
     "lower": "capture.jit",
-    "scan_layers": "capture.scan_layers",
+    "scan_layers": "interop.scan_layers",
     "checkpoint_name": "capture.training.checkpoint_policy",
     "MasterWeights": "capture.training.master_weights",
     "checkpoint_policy": "capture.training.checkpoint_policy",
-    "VerificationError": "capture.verify",
+    "VerificationError": "capture.audit",
     "OperatorNotFound": "core.errors",
     "matmul_precision": "core.precision",
     "DataDependentError": "core.tracers",

@@ -106,8 +106,8 @@ SETTINGS: dict[str, Setting] = {
     "log": Setting(
         "warning",
         ("warning", "info", "debug"),
-        "Level of the logger 'torch_jax'. 'info' tells of every trace, and why it was needed, and "
-        "of every operator that is compiled, with the line that called it; 'debug' also of "
+        "Level of the logger 'torch_jax'. 'info' tells of every program, and why it was needed, "
+        "and of every operator that is compiled, with the line that called it; 'debug' also of "
         "overrides as they come and go.",
     ),
     "mode": Setting(
@@ -145,35 +145,18 @@ SETTINGS: dict[str, Setting] = {
         "in common counted once. Beyond that, half of them is forgotten, and with them the "
         "programs that were not run lately. An operator takes about 1 KB.",
     ),
-    "jit_recorded_calls": Setting(
-        8,
-        (),
-        "How many calls of each kind a function under torch_jax.jit runs recorded, Python and all, "
-        "before it is traced and its Python skipped.",
-    ),
     "jit_check_every": Setting(
         1000,
         (),
-        "How often a function under torch_jax.jit whose Python is skipped is recorded all the "
-        "same, to find out whether it still does what was proven: at the 2nd, 4th, 8th call, and "
-        "then after so many; 0: never.",
+        "How often a function under torch_jax.jit(pure=True) runs its Python all the same, to find "
+        "out whether it still does what it did: at the 2nd, 4th, 8th call, and then after so many; "
+        "0: never.",
     ),
     "jit_cache_size": Setting(
         16,
         (),
-        "How many traces a function under torch_jax.jit keeps; the oldest goes first.",
-    ),
-    "jit_fallback": Setting(
-        "record",
-        ("record", "error"),
-        "What a function under torch_jax.jit does whose Python has to run at each call, because it "
-        "looks at values or does what is not understood: run it at each call, or raise "
-        "DataDependentError or NotTraceableError.",
-    ),
-    "jit_executables": Setting(
-        128,
-        (),
-        "How many executables of torch_jax.jit are kept in the process, over all functions.",
+        "How many programs a function under torch_jax.jit(pure=True) keeps, one for each kind of "
+        "call; the oldest goes first.",
     ),
     "progress": Setting(
         True,

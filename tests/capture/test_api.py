@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import io
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.jitted import assert_run, assert_skipped, both
 from tests.support.values import ones
 
 # --- functions, methods, modules ------------------------------------------------------------------
@@ -38,9 +40,9 @@ class Scaler:
     def scaled(self, x):
         return x * self.scale
 
-    @torch_jax.jit(traced=("shift",))
-    def shifted(self, x, shift=1.0):
-        return x * self.scale + shift
+    @torch_jax.jit(pure=True)
+    def scaled_for_good(self, x):
+        return x * self.scale
 
     @staticmethod
     @torch_jax.jit
@@ -55,17 +57,15 @@ class Scaler:
 
 def test_methods_of_two_objects_are_apart():
     two, three = Scaler(2.0), Scaler(3.0)
-    for _ in range(2):
-        assert two.scaled(ones()).tolist() == [2, 2, 2]
-        assert three.scaled(ones()).tolist() == [3, 3, 3]
+    for _ in range(3):
+        for one, scale in ((two, 2), (three, 3)):
+            assert one.scaled(ones()).tolist() == [scale] * 3
+            assert one.scaled_for_good(ones()).tolist() == [scale] * 3
         assert Scaler.scaled(three, ones()).tolist() == [3, 3, 3]
     two.scale = 5.0
     assert two.scaled(ones()).tolist() == [5, 5, 5]
-    assert two.scaled.explain().traces == 2
-    assert three.scaled.explain().traces == 1
-    assert two.shifted(ones(), 4.0).tolist() == [9, 9, 9]
-    assert two.shifted(ones(), shift=5.0).tolist() == [10, 10, 10]
-    assert two.shifted.explain().traces <= 2  # by place and by name
+    assert_skipped(two.scaled_for_good)
+    assert two.scaled.explain().recorded == 4 and three.scaled.explain().recorded == 3
 
 
 def test_static_and_class_methods():
@@ -117,20 +117,23 @@ class Compiled(Net):
         return super().forward(x, scale)
 
 
-def make(kind: type[nn.Module], compile: bool) -> nn.Module:
+def make(kind: type[nn.Module], options: dict | None = None) -> nn.Module:
     torch.manual_seed(0)
     model = kind().to("jax")
-    return torch_jax.jit(model) if compile else model
+    return model if options is None else torch_jax.jit(model, **options)
 
 
-@pytest.mark.parametrize("kind, compile", [(Net, True), (Compiled, False)])
+KINDS = [(Net, {}), (Net, {"pure": True}), (Compiled, None)]
+
+
+@pytest.mark.parametrize("kind, options", KINDS, ids=["module", "pure", "forward"])
 class TestModules:
     @pytest.mark.slow
-    def test_training_and_evaluation(self, kind, compile):
-        plain, model = make(Net, False), make(kind, compile)
+    def test_training_and_evaluation(self, kind, options):
+        plain, model = make(Net), make(kind, options)
         assert isinstance(model, kind)
         x = torch.arange(15.0, device="jax").view(5, 3)
-        for mode in (True, True, False, False, True):
+        for mode in (True, True, False, False, True, False, True):
             plain.train(mode), model.train(mode)
             torch.manual_seed(1)
             theirs = plain(x, scale=2.0)
@@ -138,47 +141,42 @@ class TestModules:
             ours = model(x, scale=2.0)
             torch.testing.assert_close(ours.cpu(), theirs.cpu())
         torch.testing.assert_close(model.norm.running_mean.cpu(), plain.norm.running_mean.cpu())
+        if options:
+            assert_skipped(model, kinds=2)
 
-    def test_state_dict_and_parameters(self, kind, compile):
-        plain, model = make(Net, False), make(kind, compile)
+    def test_state_dict_parameters_files_and_copies(self, kind, options):
+        plain, model = make(Net), make(kind, options)
         model(ones(5, 3))
         assert list(model.state_dict()) == list(plain.state_dict())
         assert [n for n, _ in model.named_modules()] == [n for n, _ in plain.named_modules()]
         model.load_state_dict(plain.state_dict())
         plain.eval(), model.eval()
-        torch.testing.assert_close(model(ones(5, 3)).cpu(), plain(ones(5, 3)).cpu())
-
-    def test_saved_and_loaded(self, kind, compile):
-        model = make(kind, compile).eval()
-        expected = model(ones(5, 3)).cpu()
+        expected = plain(ones(5, 3)).cpu()
+        torch.testing.assert_close(model(ones(5, 3)).cpu(), expected)
         file = io.BytesIO()
         torch.save(model, file)
         file.seek(0)
         loaded = torch.load(file, weights_only=False)
         assert type(loaded) is kind
         torch.testing.assert_close(loaded(ones(5, 3)).cpu(), expected)
-
-    def test_a_copy_is_another_model(self, kind, compile):
-        model = make(kind, compile).eval()
-        expected = model(ones(5, 3)).cpu()
         other = copy.deepcopy(model)
         with torch.no_grad():
             other.norm.bias.fill_(100.0)
         assert other(ones(5, 3)).mean().item() > 50
         torch.testing.assert_close(model(ones(5, 3)).cpu(), expected)
 
-    def test_hooks_run(self, kind, compile):
-        model = make(kind, compile).eval()
-        expected = model(ones(5, 3)).cpu()
+    def test_hooks_run(self, kind, options):
+        model = make(kind, options).eval()
         handle = model.register_forward_hook(lambda module, args, out: out * 2)
+        expected = make(Net).eval()(ones(5, 3)).cpu()
         inner = model.linear.register_forward_hook(lambda module, args, out: out + 0)
-        torch.testing.assert_close(model(ones(5, 3)).cpu(), expected * 2)
+        for _ in range(3):
+            torch.testing.assert_close(model(ones(5, 3)).cpu(), expected * 2)
         handle.remove(), inner.remove()
-        torch.testing.assert_close(model(ones(5, 3)).cpu(), expected)
 
-    def test_gradients_flow_to_parameters_and_inputs(self, kind, compile):
-        plain, model = make(Net, False).eval(), make(kind, compile).eval()
-        for value in (1.0, 2.0):
+    def test_gradients_flow_to_parameters_and_inputs(self, kind, options):
+        plain, model = make(Net).eval(), make(kind, options).eval()
+        for value in (1.0, 2.0, 3.0):
             found = []
             for net in (plain, model):
                 net.zero_grad()
@@ -186,39 +184,38 @@ class TestModules:
                 net(x).square().sum().backward()
                 found.append([x.grad.cpu(), *(p.grad.cpu() for p in net.parameters())])
             torch.testing.assert_close(found[1], found[0])
+        if options:
+            assert_skipped(model)
 
 
-def test_a_compiled_function_inside_another():
-    inner = torch_jax.jit(lambda x: x * 2)
-    outer = torch_jax.jit(lambda x: inner(x) + 1)
-    for _ in range(2):
-        assert outer(ones()).tolist() == [3, 3, 3]
-    assert inner.explain().traces == 0
-    assert outer.explain().traces == 1
+@both
+def test_a_compiled_function_or_module_inside_another(pure):
+    inner = torch_jax.jit(lambda x: x * 2, pure=pure)
+    model = make(Net, {"pure": pure})
+    outer = torch_jax.jit(lambda x: model(inner(x)).sum().backward(), pure=pure)
+    for _ in range(3):
+        model.zero_grad()
+        outer(ones(5, 3))
+        assert model.linear.weight.grad is not None
+    assert inner.explain().observed == inner.explain().recorded == 0
     assert inner(ones()).tolist() == [2, 2, 2]
 
 
-def test_a_compiled_module_inside_a_compiled_step():
-    model = make(Net, True)
-    step = torch_jax.jit(lambda x: model(x).sum().backward())
-    step(ones(5, 3))
-    assert model.linear.weight.grad is not None
-
-
-def test_calls_from_many_threads():
-    total = torch.zeros((), device="jax")
-
-    @torch_jax.jit
-    def add(x):
-        total.add_(x.sum())
-        return x * 2
+@both
+def test_calls_from_many_threads(pure):
+    @torch_jax.jit(pure=pure)
+    def double(x):
+        return x * 2, torch.rand(3, device="jax")
 
     wrong: list[Any] = []
+    drawn: list[Any] = []
 
     def work(index: int) -> None:
         for _ in range(5):
             size = 2 + index % 3
-            if add(ones(size) * index).tolist() != [2.0 * index] * size:
+            result, random = double(ones(size) * index)
+            drawn.append(tuple(random.tolist()))
+            if result.tolist() != [2.0 * index] * size:
                 wrong.append(index)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -227,53 +224,44 @@ def test_calls_from_many_threads():
     for thread in threads:
         thread.join()
     assert not wrong
-    assert total.item() == 5 * sum(i * (2 + i % 3) for i in range(8))
-    assert add.explain().traces == 3
-
-
-def test_generators_of_two_threads_do_not_mix():
-    function = torch_jax.jit(lambda x: x + torch.rand(3, device="jax"))
-    found: list[torch.Tensor] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(function(ones()).cpu())) for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({tuple(t.tolist()) for t in found}) == 6
+    assert len(set(drawn)) == 40
+    assert_run(double, pure, kinds=double.explain().observed)
 
 
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def test_nested_containers_and_keywords():
+@both
+def test_nested_containers_and_keywords(pure):
     Pair = collections.namedtuple("Pair", "one two")
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=pure)
     def function(batch, *more, scale, pair=None):
         total = batch["x"] * scale + sum(more)
         total = total + batch["deep"][0][1]
         return {"total": total, "pair": Pair(pair.one + 1, None), "n": len(more), "s": "text"}
 
-    for scale in (2, 3):
+    for scale in (2, 3, 2, 3):
         batch = {"x": ones(), "deep": [(1, ones())]}
         out = function(batch, ones(), ones(), scale=scale, pair=Pair(ones(), two="two"))
         assert out["total"].tolist() == [scale + 3] * 3
         assert out["pair"].one.tolist() == [2, 2, 2]
         assert (out["pair"].two, out["n"], out["s"]) == (None, 2, "text")
+    assert_run(function, pure, kinds=2)
 
 
-def test_keywords_in_any_order_are_one_trace():
-    function = torch_jax.jit(lambda a, b: a * 2 + b)
-    assert function(a=ones(), b=ones()).tolist() == [3, 3, 3]
-    assert function(b=ones() * 2, a=ones()).tolist() == [4, 4, 4]
-    assert function.explain().traces == 1
-
-
-def test_dicts_with_keys_of_many_kinds():
-    function = torch_jax.jit(lambda d: d[1] * 2 + d["a"] + d[None])
+def test_keywords_in_any_order_are_one_kind():
+    function = torch_jax.jit(lambda a, b: a * 2 + b, pure=True)
     for _ in range(2):
+        assert function(a=ones(), b=ones()).tolist() == [3, 3, 3]
+        assert function(b=ones() * 2, a=ones()).tolist() == [4, 4, 4]
+    assert_skipped(function)
+
+
+@both
+def test_dicts_with_keys_of_many_kinds(pure):
+    function = torch_jax.jit(lambda d: d[1] * 2 + d["a"] + d[None], pure=pure)
+    for _ in range(3):
         assert function({1: ones(), "a": ones(), None: ones()}).tolist() == [4, 4, 4]
 
 
@@ -283,36 +271,14 @@ class Batch:
     scale: float = 2.0
 
 
-def test_dataclasses_as_arguments_and_results():
-    function = torch_jax.jit(lambda batch: Batch(batch.x * batch.scale, batch.scale + 1))
+@both
+def test_dataclasses_as_arguments_and_results(pure):
+    """A dataclass is one object: a pure function runs its Python for each."""
+    function = torch_jax.jit(lambda b: Batch(b.x * b.scale, b.scale + 1), pure=pure)
     for value in (1.0, 2.0, 3.0):
         result = function(Batch(ones() * value))
         assert result.x.tolist() == [2 * value] * 3
         assert result.scale == 3.0
-    batch = Batch(ones())
-    function(batch)
-    batch.x, batch.scale = ones() * 5, 4.0
-    assert function(batch).x.tolist() == [20, 20, 20]
-
-
-@pytest.mark.slow
-@pytest.mark.traced_at_once(fallback="record")
-def test_outputs_of_models_of_transformers():
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 11, "n_positions": 8}
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).to("jax").eval()
-
-    def run(tokens, mask):
-        return model(input_ids=tokens, attention_mask=mask, use_cache=False)
-
-    compiled, mask = torch_jax.jit(run), torch.ones(1, 3, dtype=torch.int64, device="jax")
-    with torch.no_grad():
-        for start in range(4):
-            tokens = torch.tensor([[1, 2, 3 + start]], device="jax")
-            theirs, ours = run(tokens, mask), compiled(tokens, mask)
-            torch.testing.assert_close(ours.logits.cpu(), theirs.logits.cpu(), rtol=1e-4, atol=1e-5)
-    assert compiled.explain().traces == 1, compiled.explain()
 
 
 class Mode(enum.Enum):
@@ -332,96 +298,64 @@ STATIC = [
 
 
 @pytest.mark.slow
-@pytest.mark.traced_at_once(fallback="record")
-def test_python_arguments_are_fixed_by_value_and_type():
+@both
+def test_python_arguments_are_fixed_by_value_and_type(pure):
     def function(x, how):
         return x * (len(repr(how)) + 10 * len(type(how).__name__)), repr(how)
 
-    compiled = torch_jax.jit(function)
-    for value in STATIC + STATIC[::-1]:
-        ours, theirs = compiled(ones(), value), function(ones(), value)
-        assert (ours[0].tolist(), ours[1]) == (theirs[0].tolist(), theirs[1]), value
+    compiled = torch_jax.jit(function, pure=pure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python runs for each
+        for value in STATIC + STATIC[::-1]:
+            ours, theirs = compiled(ones(), value), function(ones(), value)
+            assert (ours[0].tolist(), ours[1]) == (theirs[0].tolist(), theirs[1]), value
 
 
-def test_an_object_as_an_argument_may_change():
-    settings = Scaler(2.0)
-    function = torch_jax.jit(lambda x, settings: x * settings.scale)
-    assert function(ones(), settings).tolist() == [2, 2, 2]
-    settings.scale = 3.0
-    assert function(ones(), settings).tolist() == [3, 3, 3]
-    assert function(ones(), Scaler(4.0)).tolist() == [4, 4, 4]
-
-
-def test_a_list_or_dict_among_the_arguments_is_not_changed_silently():
-    append = torch_jax.jit(lambda values: values.append(values[0] * 2))
-    put = torch_jax.jit(lambda state: state.update(h=state["h"] + 1))
+def test_a_list_or_dict_among_the_arguments_that_is_changed():
+    append = lambda values: values.append(values[0] * 2)  # noqa: E731
+    put = lambda state: state.update(h=state["h"] + 1)  # noqa: E731
     for function, given in ((append, [ones()]), (put, {"h": ones()})):
-        with pytest.raises(torch_jax.NotTraceableError, match="among its arguments"):
-            function(given)
+        torch_jax.jit(function)(given)
+        assert (given[1] if function is append else given["h"])[0].item() == 2
+        with pytest.warns(UserWarning, match="among its arguments"):
+            torch_jax.jit(function, pure=True)(given)
 
 
 @pytest.mark.slow
-def test_tensors_of_another_form_are_another_program():
-    function = torch_jax.jit(lambda x: x * 2 + x.sum())
+@both
+def test_tensors_of_another_form_are_another_kind(pure):
+    function = torch_jax.jit(lambda x: x * 2 + x.sum(), pure=pure)
     made = [
         ones(3), ones(4), ones(2, 3), ones(3, 2).t(), ones(3).double(), ones(3).int(),
-        torch.ones(3), ones(6)[::2], ones(1).expand(3), ones(3).requires_grad_(), ones(0),
+        ones(6)[::2], ones(1).expand(3), ones(3).requires_grad_(), ones(0),
     ]  # fmt: skip
-    for _ in range(2):
-        for x in made:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for x in made * 3:
             expected = (x.detach().cpu() * 2 + x.detach().cpu().sum()).double()
             result = function(x).detach()
             assert torch.equal(result.cpu().double(), expected)
             assert result.dtype == x.dtype
-            assert result.device.type == x.device.type
-    assert function.explain().traces == len(made)
-
-
-def test_numbers_that_are_traced():
-    function = torch_jax.jit(lambda x, scale: x * scale + scale**2, traced="scale")
-    for scale in (0.5, 1.0, -2.0, 1e10):
-        assert function(ones(), scale)[0].item() == pytest.approx(scale + scale**2)
-        assert function(ones(), scale=scale)[0].item() == pytest.approx(scale + scale**2)
-    assert function.explain().traces <= 2
-    assert function(ones(), 2).tolist() == [6, 6, 6]  # an int is fixed
-    assert function(ones().int(), 0.5).dtype == torch.float32
-
-
-def test_traced_numbers_that_are_compared():
-    def function(x, scale):
-        return x * scale if scale > 1 else x - scale
-
-    compiled = torch_jax.jit(function, traced=("scale",))
-    for scale in (2.0, 3.0, 0.5, 0.25, 2.5, 1.0, 0.75):
-        torch.testing.assert_close(compiled(ones(), scale).cpu(), function(ones(), scale).cpu())
-    assert compiled.explain().traces == 2
-
-
-def test_two_traced_numbers_of_one_value():
-    function = torch_jax.jit(lambda x, a, b: x * a + b, traced=("a",))
-    same = 2.0
-    assert function(ones(), same, same).tolist() == [4, 4, 4]
-    assert function(ones(), 3.0, same).tolist() == [5, 5, 5]
-    assert function(ones(), same, 3.0).tolist() == [5, 5, 5]
-    assert function(ones(), 5.0, 5.0).tolist() == [10, 10, 10]
+    assert_run(function, pure, kinds=len(made))
 
 
 # --- buckets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_lengths_are_padded_to_buckets_and_masked():
+@both
+def test_lengths_are_padded_to_buckets_and_masked(pure):
     def mean(x, x_mask=None):
         if x_mask is None:
             return x.mean(0)
         return (x * x_mask.unsqueeze(1)).sum(0) / x_mask.sum()
 
-    compiled = torch_jax.jit(mean, dynamic={"x": {0: (4, 8, 16)}})
+    compiled = torch_jax.jit(mean, pure=pure, dynamic={"x": {0: (4, 8, 16)}})
     for length in (1, 3, 4, 5, 8, 9, 16, 2):
-        x = torch.arange(2.0 * length, device="jax").view(length, 2)
+        x = torch.arange(2.0 * length).view(length, 2).to("jax")
         torch.testing.assert_close(compiled(x).cpu(), mean(x).cpu())
         torch.testing.assert_close(compiled(x=x).cpu(), mean(x).cpu())
-    assert compiled.explain().traces <= 6, compiled.explain()  # by place and by name
+    assert_run(compiled, pure, kinds=3)
     with pytest.raises(ValueError, match=r"'x' has size 17 in dim 0.*16"):
         compiled(ones(17, 2))
 
@@ -435,8 +369,20 @@ def test_a_mask_that_is_given_may_be_padded_too():
 
 
 def test_two_dims_and_two_arguments_in_buckets():
-    sizes = {0: (4,), 1: (8,)}
-    function = torch_jax.jit(lambda x, y: x.sum() + y.sum(), dynamic={"x": sizes, "y": {0: (2,)}})
+    sizes = {"x": {0: (4,), 1: (8,)}, "y": {0: (2,)}}
+    function = torch_jax.jit(lambda x, y: x.sum() + y.sum(), pure=True, dynamic=sizes)
     assert function(ones(3, 5), ones(1)).item() == 16
     assert function(ones(4, 8), ones(2)).item() == 34
-    assert function.explain().traces == 1
+    assert_skipped(function)
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="audit"):
+        torch_jax.jit(lambda x: x, audit="never")
+    with pytest.raises(TypeError, match="scale"):
+        torch_jax.jit(lambda x: x, scale=1)
+    with pytest.raises(TypeError, match="'y'"):
+        torch_jax.jit(lambda x: x, dynamic={"y": {0: (4,)}})
+    for name in ("traced", "fallback", "verify", "donate"):
+        with pytest.warns(DeprecationWarning, match=f"jit.{name}=...."):
+            assert torch_jax.jit(lambda x: x * 2, **{name: True})(ones()).tolist() == [2, 2, 2]

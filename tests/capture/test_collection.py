@@ -6,6 +6,7 @@ import gc
 
 import torch_jax
 from tests.support.values import ones
+from torch_jax import config
 
 
 def test_arrays_that_are_replaced_start_no_collection():
@@ -18,14 +19,15 @@ def test_arrays_that_are_replaced_start_no_collection():
     def note(phase: str, _: dict) -> None:
         phases.append(phase)
 
-    step = torch_jax.jit(double, fallback="error")
+    step = torch_jax.jit(double, pure=True)
     step()
     thresholds, phases = gc.get_threshold(), []
     gc.set_threshold(40, *thresholds[1:])
     gc.callbacks.append(note)
     try:
-        for _ in range(20):
-            step()
+        with config.temporarily("jit_check_every", 0):
+            for _ in range(20):
+                step()
         assert gc.get_threshold()[0] == 40
     finally:
         gc.callbacks.remove(note)

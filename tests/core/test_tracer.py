@@ -1,4 +1,4 @@
-"""The protocol of tracers, and that each implementer fulfils all of it itself."""
+"""The protocol of tracers, and that the implementer fulfils all of it itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import torch_jax
-from torch_jax.capture.capture import Capture
-from torch_jax.core.active import ACTIVE, Tracer, in_whole_function, tracer
+from torch_jax.core.active import ACTIVE, Tracer, tracer
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs.graph_run import GraphRun, running
 
@@ -23,42 +22,38 @@ def parameters(function):
 
 
 def test_the_protocol_says_what_each_member_is():
-    assert {"draw", "host_words", "see", "unseen", "watching_inside"} <= set(METHODS)
-    assert set(ATTRIBUTES) == {"is_whole_function", "checks", "failure", "went_back"}
+    assert {"draw", "host_words", "unseen", "watching_inside"} <= set(METHODS)
+    assert set(ATTRIBUTES) == {"checks"}
     assert all(getattr(Tracer, name).__doc__ for name in METHODS)
 
 
-@pytest.mark.parametrize("kind", [Capture, GraphRun])
 @pytest.mark.parametrize("name", METHODS)
-def test_an_implementer_has_every_method_by_itself(kind, name):
-    assert name in vars(kind), "inherited from the protocol, where it does nothing"
-    assert parameters(vars(kind)[name]) == parameters(getattr(Tracer, name))
+def test_an_implementer_has_every_method_by_itself(name):
+    assert name in vars(GraphRun), "inherited from the protocol, where it does nothing"
+    assert parameters(vars(GraphRun)[name]) == parameters(getattr(Tracer, name))
 
 
-@pytest.mark.parametrize("make", [Capture, lambda: GraphRun(None)], ids=["capture", "graph run"])
-def test_an_implementer_has_every_attribute(make):
-    torch.empty(0, device="jax")
-    made = make()
-    known = vars(type(made)) | vars(made)
-    assert set(ATTRIBUTES) <= known.keys()
-    assert (made.checks, made.failure, made.went_back) == ([], None, False)
+def test_an_implementer_has_every_attribute():
+    made = GraphRun(None)
+    assert set(ATTRIBUTES) <= vars(made).keys()
+    assert made.checks == []
 
 
-@pytest.mark.traced_at_once
-def test_who_traces_while(monkeypatch):
-    assert tracer() is None and not in_whole_function()
+def test_who_traces_while():
     seen = []
-    operator = Capture.operator
 
-    def note(*args):
-        seen.append((type(ACTIVE.tracer), in_whole_function()))
-        return operator(*args) if args else None
+    def function(x):
+        seen.append((tracer(), ACTIVE.recorder is not None, ACTIVE.observer is not None))
+        return x + 1
 
-    monkeypatch.setattr(Capture, "operator", note)
-    torch_jax.jit(lambda x: x + 1)(torch.ones(2, device="jax"))
-    with running(GraphRun(None)):
-        note()
-    assert seen == [(Capture, True), (GraphRun, False)]
+    x = torch.ones(2, device="jax")
+    function(x)
+    torch_jax.jit(function)(x)
+    torch_jax.jit(function, pure=True)(x)
+    run = GraphRun(None)
+    with running(run):
+        seen.append(tracer())
+    assert seen == [(None, False, False), (None, True, False), (None, True, True), run]
     assert tracer() is None
 
 

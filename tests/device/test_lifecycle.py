@@ -332,7 +332,6 @@ def _train_compiled(memory: _Memory) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.traced_at_once
 def test_a_compiled_step_keeps_no_more_than_its_model(memory):
     _train_compiled(memory)
     gc.collect()

@@ -72,7 +72,6 @@ def test_the_exported_file_has_both_sides_on_one_clock(x, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.traced_at_once
 def test_compiled_functions_say_operators_and_lines(x):
     def step(x):
         y = x @ x
@@ -91,7 +90,6 @@ def test_compiled_functions_say_operators_and_lines(x):
 
 
 @pytest.mark.slow
-@pytest.mark.traced_at_once
 def test_a_profile_has_what_its_last_calls_launched():
     # the result is dropped while its program runs, so that no array is left to wait for
     compiled = torch_jax.jit(lambda x: torch.softmax(x @ x @ x @ x, -1))

@@ -1,4 +1,4 @@
-"""Two processes run functions with collectives as one program; each check is looked at here."""
+"""Two processes run functions with collectives under jit; each check is looked at here."""
 
 from __future__ import annotations
 

@@ -37,10 +37,7 @@ def test_on_the_cpu_within_a_function(executor):
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.ones_like(x, device="cpu"), x + 1
 
-    # a trace cannot take in a CPU tensor that an operator of the device makes: it is recorded
-    run = (
-        torch_jax.jit(function, fallback="record") if executor == "jit" else by(executor, function)
-    )
+    run = torch_jax.jit(function) if executor == "jit" else by(executor, function)
     for _ in range(3):
         ones, more = run(torch.zeros(2, device="jax"))
         assert ones.device.type == "cpu" and ones.tolist() == more.tolist() == [1, 1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_jax
 from tests.support import executors
-from tests.support.compare import check
+from tests.support.compare import assert_same, check
 
 CASES = {
     "masked_select": lambda x, m: torch.masked_select(x, m),
@@ -45,6 +46,25 @@ def test_dtypes_of_masks_in_programs(executor):
             case = f"{name}_{str(dtype).removeprefix('torch.')}"
             with executors.outcome(executor, case):
                 _compare(CASES[name], torch.tensor([1, 0, 1, 1]).to(dtype), executor)
+
+
+LOOKING = {
+    "getitem": lambda x, m: x[m].sum(),
+    "nonzero": lambda x, m: m.nonzero().sum(),
+    "masked_select": lambda x, m: torch.masked_select(x, m).sum(),
+    "repeat_interleave": lambda x, m: torch.repeat_interleave(x, m.long()).sum(),
+    "equal": lambda x, m: x * torch.equal(x, x * m),
+}
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_pure_function_of_which_an_operator_looks_at_values_runs_python(name):
+    x = torch.arange(4.0)
+    masks = [torch.arange(4) < n for n in (1, 2, 3, 2)]
+    function = torch_jax.jit(LOOKING[name], pure=True)
+    with pytest.warns(UserWarning, match="cannot skip its Python"):
+        found = [function(x.to("jax"), mask.to("jax")) for mask in masks]
+    assert_same(found, [LOOKING[name](x, mask) for mask in masks])
 
 
 def _compare(case, mask, executor):

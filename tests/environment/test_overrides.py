@@ -89,16 +89,15 @@ def test_every_way_to_call_an_operator(call, takes):
     assert run(-ones()).tolist() == [0, 0, 0]
 
 
-@pytest.mark.traced_at_once
-def test_a_compiled_function_is_traced_once_for_each_override():
-    function = torch_jax.jit(lambda x: torch.relu(x))
+def test_a_pure_function_is_observed_once_for_each_override():
+    function = torch_jax.jit(lambda x: torch.relu(x), pure=True)
     ten = env.override("aten::relu", lambda x: x * 10)
     for _ in range(3):
         assert function(-ones()).tolist() == [0, 0, 0]
         with ten:
             assert function(-ones()).tolist() == [-10, -10, -10]
-    assert function.explain().traces == 2
-    assert "an override" in function.explain().retraces[0].reason
+    assert function.explain().observed == 2
+    assert "an override" in function.explain().reasons[0]
 
 
 def test_gradients_of_an_operator_stay_pytorchs():

@@ -18,7 +18,7 @@ def step(x: Tensor, scale: float) -> Tensor:
 
 assert_type(step(Tensor(), 2.0), Tensor)
 assert_type(torch_jax.jit(nn.Linear(2, 2)), nn.Linear)
-assert_type(torch_jax.jit(donate=False)(step)(Tensor(), 2.0), Tensor)
+assert_type(torch_jax.jit(pure=True)(step)(Tensor(), 2.0), Tensor)
 step("no tensor", 2.0)  # type: ignore[arg-type]
 step(Tensor())  # type: ignore[call-arg]
-torch_jax.jit(step, donates=False)  # type: ignore[call-overload]
+torch_jax.jit(step, pure="yes")  # type: ignore[call-overload]

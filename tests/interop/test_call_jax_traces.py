@@ -143,7 +143,11 @@ def test_nothing_is_stale_in_programs(executor, monkeypatch):
     def function(x):
         return x * SCALE
 
-    run = executors.by(executor, lambda x: call_jax(function, x) + 1)
+    def called(x):
+        return call_jax(function, x) + 1
+
+    # a pure one promises that what it reads does not change
+    run = torch_jax.jit(called) if executor == "jit" else executors.by(executor, called)
     x = torch.ones(1, device="jax")
     assert [run(x).item() for _ in range(3)] == [3, 3, 3]
     monkeypatch.setitem(globals(), "SCALE", 4.0)
@@ -152,22 +156,25 @@ def test_nothing_is_stale_in_programs(executor, monkeypatch):
     assert run(x).item() == 3
 
 
-def test_a_function_under_jit_is_proven():
-    held = {"by": 2.0}
-    runs = []
-
-    def step(x):
-        return call_jax(lambda x: x * held["by"], x) + 1
-
-    compiled = torch_jax.jit(step, fallback="error")
+def test_nothing_is_stale_under_jit():
+    held, numbers = {"by": 2.0}, iter([1.0, 2.0, 3.0])
+    compiled = torch_jax.jit(lambda x: call_jax(lambda x: x * held["by"], x) + 1)
     x = torch.ones(1, device="jax")
     assert [compiled(x).item() for _ in range(2)] == [3, 3]
     held["by"] = 5.0
     assert compiled(x).item() == 6
-    assert not runs
-    with pytest.raises(torch_jax.NotTraceableError, match="not understood"):
-        numbers = iter([1.0, 2.0])
-        torch_jax.jit(lambda x: call_jax(lambda x: x * next(numbers), x), fallback="error")(x)
+    counting = torch_jax.jit(lambda x: call_jax(lambda x: x * next(numbers), x))
+    assert [counting(x).item() for _ in range(3)] == [1, 2, 3]
+
+
+def test_an_audit_finds_a_function_that_changes():
+    numbers = iter([1.0, 2.0, 3.0, 4.0])
+    function = torch_jax.jit(lambda x: call_jax(lambda x: x * next(numbers), x), pure=True)
+    x = torch.ones(1, device="jax")
+    assert [function(x).item() for _ in range(2)] == [1, 2]  # which takes the place of the first
+    with pytest.warns(UserWarning, match="call_jax at .* computes something else than before"):
+        assert function(x).item() == 3
+    assert function(x).item() == 4
 
 
 @pytest.mark.slow

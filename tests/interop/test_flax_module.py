@@ -311,12 +311,12 @@ def test_every_executor_trains_it_alike(kind):
             return loss.detach()
 
         run = executors.EXECUTORS["eager" if how == "jit" else how](step)
-        compiled = run = torch_jax.jit(step, fallback="error") if how == "jit" else run
+        compiled = run = torch_jax.jit(step, pure=True) if how == "jit" else run
         torch.manual_seed(0)
         losses[how] = [run(x_of()).item() for _ in range(4)]
         losses[how].append(module.eval()(x_of()).sum().item())
         if how == "jit":
-            assert compiled.explain().traces == 1
+            assert compiled.explain().observed == 1
     assert losses["lazy"] == pytest.approx(losses["eager"], rel=1e-4)
     assert losses["jit"] == pytest.approx(losses["eager"], rel=1e-4)
 
@@ -325,7 +325,7 @@ def test_every_executor_trains_it_alike(kind):
 def test_compiled_functions_see_what_changes_in_it():
     module = modules()["nnx"]
 
-    @torch_jax.jit(fallback="error")
+    @torch_jax.jit(pure=True)
     def run(x):
         return module(x)
 
@@ -393,7 +393,7 @@ def test_among_other_modules():
     net = nn.Sequential(nn.Linear(3, 3), modules()["linen"], nn.ReLU()).to("jax").eval()
     assert "1.inner.kernel" in net.state_dict()
     expected = net[2](net[1](net[0](x_of())))
-    run = torch_jax.jit(net, fallback="error")
+    run = torch_jax.jit(net, pure=True)
     with torch.no_grad():
         torch.testing.assert_close(run(x_of()), expected.detach(), rtol=1e-5, atol=1e-6)
 

@@ -129,6 +129,7 @@ SLOW = [groups_that_change, scaled, with_masters, closures]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error:.*(is not pure|cannot skip its Python)")
 @pytest.mark.parametrize(
     "program",
     [plateaus, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)],
@@ -136,6 +137,6 @@ SLOW = [groups_that_change, scaled, with_masters, closures]
 )
 def test_a_compiled_step_is_the_eager_one(program):
     eagerly = list(program(lambda step: step))
-    compiled = list(program(torch_jax.jit(fallback="error")))
+    compiled = list(program(torch_jax.jit(pure=True)))
     assert len(set(map(str, eagerly))) > 2
     assert compiled == pytest.approx(eagerly, rel=1e-5)

@@ -231,7 +231,7 @@ def appended(batch: Batch, cache: DynamicCache, x: torch.Tensor) -> torch.Tensor
 def played(device: str) -> Any:
     batch, cache = Batch(torch.ones(2, 2, device=device)), dynamic_cache(0, device)
     x = torch.ones(2, 2, device=device)
-    function = torch_jax.jit(appended, fallback="record") if device == "jax" else appended
+    function = torch_jax.jit(appended) if device == "jax" else appended
     sums = [function(batch, cache, x).item() for _ in range(8)]
     return sums, batch.tokens.tolist(), batch.seen, cache.get_seq_length()
 
@@ -249,7 +249,7 @@ def test_jit_flattens_what_a_user_has_registered():
         a: Any
         b: Any
 
-    @torch_jax.jit(fallback="error")
+    @torch_jax.jit(pure=True)
     def total(pair, sizes):
         return pair.a * sizes[0] + pair.b
 
@@ -258,3 +258,4 @@ def test_jit_flattens_what_a_user_has_registered():
     for i in range(6):
         pair = Pair(torch.full((2,), float(i), device="jax"), torch.ones(2, device="jax"))
         assert total(pair, torch.Size([3])).tolist() == [3.0 * i + 1] * 2
+    assert total.explain().observed == 1

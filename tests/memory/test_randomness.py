@@ -274,6 +274,13 @@ def _forked_and_seeded(x):
     return torch.cat([first, torch.rand(3, device="jax"), torch.rand(3).to("jax")])
 
 
+def _forked_on_the_device(x):
+    with torch.random.fork_rng(device_type="jax"):
+        torch.manual_seed(3)
+        first = torch.rand(3, device="jax")
+    return torch.cat([first, torch.rand(3, device="jax")])
+
+
 def _of_the_seed(x):
     return torch.rand(3, device="jax", generator=outside) + outside.initial_seed() % 7
 
@@ -291,7 +298,11 @@ def _state_as_a_tensor(x):
 EXECUTED = [
     _many, _of_generators, _seeded_inside, _put_back, _put_to_a_state_from_outside,
     _put_to_a_copy_of_a_state, _of_a_clone, _of_the_state_of_another, _of_a_generator_made_inside,
-    _forked, _forked_and_seeded, _of_the_seed, _folded, _state_as_a_tensor,
+    _forked, _forked_and_seeded, _forked_on_the_device, _of_the_seed, _folded, _state_as_a_tensor,
+]  # fmt: skip
+REPEATED = [
+    _many, _of_generators, _seeded_inside, _put_back, _put_to_a_state_from_outside,
+    _put_to_a_copy_of_a_state, _of_a_generator_made_inside, _forked_on_the_device,
 ]  # fmt: skip
 
 
@@ -302,7 +313,7 @@ def _history(function: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
     host.manual_seed(2)
     told: list[Any] = []
     for call in range(6):
-        x = torch.ones(3 if call != 3 else 4, device="jax")  # another shape is another trace
+        x = torch.ones(3 if call != 3 else 4, device="jax")  # another shape is observed anew
         told.append(function(x).tolist())
         told += [g.get_state().tolist() for g in (outside, host, generators.default_generator)]
         told.append(torch.get_rng_state().tolist())
@@ -314,21 +325,44 @@ def _history(function: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
     return told
 
 
-@pytest.mark.filterwarnings("ignore:.* was traced 5 times")
 @pytest.mark.parametrize("function", EXECUTED)
 @pytest.mark.slow
 def test_the_same_numbers_and_the_same_states_in_every_executor(function):
     expected = _history(function)
     compiled = torch_jax.jit(function)
     assert _history(compiled) == expected
-    assert _history(compiled) == expected  # where every trace is there already
+    assert _history(compiled) == expected  # where every program is there already
 
 
-@pytest.mark.traced_at_once
-def test_no_new_trace_for_another_state_or_seed():
-    compiled = torch_jax.jit(_put_back)
+@pytest.mark.parametrize("function", REPEATED)
+def test_the_same_numbers_and_the_same_states_without_python(function):
+    expected = _history(function)
+    compiled = torch_jax.jit(function, pure=True)
+    assert _history(compiled) == expected
+    assert _history(compiled) == expected
+    assert compiled.explain().observed == 2  # of two shapes
+    assert not compiled.explain().notes
+
+
+@pytest.mark.parametrize("function", [_of_a_clone, _of_the_state_of_another, _of_the_seed, _folded])
+def test_where_a_generator_hangs_on_the_state_of_another_or_on_a_seed_python_runs(function):
+    expected = _history(function)
+    compiled = torch_jax.jit(function, pure=True)
+    with pytest.warns(UserWarning, match="the state of another|reads the seed of a generator"):
+        assert _history(compiled) == expected
+    assert _history(compiled) == expected
+
+
+@pytest.mark.parametrize("function", [_forked, _forked_and_seeded, _state_as_a_tensor])
+def test_numbers_of_the_cpu_and_states_are_no_values_of_a_pure_function(function):
+    with pytest.raises(torch_jax.NotTraceableError, match="computed on the CPU"):
+        torch_jax.jit(function, pure=True)(torch.ones(3, device="jax"))
+
+
+def test_another_state_or_seed_is_not_observed_anew():
+    compiled = torch_jax.jit(_put_back, pure=True)
     _history(compiled)
-    assert compiled.explain().traces == 2  # of two shapes
+    assert compiled.explain().observed == 2  # of two shapes
 
 
 def test_an_outside_state_that_changes_is_seen():
@@ -346,12 +380,12 @@ def test_an_outside_state_that_changes_is_seen():
         return told
 
     assert results(torch_jax.jit(call)) == results(call)
+    assert results(torch_jax.jit(call, pure=True)) == results(call)
 
 
-@pytest.mark.traced_at_once
 @pytest.mark.parametrize("seed", [outside.seed, torch.jax.seed, lambda: torch.seed()])
-def test_a_seed_of_the_system_is_refused_in_a_compiled_function(seed):
-    @torch_jax.jit
+def test_a_seed_of_the_system_is_refused_in_a_pure_function(seed):
+    @torch_jax.jit(pure=True)
     def call(x):
         seed()
         return x + torch.rand(3, device="jax", generator=outside)
@@ -363,20 +397,21 @@ def test_a_seed_of_the_system_is_refused_in_a_compiled_function(seed):
     assert all(map(torch.equal, before, after))
 
 
-@pytest.mark.traced_at_once
-def test_a_compiled_call_that_fails_leaves_the_states():
-    @torch_jax.jit
+@pytest.mark.parametrize("pure", [False, True])
+def test_a_call_that_fails_has_drawn_what_it_had_drawn(pure):
     def call(x):
         torch.manual_seed(7)
         torch.rand(3, device="jax", generator=outside)
         raise KeyError("in the middle")
 
-    torch.manual_seed(3)
-    before = outside.get_state(), torch.jax.get_rng_state(), torch.get_rng_state()
-    with pytest.raises(KeyError):
-        call(torch.ones(3, device="jax"))
-    after = outside.get_state(), torch.jax.get_rng_state(), torch.get_rng_state()
-    assert all(map(torch.equal, before, after))
+    def states(function) -> Any:
+        torch.manual_seed(3)
+        outside.manual_seed(3)
+        with pytest.raises(KeyError):
+            function(torch.ones(3, device="jax"))
+        return outside.get_state(), torch.jax.get_rng_state(), torch.get_rng_state()
+
+    assert all(map(torch.equal, states(torch_jax.jit(call, pure=pure)), states(call)))
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_jax
-from torch_jax.capture.state import new_objects
+from tests.support import executors
 
 THREADS, TIMES = 8, 40
 
@@ -81,14 +81,14 @@ def test_random_operators_draw_once_however_often_they_are_tried():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", [torch_jax.jit, lambda f: torch.compile(f, backend="jax")])
-def test_compiled_functions_that_take_the_memory_that_others_read_and_write(compiler):
+@pytest.mark.parametrize("executor", ["recorded", *executors.COMPILED])
+def test_compiled_functions_that_take_the_memory_that_others_read_and_write(executor):
     rows = torch.zeros(THREADS, 64, device="jax")
 
-    @compiler
-    def step(rows):
+    def add(rows):
         rows.add_(0.5)
 
+    step = torch_jax.jit(add) if executor == "recorded" else executors.by(executor, add)
     step(rows)
     wrong = []
 
@@ -111,7 +111,7 @@ def test_compiled_functions_that_take_the_memory_that_others_read_and_write(comp
 
 
 @pytest.mark.slow
-def test_traces_begin_and_end_while_others_write():
+def test_compiled_functions_begin_and_end_while_others_write():
     rows = torch.zeros(THREADS, 3, device="jax")
 
     def work(i: int) -> None:
@@ -123,21 +123,3 @@ def test_traces_begin_and_end_while_others_write():
 
     at_once(work)
     assert rows[:, 0].tolist() == [5] + [TIMES] * (THREADS - 1)
-
-
-def test_tuples_that_others_make_while_new_objects_are_listed():
-    done, failed = threading.Event(), []
-
-    def work(i: int) -> None:
-        if i == 0:
-            for _ in range(50):
-                new_objects.objects_since()
-            done.set()
-        while not done.is_set():
-            try:
-                tuple(n for n in range(200))
-            except SystemError as error:
-                failed.append(error)
-
-    at_once(work)
-    assert not failed

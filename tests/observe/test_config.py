@@ -51,11 +51,10 @@ def test_an_empty_variable_is_the_default(monkeypatch):
     assert config.from_environment("cache_dir") == "auto"
 
 
-@pytest.mark.traced_at_once
 def test_what_is_compiled_is_told(settings, caplog):
     settings.set("log", "info")
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=True)
     def doubled(x):
         return x * 2
 

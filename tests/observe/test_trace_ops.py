@@ -436,41 +436,38 @@ def test_values_are_the_same(x):
 # --- compiled functions ---------------------------------------------------------------------------
 
 
-@pytest.mark.traced_at_once
-def test_compiled_functions_show_what_they_trace_and_one_line_later(x):
-    @torch_jax.jit
+def test_pure_functions_show_what_is_observed_and_one_line_later(x):
+    @torch_jax.jit(pure=True)
     def step(x):
         return F.dropout(F.silu(x), training=False).sum()
 
-    first, second = traced(step, x), traced(step, x)
+    first, _, second = (traced(step, x) for _ in range(3))  # the second call is audited
     assert first.calls[0].name.startswith("torch_jax.jit ")
     assert "torch.nn.functional.dropout" in names(first) and "aten.silu.default" in names(first)
     assert not any(call.compiled for call in first)
-    assert "traced and compiled" in str(first)
+    assert "| recorded |" in str(first)
     (call,) = second.calls
     assert not call.children and "| one executable |" in str(second)
     assert "test_trace_ops.py:" in call.line
-    step(x)
-    assert step.explain().traces == 1
+    assert step.explain().observed == 1
 
 
 @pytest.mark.slow
-@pytest.mark.traced_at_once
-def test_a_compiled_training_step(x):
+def test_a_pure_training_step(x):
     def train(jitted, watched):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.GELU()).to("jax")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 
         step = step_of(model, optimizer)
-        step = torch_jax.jit(step) if jitted else step
+        step = torch_jax.jit(step, pure=True) if jitted else step
         for _ in range(3):
             if watched:
                 trace = traced(step, x)
             else:
                 step(x)
         if jitted:
-            assert step.explain().traces == 1
+            assert step.explain().observed == 1
         if watched:
             assert len(trace.calls) == 1
         return [p.detach().cpu() for p in model.parameters()]
@@ -482,9 +479,8 @@ def test_a_compiled_training_step(x):
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.traced_at_once
-def test_a_failing_compiled_function(x):
-    @torch_jax.jit
+def test_a_failing_pure_function(x):
+    @torch_jax.jit(pure=True)
     def step(x):
         return x.sum().item()
 

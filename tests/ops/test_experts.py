@@ -19,7 +19,7 @@ def test_products_with_experts_and_their_gradients(ends):
     expected = product(x, weight.transpose(1, 2), offs)
     wanted = torch.autograd.grad(expected.square().sum(), (x, weight))
     x, weight, offs = to_jax([x, weight, offs])
-    for function in (product, torch_jax.jit(product, fallback="record")):
+    for function in (product, torch_jax.jit(product)):
         actual = function(x, weight.transpose(1, 2), offs)
         assert_same(actual, expected)
         gradients = torch.autograd.grad(actual.square().sum(), (x, weight))

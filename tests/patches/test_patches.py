@@ -160,7 +160,6 @@ def _is_dear(target: str) -> bool:
     return target.startswith("torch.autograd.profiler.")
 
 
-@pytest.mark.traced_at_once
 @pytest.mark.parametrize(
     "target", [pytest.param(t, marks=pytest.mark.slow) if _is_dear(t) else t for t in NEEDS]
 )

@@ -5,5 +5,4 @@
   observed.
 * ``executors.py``: what ``compile`` may be. Each must give what plain calls on the device give.
 * ``generator.py``: programs that nobody wrote, drawn from a seed.
-* ``known.py``: what is wrong today; ``python -m tests.programs`` tells what is.
 """

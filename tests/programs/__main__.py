@@ -1,7 +1,6 @@
 """Judge programs, those whose names hold a word or all: ``python -m tests.programs [WORD ...]``.
 
-Prints a line for each that is not equal, and how many are. ``--write`` judges all, and writes the
-list of :mod:`tests.programs.known`.
+Prints a line for each that is not equal, and how many are.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from tests.programs import known
 from tests.programs.executors import EXECUTORS
 from tests.programs.harness import Verdict, run
 from tests.programs.writing import PROGRAMS
@@ -17,9 +15,7 @@ from tests.programs.writing import PROGRAMS
 
 def main(words: list[str]) -> None:
     """Judge, and print."""
-    write = words == ["--write"]
-    chosen = [n for n in PROGRAMS if write or not words or any(word in n for word in words)]
-    found: list[tuple[str, str, str]] = []
+    chosen = [n for n in PROGRAMS if not words or any(word in n for word in words)]
     for executor in EXECUTORS:
         counts: Counter[str] = Counter()
         for name in chosen:
@@ -27,12 +23,9 @@ def main(words: list[str]) -> None:
             verdict = outcome.verdict.value
             counts[verdict] += 1
             if outcome.verdict is not Verdict.EQUAL:
-                found.append((executor, verdict, name))
                 text = " ".join(outcome.words.split())
                 print(f"{executor} {verdict} {name}: {text[:300]}", flush=True)
         print(executor, dict(counts))
-    if write:
-        known.write(found)
 
 
 if __name__ == "__main__":

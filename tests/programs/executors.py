@@ -64,7 +64,6 @@ def _once(function: Callable) -> Callable:
 
 
 ALL = {
-    "jit_at_once": Executor(torch_jax.jit, {"jit_recorded_calls": 0}),
     "jit": Executor(torch_jax.jit),
     "lazy": Executor(_through(_lazily), needs="lazy"),
     "fused": Executor(plain, {"mode": "fused"}),

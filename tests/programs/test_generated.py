@@ -30,21 +30,18 @@ CHUNK = 24  # programs of one test, which one process runs
 PROGRAMS = int(os.environ.get("PROGRAMS", "72"))  # besides the quick ones
 SEED = first_number(QUICK + PROGRAMS)
 SMALL = 3  # of a test's wrong programs so many are made smaller, which takes a while
-# Executors that skip Python without proof. They must get something wrong, or be taken off here.
-UNPROVEN: tuple[str, ...] = ()
 
 
 def run(executor: str, first: int, count: int) -> list[str]:
     """What is wrong among programs: the source of the first ones, the seeds of the others."""
     seeds = [seed for seed in range(first, first + count) if is_wrong(seed, executor)]
-    shown = () if executor in UNPROVEN else seeds[:SMALL]
-    return [smallest(s, executor) if s in shown else f"seed {s} is wrong" for s in seeds]
+    return [smallest(s, executor) if s in seeds[:SMALL] else f"seed {s} is wrong" for s in seeds]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_few_drawn_programs(executor):
     wrong = run(executor, SEED, QUICK)
-    assert bool(wrong) == (executor in UNPROVEN), "\n".join(wrong)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.slow
@@ -53,8 +50,6 @@ def test_a_few_drawn_programs(executor):
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_many_drawn_programs(executor, chunk):
     wrong = run(executor, SEED + QUICK + chunk * CHUNK, CHUNK)
-    if wrong and executor in UNPROVEN:
-        pytest.xfail(f"Python is skipped without proof: {', '.join(wrong)}")
     assert not wrong, "\n".join(wrong)
 
 

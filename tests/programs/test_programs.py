@@ -8,7 +8,7 @@ import os
 import pytest
 
 import torch_jax
-from tests.programs import executors, known
+from tests.programs import executors
 from tests.programs.executors import EXECUTORS, STALE, Executor, plain
 from tests.programs.harness import Verdict, judge, run, shown
 from tests.programs.writing import PROGRAMS, Bag, t
@@ -18,9 +18,8 @@ NAMES = [
     pytest.param(name, marks=() if i % EVERY == 0 else pytest.mark.slow)
     for i, name in enumerate(sorted(PROGRAMS))
 ]
-# Of so many programs an executor is asked one. All are traced, since Python that is skipped is what
-# may go stale; by default nearly all of their calls are recorded. ``make programs`` asks all.
-SHARE = {"jit_at_once": 1, "jit": 2, "lazy": 4, "fused": 4}
+# Of so many programs an executor is asked one; ``make programs`` asks all.
+SHARE = {"jit": 1, "lazy": 4, "fused": 4}
 CASES = [
     pytest.param(executor, *param.values, marks=param.marks, id=f"{executor}-{param.values[0]}")
     for executor in EXECUTORS
@@ -33,15 +32,7 @@ CASES = [
 @pytest.mark.parametrize(("executor", "name"), CASES)
 def test_an_executor_shows_what_plain_calls_show(executor, name):
     verdict, words = run(name, executor)
-    if (executor, name) in known.WRONG_WITHOUT_PROOF:
-        assert verdict is not Verdict.EQUAL, f"take it off {known.FILE.name}"
-    else:
-        assert verdict is Verdict.EQUAL, words
-
-
-def test_the_list_names_programs_and_executors_that_there_are():
-    for executor, name in known.WRONG_WITHOUT_PROOF:
-        assert executor in EXECUTORS and name in PROGRAMS, (executor, name)
+    assert verdict is Verdict.EQUAL, words
 
 
 @pytest.mark.parametrize("name", [p for p in NAMES if not p.marks])

@@ -14,6 +14,7 @@ import torch_jax
 from torch_jax.compiler import donation
 from torch_jax.recorded import lazy
 from torch_jax.recorded import program as recorded_program
+from torch_jax.recorded.recorder import Listener
 
 
 @given(st.lists(st.sampled_from("ab"), max_size=8), st.data())
@@ -91,12 +92,13 @@ def test_a_number_of_all_parameters_is_given_once():
     for layers in (2, 6):
         numbers = []
 
-        def listen(state, given, arrays, numbers=numbers):
-            numbers.append(len(given))
+        class Listening(Listener):
+            def before(self, state, given, arrays, numbers=numbers):
+                numbers.append(len(given))
 
         step = _step(torch.optim.AdamW, layers)
         for _ in range(2):
-            with lazy.observed(listen):
+            with lazy.observed(Listening()):
                 step()
         counts[layers] = numbers[-1]
     assert counts[2] == counts[6]

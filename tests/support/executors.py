@@ -15,7 +15,6 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError
 
 import torch_jax
-from torch_jax import config
 
 
 def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,14 +22,16 @@ def _graph(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, backend="jax")
 
 
-def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Trace from the first call on, as users' functions are traced after some recorded calls."""
-    compiled = torch_jax.jit(function)
+def _pure(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Skip the function's Python at later calls; run it at each where it looks at a value."""
+    skipped, recorded = torch_jax.jit(function, pure=True), torch_jax.jit(function)
 
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        with config.temporarily("jit_recorded_calls", 0):
-            return compiled(*args, **kwargs)
+        try:
+            return skipped(*args, **kwargs)
+        except torch_jax.DataDependentError:
+            return recorded(*args, **kwargs)
 
     return run
 
@@ -48,7 +49,7 @@ EXECUTORS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "eager": lambda function: function,
     "lazy": functools.partial(_recorded, torch_jax.lazy),
     "fused": functools.partial(_recorded, torch_jax.fused),
-    "jit": _traced,
+    "jit": _pure,
     "graph": _graph,
 }
 COMPILED = tuple(name for name in EXECUTORS if name != "eager")

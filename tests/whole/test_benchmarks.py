@@ -11,7 +11,6 @@ import torch
 import torch_jax
 from benchmarks import __main__, cases, machine, modes, timing
 from benchmarks.timing import Timed
-from torch_jax import config
 from torch_jax.graphs.executable import Executable
 
 
@@ -43,14 +42,14 @@ def test_no_round_begins_after_the_time_is_over():
 def test_ratios_are_kept_for_the_page(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("BENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(timing, "ROWS", [])
-    samples = {"ours": Timed([1.0, 2.0], "traced"), "theirs": Timed([2.0, 4.0], "eager")}
+    samples = {"ours": Timed([1.0, 2.0], "pure"), "theirs": Timed([2.0, 4.0], "eager")}
     timing.compare("A step", samples, {"theirs": 0.9})
-    assert "traced" in capsys.readouterr().out
+    assert "pure" in capsys.readouterr().out
     __main__.keep("jit", {"load": 0.0})
     (row,) = map(json.loads, (tmp_path / "results").read_text().splitlines())
     assert (row["title"], row["ours"], row["theirs"]) == ("A step", "ours", "theirs")
     assert (row["ratio"], row["wanted"], row["spread"]) == (0.5, 0.9, 0.0)
-    assert row["mode"] == "traced / eager"
+    assert row["mode"] == "pure / eager"
     assert (row["benchmark"], row["conditions"]) == ("jit", {"load": 0.0})
 
 
@@ -77,31 +76,23 @@ def _in(block, call):
 
 def test_the_mode_is_seen():
     x, cpu = torch.ones(3, device="jax"), torch.ones(3)
-    steps = {name: torch_jax.jit(lambda x: (x + 1).relu()) for name in ("new", "old", "error")}
-    steps["error"].fallback = "error"
+    new, old = (torch_jax.jit(lambda x: (x + 1).relu(), pure=True) for _ in range(2))
     looks = torch_jax.jit(lambda x: x + x.sum().item())
     calls = {
         "recorded": lambda: looks(x),
-        "traced": lambda: steps["old"](x),
+        "pure": lambda: old(x),
         "eager": lambda: (x + 1).relu(),
         "lazy": _in(torch_jax.lazy, lambda: (x + 1).relu().tolist()),
         "fused": _in(torch_jax.fused, lambda: (x + 1).relu().tolist()),
         "": lambda: (cpu + 1).relu(),
     }
     assert {modes.settle(call, 0.0): name for name, call in calls.items()} == {n: n for n in calls}
-    assert modes.mode(lambda: steps["new"](x)) == "recorded"
-    assert modes.settle(lambda: steps["error"](x), 0.0) == "traced"
-
-
-def test_a_mode_names_a_setting_that_is_not_the_default():
-    step, x = torch_jax.jit(lambda x: (x + 1).relu()), torch.ones(3, device="jax")
-    with config.temporarily("jit_recorded_calls", 0):
-        assert modes.settle(lambda: step(x), 0.0) == "traced (0 recorded calls)"
+    assert modes.mode(lambda: new(x)) == "recorded"  # the call that is observed
 
 
 def test_a_mode_that_changes_is_said():
     assert modes.after("eager", lambda: torch.ones(3, device="jax") + 1) == "eager"
-    assert modes.after("traced", lambda: torch.ones(3, device="jax") + 1) == "traced, then eager"
+    assert modes.after("pure", lambda: torch.ones(3, device="jax") + 1) == "pure, then eager"
 
 
 def test_the_mode_of_a_graph_is_seen():

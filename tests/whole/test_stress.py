@@ -49,7 +49,7 @@ class Shared:
     def __init__(self) -> None:
         self.twin = model(0).requires_grad_(False)
         self.model = copy.deepcopy(self.twin).to("jax")
-        self.compiled = torch_jax.jit(copy.deepcopy(self.twin).to("jax"), fallback="record")
+        self.compiled = torch_jax.jit(copy.deepcopy(self.twin).to("jax"))
 
 
 class Worker:
@@ -61,7 +61,7 @@ class Worker:
         self.twin, self.depth = model(number), 0
         self.model = copy.deepcopy(self.twin)
         self.optimizers = [torch.optim.SGD(m.parameters(), 0.05) for m in (self.twin, self.model)]
-        self.compiled = torch_jax.jit(lambda x: F.gelu(self.model(x)).sum(0), fallback="record")
+        self.compiled = torch_jax.jit(lambda x: F.gelu(self.model(x)).sum(0))
 
     def numbers(self, *shape: int) -> torch.Tensor:
         """Numbers on the CPU, whatever the default device is."""
@@ -124,7 +124,7 @@ def throw(worker: Worker) -> None:
 
 @step
 def throw_in_a_compiled_function(worker: Worker) -> None:
-    @torch_jax.jit(fallback="record")  # other threads change settings meanwhile
+    @torch_jax.jit  # other threads change settings meanwhile
     def failing(x):
         worker.shared.model(x)
         raise Thrown
@@ -164,7 +164,7 @@ def compile_mine(worker: Worker) -> None:
 def compile_shared(worker: Worker) -> None:
     """A new function of weights that other threads are using."""
     x, factor = worker.numbers(2, 6), worker.random.random()
-    function = torch_jax.jit(lambda x: worker.shared.model(x) * factor, fallback="record")
+    function = torch_jax.jit(lambda x: worker.shared.model(x) * factor)
     worker.check(function(x.to("jax")), worker.shared.twin(x) * factor)
 
 

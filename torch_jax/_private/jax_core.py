@@ -7,10 +7,10 @@ import ctypes
 import functools
 import importlib
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -34,13 +34,6 @@ def outside_of_traces() -> Any:
     core = importlib.import_module("jax._src.core")
     public = importlib.import_module("jax").ensure_compile_time_eval
     return getattr(core, "eval_context", public)()
-
-
-def code_that_compiles() -> Any:
-    """The code in which JAX compiles a program; None where this release has none of that name."""
-    pxla = importlib.import_module("jax._src.interpreters.pxla")
-    compile = getattr(getattr(pxla, "MeshComputation", None), "compile", None)
-    return getattr(compile, "__code__", None)
 
 
 def x64_state() -> Any:
@@ -165,7 +158,7 @@ def leave_jax_behind(held: Any) -> None:
 
 
 def native(compiled: Any) -> Callable[..., Any]:
-    """What calls a compiled program without Python in between, once it has been called so.
+    """Return what calls a compiled program without Python in between, once it has been called so.
 
     A signal that Python sees between the program and us would lose the results.
     """
@@ -235,21 +228,6 @@ def row_major(array: Any) -> Any:
     return jax.device_put(array, module.Format(wanted, array.sharding))
 
 
-def devices_of(lowered: Any) -> list[int]:
-    """The ids of the devices that a lowered program is to run on; none where JAX does not tell."""
-    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
-    return [device.id for device in arguments.get("device_assignment") or ()]
-
-
-def axis(name: str, size: int) -> AbstractContextManager[Any]:
-    """Where an axis of a mesh may be named by what is traced, ahead of ``shard_map``."""
-    core = importlib.import_module("jax._src.core")
-    extend = getattr(core, "extend_axis_env_nd", None)
-    if extend is None:
-        raise NotImplementedError("this release of JAX does not trace collectives by themselves")
-    return extend([(name, size)])
-
-
 def varying_axes(aval: Any) -> frozenset[Any]:
     """The axes of a mesh by which a value differs, within ``shard_map``."""
     manual = getattr(aval, "manual_axis_type", None)
@@ -301,6 +279,33 @@ def hide_frames(*packages: str) -> None:
         exclude(os.path.dirname(sys.modules[package].__file__ or ""))
 
 
+def as_if_at(line: str, closed: Any) -> Any:
+    """A jaxpr whose equations come from a line, as ``tracers.user_line`` writes it."""
+    traceback = _traceback_of(line)
+    if traceback is None:
+        return closed
+    eqns = [
+        eqn.replace(source_info=eqn.source_info.replace(traceback=traceback)) for eqn in closed.eqns
+    ]
+    return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
+
+
+@functools.lru_cache(1024)
+def _traceback_of(line: str) -> Any:
+    """A traceback of JAX's that ends in a line; None where it has no such thing."""
+    source_info = importlib.import_module("jax._src.source_info_util")
+    found = re.fullmatch(r"(.*):(\d+), in (.*)", line)
+    if found is None or not hasattr(source_info, "current"):
+        return None
+    file, number, name = found.groups()
+    # JAX takes a traceback of functions that are running: here is one that stands there
+    code = compile("result = look()", file, "exec")
+    code = code.replace(co_firstlineno=int(number), co_name=name, co_qualname=name)
+    names: dict[str, Any] = {"look": source_info.current}
+    exec(code, names)
+    return names["result"].traceback
+
+
 def copier(aval: Any) -> Callable[[Any], Any]:
     """What copies NumPy's arrays of one shape and dtype to the default device.
 
@@ -319,21 +324,3 @@ def copier(aval: Any) -> Callable[[Any], Any]:
         return put(aval, sharding, [array], [device], False, True)
 
     return copy
-
-
-def constant_of(value: Any) -> Any:
-    """The value of a tracer that stands for a constant; of any other the tracer itself."""
-    return value.full_lower() if hasattr(value, "full_lower") else value
-
-
-def made_by(tracer: Any) -> tuple[Any, int]:
-    """The equation that made a tracer, None where JAX does not tell, and the variable's id."""
-    return getattr(tracer, "parent", None), id(getattr(tracer, "val", None))
-
-
-def bind(primitive: Any, params: dict[str, Any], inputs: list[Any]) -> list[Any]:
-    """The results of a primitive with the parameters of one of its equations."""
-    given = primitive.get_bind_params(params)
-    functions, rest = given if isinstance(given, tuple) else ((), given)
-    found = primitive.bind(*functions, *inputs, **rest)
-    return list(found) if primitive.multiple_results else [found]

@@ -335,15 +335,6 @@ def versions_kept() -> Any:
     return guard(torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView))
 
 
-def set_profiler(profiler: Any) -> None:
-    """Take back what ``sys.getprofile`` gave, which need not be a function (``cProfile``)."""
-    if profiler is None or callable(profiler):
-        sys.setprofile(profiler)
-    else:
-        sys.setprofile(None)
-        profiler.enable()
-
-
 def set_scripted(module: Any, name: str, value: Any) -> None:
     """Set a parameter or an attribute of a module of TorchScript, which C++ keeps."""
     module._c.setattr(name, value)

@@ -1,4 +1,4 @@
-"""``torch_jax.jit``: one run of a Python function becomes one program.
+"""``torch_jax.jit``: a call of a Python function is one program; later calls may skip the Python.
 
 May import: environment and below. Loaded by ``import torch``: no.
 """

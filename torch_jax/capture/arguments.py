@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture import part_arguments
-from torch_jax.capture.keys import CallKey, call_key, changed_numbers
-from torch_jax.capture.state import changing_numbers
+from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import registered
 
 
@@ -22,7 +21,7 @@ class SortedCall(NamedTuple):
 
     Attributes:
       leaves: of the arguments' tree, with copies in place of ``parts``.
-      key: what a trace fixes of the call.
+      key: what a program fixes of the call.
       parts: the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`).
     """
 
@@ -38,63 +37,28 @@ class SortedCall(NamedTuple):
 class Arguments:
     """How the arguments of one function are sorted."""
 
-    def __init__(self, function: Any, traced: set[str], dynamic: dict[str, dict[int, Any]]):
-        """``traced`` and ``dynamic`` as :func:`torch_jax.jit` takes them."""
-        self.dynamic, self.traced = dynamic, traced
-        self._named = traced or dynamic
-        self.changing: dict[Any, frozenset[int]] = {}  # by form: numbers that became inputs
-        self._constant: set[tuple] = set()  # form and index of numbers that have to stay constants
-        self._signature: Any = None
+    def __init__(self, function: Any, dynamic: dict[str, dict[int, Any]]):
+        """``dynamic`` as :func:`torch_jax.jit` takes it."""
+        self.dynamic = dynamic
         self._takes_any = _takes_any(function)
-        if self._named:
+        if dynamic:
             self._signature = inspect.signature(function)
-            unknown = (traced | dynamic.keys()) - self._signature.parameters.keys()
+            unknown = dynamic.keys() - self._signature.parameters.keys()
             if unknown:
                 raise TypeError(f"{function} has no arguments {sorted(unknown)}")
 
     def sort(self, args: tuple, kwargs: dict[str, Any], whole: bool = False) -> SortedCall:
-        """The leaves of the arguments and their key; none is given by value if ``whole``."""
-        numbers: frozenset[int] = frozenset()
-        if self._named:
-            args, kwargs = self.padded(args, kwargs)
+        """Return the leaves of the arguments and their key; none is given by value if ``whole``."""
         leaves, form = flatten(args, kwargs, self._takes_any)
-        if self.traced:
-            numbers = self._number_leaves(args, kwargs)
-        if self.changing and form in self.changing:
-            numbers |= {
-                i for i in self.changing[form] if type(leaves[i]) in changing_numbers.CLASSES
-            }
         leaves, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
-        return tuple.__new__(SortedCall, (leaves, call_key(form, leaves, numbers), parts))
-
-    # --- numbers that become inputs by themselves -------------------------------------------------
-
-    def let_change(self, key: CallKey, known: Iterable[CallKey]) -> bool:
-        """Make inputs of the numbers that are all that differs from a known key, if there are."""
-        for old in known:
-            changed = changed_numbers(old, key)
-            if changed and not any((key.form, i) in self._constant for i in changed):
-                self.changing[key.form] = self.changing.get(key.form, frozenset()) | changed
-                return True
-        return False
-
-    def fix(self, form: Any, index: int) -> None:
-        """Make a number a constant of the programs again, for good."""
-        self._constant.add((form, index))
-        self.changing[form] -= {index}
-
-    # --- arguments that ``traced`` and ``dynamic`` name -------------------------------------------
+        return tuple.__new__(SortedCall, (leaves, call_key(form, leaves), parts))
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments with those padded that ``dynamic`` names."""
+        """Return the arguments with those padded that ``dynamic`` names."""
         bound = self._signature.bind(*args, **kwargs)
         for name, sizes in self.dynamic.items():
             if name in bound.arguments:
                 self._pad(bound.arguments, name, sizes)
-        for name in self.traced:
-            value = bound.arguments.get(name)
-            if type(value) is float:  # a new object, so that no other leaf has its id
-                bound.arguments[name] = float.fromhex(value.hex())
         return bound.args, bound.kwargs
 
     def _pad(self, given: dict[str, Any], name: str, sizes: dict[int, Any]) -> None:
@@ -116,14 +80,6 @@ class Arguments:
             if extra[dim]:
                 tensor = torch.cat([tensor, tensor.new_zeros(extra)], dim)
         given[name] = tensor
-
-    def _number_leaves(self, args: tuple, kwargs: dict[str, Any]) -> frozenset[int]:
-        bound = self._signature.bind(*args, **kwargs)
-        marked = {id(v) for n, v in bound.arguments.items() if n in self.traced}
-        leaves, _ = flatten(args, kwargs)
-        return frozenset(
-            i for i, leaf in enumerate(leaves) if type(leaf) is float and id(leaf) in marked
-        )
 
 
 def _takes_any(function: Any) -> bool:

@@ -8,50 +8,58 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.templates import Call, NewTensor, Template
+from torch_jax.capture.results import Call, Template, all_leaves
+from torch_jax.memory.form import NewTensor
 
 _grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
 
 
 class Gradients:
-    """The ``.grad`` of every tensor that gets a new one in a trace, or has none after it."""
+    """The ``.grad`` of every tensor that gets a new one in a call, or has none after it."""
 
     def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
         """What to do at each call.
 
         Args:
-          changed: gradients that the trace replaced or reset, and what stands there after it.
+          changed: gradients that the call replaced or reset, and what stands there after it.
           others: the results of the function.
         """
-        self.owners = [gradient.tensor for gradient, _ in changed]
         # these have none after a call, whatever they had before
-        self._cleared = [gradient.tensor for gradient, t in changed if t is None and gradient.reset]
+        cleared = [gradient for gradient, t in changed if t is None and gradient.reset]
         changed = [(gradient, t) for gradient, t in changed if t is not None or not gradient.reset]
-        self._tensors = [gradient.tensor for gradient, _ in changed]
+        filled = [gradient for gradient, _ in changed]
+        self._cleared, self._tensors = ([one.tensor for one in of] for of in (cleared, filled))
+        # arguments, of which each call has others
+        self._arguments = [
+            (tensors, at, one.place)
+            for tensors, gradients in ((self._cleared, cleared), (self._tensors, filled))
+            for at, one in enumerate(gradients)
+            if one.place is not None
+        ]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
         self._reset = [gradient.reset for gradient, _ in changed]
         self._reusable = all(self._reset) and all(type(leaf) is NewTensor for leaf in self._leaves)
         self._indices = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
-        elsewhere = [
-            leaf.output for t in others for leaf in t.all_leaves() if type(leaf) is NewTensor
-        ]
+        elsewhere = [leaf.output for leaf in all_leaves(others) if type(leaf) is NewTensor]
         used = [*self._indices, *set(elsewhere)]
         self._reusable &= len(set(used)) == len(used)
         self._given: list[Any] = []
         self._reused = False
 
-    def clear(self) -> None:
+    def clear(self, leaves: Sequence[Any]) -> None:
         """Before a call: let go of gradients that it replaces, so that their memory is free.
 
         Otherwise old and new gradients would be in memory at once, a model's size more.
         """
+        for tensors, at, place in self._arguments:
+            tensors[at] = leaves[place]
         for tensor in self._cleared:
             tensor.grad = None
         self._reused = self._reusable and self._alone()

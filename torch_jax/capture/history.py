@@ -1,4 +1,4 @@
-"""Keep what happened under ``torch_jax.jit``, and why: recorded calls, traces, fallbacks."""
+"""Keep what happened under ``torch_jax.jit``, and why: recorded calls, and those observed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from torch_jax.capture.share import Share
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
 
-_MANY = 4  # retraces of one function after which a warning names the cause
+_MANY = 4  # times that Python ran again, after which a warning names the causes
 
 _NOTES = 100  # how many are kept: a function with ever new reasons would fill the memory
-
-
-class Retrace(NamedTuple):
-    """Why a function was traced again."""
-
-    reason: str
-    seconds: float
 
 
 class Explanation(NamedTuple):
@@ -30,32 +24,30 @@ class Explanation(NamedTuple):
       name: of the function.
       recorded: calls whose Python ran, and whose operators were recorded.
       recorded_programs: what XLA has done for these calls, while they waited.
-      traces: how often the function was traced.
-      trace_seconds: how long that took, without XLA.
-      traced_programs: what XLA has done for the traces.
-      retraces: why it was traced again.
-      captured: how many tensors the last trace captured.
-      donated: how many memories its program may write over.
-      lifted: how many numbers it reads at each call.
-      notes: why Python runs at each call, and why traces were not kept.
+      observed: calls of a pure function whose Python ran once for all calls like them.
+      observed_programs: what XLA has done for these.
+      reasons: why Python ran again.
+      captured: how many tensors that are no arguments the last program reads.
+      donated: how many memories it may write over.
+      numbers: how many numbers it reads at each call.
+      notes: why Python runs at each call, and what would pay.
     """
 
     name: str
     recorded: int
     recorded_programs: Counts
-    traces: int
-    trace_seconds: float
-    traced_programs: Counts
-    retraces: tuple[Retrace, ...]
+    observed: int
+    observed_programs: Counts
+    reasons: tuple[str, ...]
     captured: int
     donated: int
-    lifted: int
+    numbers: int
     notes: tuple[str, ...]
 
     @property
     def programs(self) -> Counts:
         """Return what XLA has done for all calls."""
-        return self.recorded_programs.plus(self.traced_programs)
+        return self.recorded_programs.plus(self.observed_programs)
 
     @property
     def compiles(self) -> int:
@@ -71,15 +63,16 @@ class Explanation(NamedTuple):
         lines = []
         if self.recorded:
             lines.append(f"{self.recorded} calls were recorded: {self.recorded_programs}")
-        if self.traces:
+        if self.observed:
             lines += [
-                f"{self.traces} traces ({self.trace_seconds:.2f} s): {self.traced_programs}",
-                f"  the last one captured {self.captured} tensors, donates {self.donated}, and "
-                f"reads {self.lifted} numbers at each call",
+                f"{self.observed} calls were observed, and stand for others like them: "
+                f"{self.observed_programs}",
+                f"  the last program captured {self.captured} tensors, donates {self.donated}, and "
+                f"reads {self.numbers} numbers at each call",
             ]
-        lines += [f"  traced again: {r.reason} ({r.seconds:.2f} s)" for r in self.retraces]
+        lines += [f"  Python ran again: {reason}" for reason in self.reasons]
         lines += [f"  {note}" for note in self.notes]
-        return f"{self.name}: " + ("\n  ".join(lines) or "neither recorded nor traced")
+        return f"{self.name}: " + ("\n  ".join(lines) or "not called yet")
 
     def __repr__(self) -> str:
         return str(self)
@@ -90,64 +83,65 @@ class History:
 
     def __init__(self, name: str):
         self.name = name
-        self.traces = self.recorded = 0
-        self.trace_seconds = 0.0
-        self.traced_programs = self.recorded_programs = NOTHING
-        self.retraces: list[Retrace] = []
+        self.observed = self.recorded = 0
+        self.observed_programs = self.recorded_programs = NOTHING
+        self.reasons: list[str] = []
         self.last: tuple[int, int, int] = (0, 0, 0)  # captured, donated, numbers
         self.notes: list[str] = []
+        self._share = Share()
         _histories.add(self)
 
     @contextlib.contextmanager
-    def recorded_call(self) -> Iterator[None]:
-        """Count the block, a call that is recorded."""
+    def recorded_call(self) -> Iterator[Share]:
+        """Count the block, a call that is recorded; gives what is to hear of its graphs."""
         self.recorded += 1
         before = compilations.here()
+        self._share.begins()
         try:
-            yield
+            yield self._share
         finally:
             done = compilations.here().minus(before)
             self.recorded_programs = self.recorded_programs.plus(done)
+            hint = self._share.ends()
+            if hint is not None:
+                self._note(hint)
+                log.LOGGER.info("%s: %s", self.name, hint)
 
-    def note_trace(self, reason: str | None, replay: Any, seconds: float, programs: Counts) -> None:
-        """A trace was made and compiled; ``seconds`` are for both."""
-        program = replay.program
-        self.traces += 1
-        self.trace_seconds += seconds - programs.seconds
-        self.traced_programs = self.traced_programs.plus(programs)
-        self.last = replay.captured_count, len(program.donated), len(program.numbers)
-        log.traces(self.name, reason, seconds)
-        if reason is not None:
-            self.retraces.append(Retrace(reason, seconds))
-            if len(self.retraces) == _MANY:
+    def note_observed(
+        self, reason: str | None, replay: Any, seconds: float, programs: Counts
+    ) -> None:
+        """A call of a pure function was observed; ``seconds`` are for all of it."""
+        self.observed += 1
+        self.observed_programs = self.observed_programs.plus(programs)
+        if replay is not None:
+            self.last = replay.captured, replay.donated, replay.numbers
+        log.observes(self.name, reason, seconds)
+        if reason is not None and len(self.reasons) < _NOTES:
+            self.reasons.append(reason)
+            if len(self.reasons) == _MANY:
                 self._warn()
 
     def _warn(self) -> None:
-        reasons = "; ".join(dict.fromkeys(r.reason for r in self.retraces))
+        reasons = "; ".join(dict.fromkeys(self.reasons))
         warnings.warn(
-            f"{self.name} was traced {self.traces} times, which takes seconds each: {reasons}. "
+            f"{self.name} is pure, and yet its Python ran {self.observed} times: {reasons}. "
             "Call its .explain() for more.",
-            stacklevel=9,
+            stacklevel=7,
         )
 
-    def not_kept(self, why: str) -> None:
-        """A trace cannot stand for later calls."""
-        note = f"not kept: {why}"
-        if note not in self.notes:
-            self.notes.append(note)
-
     def runs_python(self, why: str) -> None:
-        """Python runs at each call that is like this one."""
-        note = f"Python runs at each call: {why}"
+        """Python runs at each call of a function that was said to be pure."""
+        self._note(f"Python runs at each call: {why}")
+
+    def _note(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < _NOTES:
             self.notes.append(note)
 
     def explanation(self) -> Explanation:
-        """The history so far."""
+        """Return the history so far."""
         return Explanation(
-            self.name, self.recorded, self.recorded_programs,
-            self.traces, self.trace_seconds, self.traced_programs,
-            tuple(self.retraces), *self.last, tuple(self.notes),
+            self.name, self.recorded, self.recorded_programs, self.observed, self.observed_programs,
+            tuple(self.reasons), *self.last, tuple(self.notes),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The key of a call: what a trace fixes of the arguments and of the world around them.
+"""The key of a call: what a program fixes of the arguments and of the world around them.
 
 Two calls with equal keys may run the same program. Keys are made of tuples, so that they hash and
 compare in C; the names of their fields cost something only where a difference is explained.
@@ -16,27 +16,24 @@ import torch
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.capture import structures
-from torch_jax.capture.state import changing_numbers
 from torch_jax.core import precision
 from torch_jax.environment import overrides, regions
 from torch_jax.memory.storage import is_jax
 
 
 class CallKey(NamedTuple):
-    """What a trace fixes of one call.
+    """What a program fixes of one call.
 
     Attributes:
       form: the tree of the arguments.
       world: modes and settings, in the order of ``WORLD``.
       aliases: for each tensor where its memory is met first, None where no two share one.
-      numbers: which leaves are inputs of the program, although they are Python numbers.
-      leaves: a key for each leaf; the class alone for those of ``numbers``.
+      leaves: a key for each leaf.
     """
 
     form: Any
     world: tuple
     aliases: tuple[int, ...] | None
-    numbers: frozenset[int]
     leaves: tuple[Any, ...]
 
 
@@ -131,16 +128,13 @@ class _ById:
 _named = tuple.__new__
 
 
-def call_key(form: Any, leaves: list[Any], numbers: frozenset[int]) -> CallKey:
-    """The key of a call with these leaves, of which ``numbers`` are inputs of the program."""
-    parts = tuple(map(leaf_key, leaves))
-    if numbers:
-        parts = tuple(type(leaves[i]) if i in numbers else part for i, part in enumerate(parts))
-    return _named(CallKey, (form, world(), _aliases(leaves), numbers, parts))
+def call_key(form: Any, leaves: list[Any]) -> CallKey:
+    """Return the key of a call with these leaves."""
+    return _named(CallKey, (form, world(), _aliases(leaves), tuple(map(leaf_key, leaves))))
 
 
 def leaf_key(leaf: Any) -> Any:
-    """What a trace fixes of one leaf of the arguments.
+    """Return what a program fixes of one leaf of the arguments.
 
     >>> leaf_key(torch.ones(2, 3, device="jax")).memory_shape, leaf_key(0.5)
     ((2, 3), ValueKey(kind=<class 'float'>, value='0.5'))
@@ -166,20 +160,11 @@ def leaf_key(leaf: Any) -> Any:
         return _named(ValueKey, (kind, leaf))
     if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
         raise ArrayArgument(
-            "a NumPy array cannot be an argument of a function under torch_jax.jit, which would "
-            "fix its values: pass torch.from_numpy(x)"
+            "a NumPy array cannot be an argument of a function under torch_jax.jit(pure=True), "
+            "which would fix its values: pass torch.from_numpy(x), or drop pure=True"
         )
     # one object: others that are equal to it need not do the same
     return _named(ValueKey, (kind, _ById(leaf)))
-
-
-def alike(key: CallKey) -> CallKey:
-    """A key without the values of its numbers: the same for calls that differ in these alone."""
-    leaves = tuple(
-        leaf.kind if isinstance(leaf, ValueKey) and leaf.kind in changing_numbers.CLASSES else leaf
-        for leaf in key.leaves
-    )
-    return key._replace(leaves=leaves, numbers=frozenset())
 
 
 # Classes whose equal instances are interchangeable.
@@ -245,25 +230,10 @@ WORLD = (
 # --- comparing and explaining them ----------------------------------------------------------------
 
 
-def changed_numbers(old: CallKey, new: CallKey) -> set[int]:
-    """The leaves that hold other numbers of the same class; none if anything else differs too."""
-    if old._replace(leaves=()) != new._replace(leaves=()):
-        return set()
-    pairs = enumerate(zip(old.leaves, new.leaves, strict=True))
-    differ = {i: (was, now) for i, (was, now) in pairs if was != now}
-    return set(differ) if all(_are_numbers(*pair) for pair in differ.values()) else set()
-
-
-def _are_numbers(was: Any, now: Any) -> bool:
-    """Whether a leaf was a number, and is another one of its class."""
-    values = isinstance(was, ValueKey) and isinstance(now, ValueKey)
-    return values and was.kind is now.kind and now.kind in changing_numbers.CLASSES
-
-
 def difference(old: CallKey, new: CallKey) -> str:
-    """What differs between the keys of two calls, in words.
+    """Return what differs between the keys of two calls, in words.
 
-    >>> one, two = (call_key(None, [n], frozenset()) for n in (1, 2))
+    >>> one, two = (call_key(None, [n]) for n in (1, 2))
     >>> difference(one, two)
     'argument 0 was 1, now it is 2'
     """
@@ -275,9 +245,6 @@ def difference(old: CallKey, new: CallKey) -> str:
     if old.aliases != new.aliases:
         return "other arguments share memory with one another"
     for index, (was, now) in enumerate(zip(old.leaves, new.leaves, strict=True)):
-        if isinstance(now, type) and not isinstance(was, type):
-            kind = now.__name__
-            return f"argument {index} ({kind}) changed: it is an input of the program from now on"
         if was != now:
             return f"argument {index} was {was}, now it is {now}"
     return "other arguments"

@@ -3,7 +3,7 @@
 A program takes whole memories, and where in its memory a view stands is part of the program. For
 an argument that is a contiguous part of a larger memory that would be a program for each place; so
 the program gets a copy of the part. A function that writes the argument, or returns it or a view of
-it, needs the part itself: it raises :class:`GivenOut`, and takes its arguments as they are.
+it, needs the part itself: it takes its arguments as they are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ import torch
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import is_jax, memory_of, wrap
-
-
-class GivenOut(Exception):
-    """The function writes or keeps an argument that it was given by value."""
 
 
 def by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:

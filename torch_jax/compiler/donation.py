@@ -7,8 +7,14 @@ So results are given out in an order in which each donated array meets what take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+import sys
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+
+from torch_jax.core import crossed
+from torch_jax.core.x64 import x64
 
 R = TypeVar("R", bound=Hashable)
 
@@ -47,3 +53,33 @@ def order(
             heirs[at] = another = others[of].pop()
             del left[another]
     return [one for one in heirs if one is not None] + list(left)
+
+
+# What sys.getrefcount counts in ``copy_shared`` for an array that nobody else holds: the list of
+# arrays, and the argument of getrefcount itself.
+_ALONE = 2
+
+
+def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
+    """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
+
+    An executable uses the memory of an array that is donated to it for its results, and the array
+    is gone then. That is right where only the storage that will be given the result has held the
+    array, and does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another
+    storage shares the array, as a clone does until one of the two is written: reference counts
+    tell. The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy
+    at each call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
+
+    Args:
+      arrays: the inputs, taken out of their storages.
+      donated: the places of those that the executable takes.
+    """
+    for at in donated:
+        if sys.getrefcount(arrays[at]) > _ALONE:
+            with x64():
+                arrays[at] = jnp.array(arrays[at], copy=True)
+    if crossed.MARKED:  # a loop of its own: nearly always there are none
+        for at in donated:
+            if crossed.is_marked(arrays[at]):
+                with x64():
+                    arrays[at] = jnp.array(arrays[at], copy=True)

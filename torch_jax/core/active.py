@@ -22,30 +22,17 @@ class Tracer(Protocol):
     Executors differ in what they know:
 
     - Eager has no tracer: each operator runs at once, and has every value.
-    - ``torch_jax.jit`` (:class:`torch_jax.capture.capture.Capture`) captures a whole function of
-      Python and proves at each call that it would run alike. What Python asks of the world becomes
-      a guard, or something that the host does again.
     - A graph of fx, of ``torch.compile`` or of an export has been captured by others
       (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and whatever it
       draws or checks must be an input or an output of its program.
-    - A recording (:class:`torch_jax.recorded.recorder.Recorder`) is no tracer: Python has every
-      value that it asks for, since what was written down is run then.
-
-    An attribute that is not named here may only be asked for where ``is_whole_function`` holds.
+    - A recording (:class:`torch_jax.recorded.recorder.Recorder`), which ``torch_jax.jit`` makes of
+      each call, is no tracer: Python has every value that it asks for, since what was written down
+      is run then.
     """
-
-    is_whole_function: bool
-    """Whether Python's side of the function is captured too: its state, optimizers, CPU tensors."""
 
     checks: list[tuple[Any, str, type[Exception]]]
     """Flags that a program computes but cannot raise for: each is false where its error, given by
     message and type, is to be raised when the program has run. Kernels append."""
-
-    failure: Exception | None
-    """An error that was raised in the function, which must not succeed by catching it."""
-
-    went_back: bool
-    """Whether the function ran a backward pass: its results are then not differentiated again."""
 
     # --- randomness -------------------------------------------------------------------------------
 
@@ -69,9 +56,6 @@ class Tracer(Protocol):
 
     # --- what operators see -----------------------------------------------------------------------
 
-    def see(self, tensor: torch.Tensor) -> None:
-        """A device tensor is about to be read, by other ways than an operator's arguments."""
-
     def watching_inside(self) -> AbstractContextManager[Any]:
         """See operators again, within an operator that calls Python functions.
 
@@ -83,13 +67,14 @@ class Tracer(Protocol):
 
 
 class _Active(threading.local):
-    # A Tracer, None in eager mode. Code for functions that are captured whole asks it for more than
-    # the protocol has, hence Any.
+    # A Tracer, None in eager mode. Code for one kind of tracer asks it for more than the protocol
+    # has, hence Any.
     tracer: Any = None
     # What writes operators down in place of running them, None where they run at once. A tracer
     # goes before it.
     recorder: Any = None
-    scout: Any = None  # what watches a recorded call of a whole function, operators aside
+    # What watches a recorded call of which later calls skip the Python: ``jit(pure=True)``.
+    observer: Any = None
     call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
 
@@ -117,15 +102,6 @@ def begin_threads_by(begin: Callable[[], Any]) -> None:
     _Active.recorder = _OnFirstUse(begin)
 
 
-# Held while storages hold tracers; other threads that meet one wait for it to be over.
-TRACING = threading.RLock()
-
-
 def tracer() -> Tracer | None:
     """The tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
     return ACTIVE.tracer
-
-
-def in_whole_function() -> bool:
-    """Whether this thread captures a whole function, with Python's side of it."""
-    return ACTIVE.tracer is not None and ACTIVE.tracer.is_whole_function

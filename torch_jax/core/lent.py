@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 class Lent(NamedTuple):
     """A placeholder for an array that a program has taken: its form, and no elements.
 
-    Other threads that meet one wait, as they do where they meet a tracer.
+    Other threads that meet one wait.
     """
 
     shape: tuple[int, ...]

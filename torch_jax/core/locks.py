@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_jax.core import forks
 
-# Held while a function under torch_jax.jit is traced or called. Read it as ``locks.RUNNING``: in a
+# Held while the program of a pure function is called. Read it as ``locks.RUNNING``: in a
 # forked child another object stands in its place.
 RUNNING: Any = threading.RLock()
 

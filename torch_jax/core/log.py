@@ -1,4 +1,4 @@
-"""The logger ``torch_jax``: what is traced and compiled, and why (setting ``log``).
+"""The logger ``torch_jax``: what is observed and compiled, and why (setting ``log``).
 
 >>> import logging
 >>> logging.getLogger("torch_jax") is LOGGER
@@ -62,6 +62,6 @@ def loops() -> list[str]:
     return list(_loops.values())
 
 
-def traces(name: str, reason: str | None, seconds: float) -> None:
-    """A function under ``torch_jax.jit`` was traced, for the first time or for a reason."""
-    LOGGER.info("traced %s in %.2f s: %s", name, seconds, reason or "its first call")
+def observes(name: str, reason: str | None, seconds: float) -> None:
+    """A call of a pure function was observed, for the first time or for a reason."""
+    LOGGER.info("observed %s in %.2f s: %s", name, seconds, reason or "its first call")

@@ -18,7 +18,7 @@ import torch
 
 from torch_jax._private import jax_core
 from torch_jax.core import errors
-from torch_jax.core.active import ACTIVE, TRACING
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.lent import Lent
 from torch_jax.core.node import Node
 
@@ -98,12 +98,6 @@ def is_traced_elsewhere(values: Iterable[Any]) -> bool:
     return any(type(v) in (Lent, Node) or (not here and is_traced(v)) for v in values)
 
 
-def wait_for_traces() -> None:
-    """Wait until no other thread traces, and storages hold arrays again."""
-    with TRACING:
-        pass
-
-
 def wants_a_value(error: Exception) -> bool:
     """Whether JAX's error says that a tracer was asked for its value."""
     kinds = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
@@ -125,18 +119,10 @@ def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentE
     """The error for an operator that was called under a trace and needs values."""
     name = op.name().removeprefix("aten::")
     instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
-    return _remembered(
+    return DataDependentError(
         f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "
         f"program is traced ({user_line()}). Instead, {instead}."
     )
-
-
-def _remembered(message: str) -> DataDependentError:
-    """The error, which a function that is captured whole must not survive by catching it."""
-    error = DataDependentError(message)
-    if ACTIVE.tracer is not None:
-        ACTIVE.tracer.failure = error
-    return error
 
 
 def outlived(what: str) -> NotTraceableError:
@@ -153,7 +139,7 @@ def needs_value_on_host(array: Any) -> RuntimeError:
     """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
     if ACTIVE.tracer is None and jax_core.is_outside_traces():
         return outlived(f"a {shown(array)} tensor")
-    return _remembered(
+    return DataDependentError(
         f"the value of a {shown(array)} tensor is asked for, which is not known while a "
         f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
 from torch_jax.core.x64 import x64_as
 
@@ -64,18 +63,9 @@ def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: 
 
 
 def _jaxpr_of(function: Callable[..., Any], forms: Sequence[Any], wide: bool) -> Any:
-    """The jaxpr of a function of a user's, who runs unseen by what watches a compiled function.
-
-    ``torch_jax.jit`` learns by ``sys.setprofile`` which Python code a trace hangs on. A program
-    hangs on nothing but its arguments.
-    """
-    profiler = sys.getprofile()
-    sys.setprofile(None)
-    try:
-        with x64_as(wide):
-            return jax.make_jaxpr(function)(*forms)
-    finally:
-        pytorch.set_profiler(profiler)
+    """Return the jaxpr of a function of a user's."""
+    with x64_as(wide):
+        return jax.make_jaxpr(function)(*forms)
 
 
 def mentions(jaxpr: Any, part_of_name: str) -> bool:

@@ -174,13 +174,15 @@ def to_copy(
         if dtype is not None and dtype.itemsize <= self.dtype.itemsize:
             self, dtype = self.to(dtype), None
         self = transfer.to_device(self)
-    elif device.type != pytorch.DEVICE_TYPE:
+        self = self if dtype in (None, self.dtype) else _cast(self, dtype)
+        if ACTIVE.observer is not None:  # of torch.tensor, which goes past dispatch modes
+            ACTIVE.observer.makes(self)
+        return self
+    if device.type != pytorch.DEVICE_TYPE:
         self = _cast(self, dtype) if dtype not in (None, self.dtype) else self
         host = transfer.to_host(self)
         return host if device.type == "cpu" else host.to(device)
-    else:
-        return _cast(self, dtype or self.dtype)
-    return self if dtype in (None, self.dtype) else _cast(self, dtype)
+    return _cast(self, dtype or self.dtype)
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:

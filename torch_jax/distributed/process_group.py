@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
-from torch_jax.distributed import joining, programs, traced
+from torch_jax.distributed import joining, programs
 from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork, write_results
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
@@ -46,17 +46,12 @@ def _is_on_device(*values: Any) -> bool:
         raise RuntimeError(f"a collective takes tensors of one device, not of two: {shown}")
     if any(tensor.layout != torch.strided for tensor in tensors):
         raise NotImplementedError("collectives on device 'jax' take dense tensors, not sparse ones")
-    if ACTIVE.tracer is not None and not ACTIVE.tracer.is_whole_function:
-        raise _not_traceable("is no part of a graph of torch.compile's")
+    if ACTIVE.tracer is not None:
+        raise tracers.NotTraceableError(
+            "a collective of torch.distributed is no part of a graph of torch.compile's: call it "
+            "outside of the compiled function, or use torch_jax.jit"
+        )
     return True
-
-
-def _not_traceable(why: str) -> tracers.NotTraceableError:
-    return tracers.NotTraceableError(
-        f"a collective of torch.distributed {why}: call it outside of the compiled function, or "
-        "use torch_jax.jit with fallback='record' (the default), which runs such functions at each "
-        "call"
-    )
 
 
 def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
@@ -129,7 +124,7 @@ class ProcessGroup(_Base):
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:
-        """End the group, as ``destroy_process_group`` does; what was compiled is traced anew."""
+        """End the group, as ``destroy_process_group`` does."""
         self.is_over = True
 
     def get_group_store(self) -> Any:
@@ -150,19 +145,10 @@ class ProcessGroup(_Base):
         options: Any,
     ) -> Any:
         """Have a program run with the values that tensors have now."""
-        if ACTIVE.tracer is not None:
-            return self._traced(body, static, inputs, outputs)
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
         run = functools.partial(programs.run, self.ranks, body, static, arrays)
         keep = functools.partial(write_results, outputs)
         return LAUNCHER.launch(ProgramWork(name, run, keep, self._limit(options), outputs))
-
-    def _traced(self, body: programs.Body, static: tuple, inputs: Any, outputs: Any) -> Any:
-        """Make it a part of the program that is being traced."""
-        if len(self.ranks) != programs.process_count():
-            raise _not_traceable("among some of the processes is no part of a compiled program")
-        together = traced.Together(self)
-        return traced.run(together, body, static, inputs, outputs)
 
     def _limit(self, options: Any) -> timedelta:
         given = getattr(options, "timeout", None)
@@ -172,8 +158,6 @@ class ProcessGroup(_Base):
         self, method: str, arguments: tuple, outputs: Any, *rest: Any, source: int = -1
     ) -> Any:
         """Have gloo do it: with the tensors themselves on the CPU, else with copies of them."""
-        if ACTIVE.tracer is not None:
-            raise _not_traceable(f"of this kind ({method}) is no part of a compiled program")
         call, filled = getattr(self._gloo, method), list(tensors_in(outputs))
         on_device = _is_on_device(arguments)
         copies: dict[int, torch.Tensor] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from torch_jax._private import jax_core, jax_processes
+from torch_jax._private import jax_processes
 from torch_jax.core.x64 import x64
 
 _AXIS = "processes"
@@ -154,11 +153,6 @@ def spread(ranks: tuple[int, ...], function: Callable[..., Any]) -> Callable[...
     return jax.shard_map(
         function, mesh=mesh(ranks), in_specs=_SAME, out_specs=_SAME, check_vma=False
     )
-
-
-def axis(ranks: tuple[int, ...]) -> AbstractContextManager[Any]:
-    """Where collectives may be traced that :func:`spread` makes run."""
-    return jax_core.axis(_AXIS, len(ranks))
 
 
 @functools.lru_cache(1024)

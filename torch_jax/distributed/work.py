@@ -21,18 +21,13 @@ import torch
 import torch.distributed as dist
 
 from torch_jax._private import pytorch
-from torch_jax.capture import evidence
-from torch_jax.core.active import ACTIVE
-from torch_jax.core.tracers import NotTraceableError
 from torch_jax.distributed import joining
-from torch_jax.memory.storage import memory_of, wrap
+from torch_jax.memory.storage import wrap
 
 
 def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
     """Give tensors what a program has computed."""
     write(outputs, [wrap(result) for result in results])
-    for output in outputs:
-        evidence.note_received(memory_of(output))
 
 
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
@@ -151,22 +146,6 @@ class ProgramWork(_Work):
         return self._error
 
 
-class _TracedFuture(torch.futures.Future):
-    """A future whose callbacks, outside of a trace, run at some time on another thread.
-
-    So the trace fails, but when it is over: a backward pass that breaks off leaves the reducer of
-    ``DistributedDataParallel`` in the middle of it.
-    """
-
-    def then(self, callback: Any) -> Any:
-        """Run the callback, and let the trace fail."""
-        ACTIVE.tracer.failure = NotTraceableError(
-            "what hangs on the future of a collective, such as a communication hook of "
-            "DistributedDataParallel, is no part of a compiled program"
-        )
-        return super().then(callback)
-
-
 class DoneWork(_Work):
     """Work that is over."""
 
@@ -182,16 +161,6 @@ class DoneWork(_Work):
 
     def exception(self) -> None:
         """None."""
-
-
-class TracedWork(DoneWork):
-    """What is a part of a program that is traced: for those who ask, it is over."""
-
-    def get_future(self) -> Any:
-        """A future that is complete."""
-        future = _TracedFuture()
-        future.set_result(self.outputs)
-        return future
 
 
 class HostWork(_Work):

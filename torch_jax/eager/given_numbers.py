@@ -29,7 +29,7 @@ def number_input(value: Any) -> Any:
     elif kind is complex:
         known = kind, _bits(value)
     elif isinstance(value, torch.SymFloat):
-        return numbers.traced_array(value)
+        return numbers.given(value)
     else:
         known = kind, value
     if ACTIVE.recorder is None and ACTIVE.tracer is None:

@@ -7,7 +7,7 @@ memory, runs the lowering, and gives new arrays: one for each new tensor, and on
 it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments (so that
 errors are PyTorch's) and tells shapes, strides and dtypes of the outputs.
 
-Within a trace of ``jit`` or of a graph, offsets and integers are constants of the program.
+Within a trace of a graph, offsets and integers are constants of the program.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch_jax.compiler import tiers
 from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
+from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.eager import (
     bound,
@@ -59,6 +60,8 @@ _create = pytorch.create_empty_tensor
 _x64 = jax_core.x64_state()
 _get_x64, _set_x64 = _x64.get_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
+
+_WHOLE = frozenset((torch.Tensor, torch.nn.Parameter))
 
 # Called with the operator at every cache miss, before XLA compiles.
 compile_listeners: list[Callable[[Any], Any]] = []
@@ -205,13 +208,12 @@ class Kernel:
             raise self._told(error, args, kwargs) from error
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call again when other threads have traced, unless that changes nothing."""
+        """Call again when other threads have given memories back, unless that changes nothing."""
         self._wait(error, args, kwargs)
         return self.call(*args, **kwargs)
 
     def _wait(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Wait until no other thread has the tensors' memories, for a trace or a program."""
-        tracers.wait_for_traces()
+        """Wait until no other thread has lent the tensors' memories to a program."""
         memories = [memory_of(t) for t in tensors_in((args, kwargs)) if is_jax(t)]
         if tracers.is_traced_elsewhere(memories):  # a tracer that has outlived its trace
             raise self._told(error, args, kwargs) from error
@@ -315,19 +317,22 @@ class Kernel:
                     memories.append(starts)
                     storages.append(None)
             else:
-                key.append(type(value))
-                memories.append(number_input(value))
+                number = number_input(value)
+                key.append(float if type(number) is GivenNumber else type(value))
+                memories.append(number)
                 storages.append(None)
         elif kind == NUMBERS and _are_one(value):
             key.append(len(value))
             number = number_input(value[0])
             memories += [number] * len(value)
             storages += [_OneNumber(number)] * len(value)
-        elif kind == TENSORS or kind == NUMBERS:
+        elif kind == TENSORS:
             key.append(len(value))
-            inner = TENSOR if kind == TENSORS else NUMBER
+            self._collect_tensors(value, key, memories, storages)
+        elif kind == NUMBERS:
+            key.append(len(value))
             for item in value:
-                self._collect(inner, item, key, memories, storages)
+                self._collect(NUMBER, item, key, memories, storages)
         elif kind == GENERATOR:
             memories.append(generators.draw(value))
             storages.append(None)
@@ -336,9 +341,25 @@ class Kernel:
             memories.append(integers_input(value))
             storages.append(None)
         else:
-            if isinstance(value, torch.SymFloat):  # jit traces the number: a guard pins its value
+            if isinstance(value, torch.SymFloat):  # an observed number: a guard pins its value
                 value = numbers.fixed(value)
             key += type(value), tuple(value) if isinstance(value, list) else value
+
+    def _collect_tensors(self, tensors, key, memories, storages) -> None:
+        """Add a list of tensors; whole ones need no call for each."""
+        for tensor in tensors:
+            held: Any = tensor.untyped_storage() if type(tensor) in _WHOLE else None
+            array = getattr(held, "array", None)
+            if array is None or not (
+                tensor.shape == array.shape
+                and tensor.is_contiguous()
+                and not tensor.storage_offset()
+            ):
+                self._collect(TENSOR, tensor, key, memories, storages)
+                continue
+            memories.append(array)
+            storages.append(held)
+            key += tensor.shape, tensor.dtype
 
     def _memory(self, tensor: torch.Tensor) -> tuple[Any, Any]:
         storage: Any = tensor.untyped_storage()
@@ -510,6 +531,9 @@ def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
 
     Two views of one storage must share one memory when either is written.
     """
+    known_by_id = [id(storage) for storage in storages if storage is not None]
+    if len(set(known_by_id)) == len(known_by_id):
+        return memories, tuple(range(len(memories)))
     seen: dict[int, int] = {}
     unique: list[Any] = []
     slots = []

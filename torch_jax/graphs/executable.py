@@ -23,8 +23,8 @@ from torch import fx
 
 from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.compiler import donation
 from torch_jax.compiler import options as xla_options
-from torch_jax.compiler import program
 from torch_jax.core import errors, policies, precision, progress, tracers
 from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
@@ -240,7 +240,7 @@ class Executable:
 
     def _launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
         def arguments() -> tuple:
-            program.copy_shared(memories, self._donated)
+            donation.copy_shared(memories, self._donated)
             return words, *memories
 
         places = compiled.places
@@ -431,8 +431,7 @@ def _specs(
 
 
 def _wait(given: list[Any]) -> None:
-    """Wait until no other thread has the inputs' memories, for a trace or a program."""
-    tracers.wait_for_traces()
+    """Wait until no other thread has lent the inputs' memories to a program."""
     tensors = [t for t in given if isinstance(t, torch.Tensor) and _memory(t) is not None]
     if tracers.is_traced_elsewhere(map(storage.memory_of, tensors)):
         raise RuntimeError("a tensor of a trace has outlived it, and has no value")

@@ -30,14 +30,10 @@ class GraphRun(Tracer):
       checks: flags that are false where an index was out of range, with the error to raise.
     """
 
-    is_whole_function = False
-
     def __init__(self, words: Any, generator: Any = None, mode: Any = None):
         self.words, self.generator, self.steps = words, generator, 0
         self.mode = mode
         self.checks: list[tuple[Any, str, type[Exception]]] = []
-        self.failure: Exception | None = None
-        self.went_back = False
         self._again: list[Any] = []
 
     def draw(self, generator: Any) -> Any:
@@ -83,9 +79,6 @@ class GraphRun(Tracer):
         """Run Python that is none of the user's, such as PyTorch's own compiler."""
         return pytorch.no_dispatch_modes()
 
-    def see(self, tensor: torch.Tensor) -> None:
-        """Nothing to note: a graph names every tensor that it takes or holds."""
-
     def state_of(self, generator: Any) -> torch.Tensor:
         """The state as it stands: nothing is drawn from a generator here."""
         return generators.as_state(*generator.where())
@@ -100,7 +93,7 @@ class GraphRun(Tracer):
         """Nothing to note: a seed that Python reads is a constant of the graph already."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what only a function that is captured whole has, such as steps of optimizers."""
+        """Refuse what no graph has, such as steps of optimizers."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise tracers.NotTraceableError(

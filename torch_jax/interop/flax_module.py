@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from torch_jax._private import dynamo, jax_core, pytorch
-from torch_jax.capture.capture import unwatched
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
@@ -217,8 +216,7 @@ class FlaxModule(nn.Module):
         words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
         # autograd keeps what a buffer was before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
-        with unwatched():  # the module's Python runs once for each form of arguments
-            result, changed = program(given, words, args, kwargs)
+        result, changed = program(given, words, args, kwargs)
         with torch.no_grad():
             for at, new in changed.items():
                 tensors[int(at)].copy_(new)
@@ -266,8 +264,7 @@ class FlaxModule(nn.Module):
                 with x64_as(wide):
                     jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
 
-            with unwatched():
-                found = self._definition.draws(method, self.training, trace)
+            found = self._definition.draws(method, self.training, trace)
             self._draws[key] = found
         return found
 

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax.capture.state.bytecode import STDLIB, Names, names_of
 from torch_jax.dispatch.call_jax import Given
+from torch_jax.interop.bytecode import STDLIB, Names, names_of
 
 _MOST = 5000  # values of one function
 
@@ -211,7 +211,7 @@ class _Walk:
         if _is_library_file(code.co_filename):
             return
         names, known = _names(code), function.__globals__
-        for name in sorted(names.globals | names.global_stores | names.counts):
+        for name in sorted(names.globals):
             if name in known:
                 self.found.append(name)
                 self._add_global(known[name], names)
@@ -220,7 +220,7 @@ class _Walk:
         """A global; of a module of the user's, what the code may read of it."""
         self.add(value)
         if type(value) is types.ModuleType and not _is_library_module(value):
-            for name in sorted((names.attributes | names.counts) & value.__dict__.keys()):
+            for name in sorted(names.attributes & value.__dict__.keys()):
                 self.found.append(name)
                 self._add_global(value.__dict__[name], names)
 

@@ -24,7 +24,7 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
-from torch_jax.interop import function_errors, proven
+from torch_jax.interop import function_errors
 from torch_jax.interop.function_state import (
     holds_arrays,
     identities_of,
@@ -123,7 +123,6 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
     form = is_wide, structure, operator.forms_key(given.tensors)
     states = _states_of(function)
     state = state_of(function, given.static)
-    proven.note(function, given.static, state)
     if state is None:
         return _known(states, form, _trace(function, is_wide, structure, given))
     traces = states.of(state)
@@ -138,7 +137,6 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
         calls_back = jax_programs.mentions(traced.program.closed.jaxpr, "callback")
         kept = _Kept(traced, identities_of(function, given.static) if calls_back else None)
         traces.keep(form, kept)
-    proven.note_callbacks(function, kept.identities is not None)
     return kept.traced
 
 

@@ -19,7 +19,6 @@ from torch.autograd.graph import increment_version
 from torch.optim import Optimizer
 
 from torch_jax._private import dynamo, jax_core, pytorch
-from torch_jax.capture.capture import unwatched
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
@@ -99,8 +98,7 @@ class Optax(Optimizer):
         found = self._trees.get(key)
         if found is None:
             shapes = [jax.ShapeDtypeStruct(tuple(s), dtypes.to_jax(d)) for s, d in forms]
-            with unwatched():
-                found = self._trees[key] = Tree(tx, names, shapes)  # it keeps ``tx``, and its id
+            found = self._trees[key] = Tree(tx, names, shapes)  # it keeps ``tx``, and its id
         return found
 
     def _part(self, at: int, group: dict[str, Any]) -> _Part:
@@ -153,8 +151,7 @@ class Optax(Optimizer):
             {name: self._number(part, name) for name in sorted(self._known[part.at])}
             for part in moved
         ]
-        with unwatched():  # the Python of optax runs once for each form of the program
-            news, states = program(active, gradients, kept, numbers, extra)
+        news, states = program(active, gradients, kept, numbers, extra)
         _write(list(chain(*active, *kept)), list(chain(*news, *states)))
 
     def _number(self, part: _Part, name: str) -> torch.Tensor:
@@ -164,7 +161,7 @@ class Optax(Optimizer):
         dtype = dtypes.to_torch(spec.dtype)
         if isinstance(value, torch.Tensor):
             return value.detach().to(pytorch.DEVICE_TYPE, dtype).reshape(spec.shape)
-        if ACTIVE.tracer is not None:
+        if ACTIVE.observer is not None:  # so that each call reads the number
             return torch.full(spec.shape, value, dtype=dtype, device=pytorch.DEVICE_TYPE)
         known = self._numbers.get((part.at, name, dtype))
         if known is None or known[0] != value:
@@ -197,8 +194,7 @@ class Optax(Optimizer):
         places = part.places()
         if all(leaf.key in self.state.get(p, ()) for p, leaf in places):
             return
-        with unwatched():
-            made = jax_function(part.tree.start)(*part.active)
+        made = jax_function(part.tree.start)(*part.active)
         for (parameter, leaf), new in zip(places, made, strict=True):
             if leaf.key not in self.state[parameter]:
                 if sharding.Use.begun and leaf.owner is not None:

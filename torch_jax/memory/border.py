@@ -159,13 +159,9 @@ def _refuse_elsewhere(array: jax.Array) -> None:
 
 
 def _refuse_in_trace(what: str) -> None:
-    """Raise while ``torch_jax.jit`` traces, which then runs the function's Python at each call."""
-    if active.in_whole_function():
-        tracer = active.tracer()
-        error = tracers.NotTraceableError(
-            f"{what} that runs at each call ({tracers.user_line()}). To have it compiled with the "
-            "function, give JAX's function to torch_jax, which makes an operator of it"
+    """Raise in a call whose Python later calls of ``torch_jax.jit(pure=True)`` skip."""
+    if active.ACTIVE.observer is not None:
+        raise tracers.NotTraceableError(
+            f"{what} that runs once ({tracers.user_line()}). Drop pure=True; or, give JAX's "
+            "function to torch_jax, which makes an operator of it"
         )
-        assert tracer is not None
-        tracer.failure = error
-        raise error

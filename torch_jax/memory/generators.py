@@ -54,6 +54,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         _known[self._cdata] = self
         if (trace := tracer()) is not None:
             trace.seeded(self)
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.seeded(self)
         return self
 
     @property
@@ -72,12 +74,14 @@ class JaxGenerator(pytorch.CpuGenerator):
             raise ValueError(f"Overflow when unpacking long long: seed {seed} needs 64 bits")
         if (trace := tracer()) is not None:
             trace.seeded(self)
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.seeded(self)
         super().manual_seed(seed)  # an operator on the CPU draws from there
         return self.put(seed & _MASK, 0)
 
     def seed(self) -> int:
         """Start over from a seed of the system's own, and return it."""
-        if tracer() is not None:
+        if tracer() is not None or ACTIVE.observer is not None:
             refuse_seed("Generator.seed()")
         seed = torch.Generator().seed()
         self.manual_seed(seed)
@@ -87,6 +91,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         """The seed last set."""
         if (trace := tracer()) is not None:
             trace.looked_at_seed(self)
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.looked_at_seed(self)
         return self._seed
 
     def fold_in(self, data: int) -> JaxGenerator:
@@ -109,7 +115,10 @@ class JaxGenerator(pytorch.CpuGenerator):
         """The key of the next operator: uint32 ``[seed high, seed low, offset high, low]``."""
         if ACTIVE.tracer is not None:
             return ACTIVE.tracer.draw(self)
-        return words(*self.advance(1))
+        drawn = words(*self.advance(1))
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.drew(self, drawn)
+        return drawn
 
     def where(self) -> tuple[int, int]:
         """The seed and the offset."""
@@ -132,7 +141,10 @@ class JaxGenerator(pytorch.CpuGenerator):
         """The seed and the offset as 16 bytes, a CPU uint8 tensor."""
         if (trace := tracer()) is not None:
             return trace.state_of(self)
-        return as_state(*self.where())
+        state = as_state(*self.where())
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.gives_state(self, state)
+        return state
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
         """Take over a state that :meth:`get_state` gave."""
@@ -143,6 +155,8 @@ class JaxGenerator(pytorch.CpuGenerator):
         state = state.cpu()
         if (trace := tracer()) is not None:
             trace.put_to(self, state)
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.draws.takes_state(self, state)
         words = state.contiguous().numpy().view(np.uint32).tolist()
         return self.put(words[0] << 32 | words[1], words[2] << 32 | words[3])
 
@@ -172,12 +186,12 @@ torch.serialization.add_safe_globals([_rebuild])  # a generator is loaded with w
 
 
 def refuse_seed(name: str) -> NoReturn:
-    """Raise for a seed of the system's own, of which a trace would make a constant."""
+    """Raise for a seed of the system's own, of which a program would make a constant."""
     from torch_jax.core.tracers import NotTraceableError
 
     raise NotTraceableError(
-        f"{name} asks the system once, while the function is traced; seed outside of it, or with "
-        "manual_seed()"
+        f"{name} asks the system, and all calls of a program would have its answer: seed outside "
+        "of the function, or with manual_seed(); or drop pure=True of torch_jax.jit"
     )
 
 
@@ -211,7 +225,10 @@ def draw(generator: Any) -> np.ndarray:
         return known.draw()
     if (trace := tracer()) is not None:
         return trace.host_words(generator)
-    return words_from(generator)
+    drawn = words_from(generator)
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.draws.drew_on_host(generator, drawn)
+    return drawn
 
 
 def words_from(generator: torch.Generator) -> np.ndarray:

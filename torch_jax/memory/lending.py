@@ -2,7 +2,7 @@
 
 An executable uses the memory of an array that is donated to it, and the array is gone then. So the
 arrays are taken out of their storages first: whoever has one by then is seen by its reference count
-(:func:`torch_jax.compiler.program.copy_shared`), and whoever comes later meets a placeholder, and
+(:func:`torch_jax.compiler.donation.copy_shared`), and whoever comes later meets a placeholder, and
 waits. What the program gives is put where the arrays were.
 
 Between the launch and that no signal may raise, or the storages would be left with arrays that are

@@ -23,7 +23,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
-from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import processes
@@ -197,28 +196,6 @@ def placed(array: Any, sharding: Any) -> jax.Array:
             return jax.device_put(array, sharding)
 
 
-class Replicated:
-    """A host's numbers as an array on each device, made anew only where they are others.
-
-    To copy an array of the host to eight devices takes JAX longer than all else that Python does in
-    a call.
-    """
-
-    def __init__(self, placement: Any):
-        """``placement`` is the sharding that the array is to have."""
-        self.placement = placement
-        self.last: tuple[bytes, Any] = b"", None
-
-    def __call__(self, numbers: Any) -> jax.Array:
-        """The numbers, a NumPy array of one shape and dtype, on the devices."""
-        value = numbers.tobytes()
-        known, array = self.last  # read and set at once: other threads may call, too
-        if known != value or array is None:
-            array = placed(numbers, self.placement)
-            self.last = value, array
-        return array
-
-
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     """New memories of storages, each with the sharding of the one that it replaces."""
     return [_kept(old, new) for old, new in zip(before, after, strict=True)]
@@ -241,6 +218,12 @@ def as_wanted(new: Any, sharding: Any) -> Any:
         return new
     same = new.sharding.is_equivalent_to(sharding, new.ndim)
     return new if same else placed(new, sharding)
+
+
+def wanted_by(node: Any) -> Any:
+    """Return the sharding that a node is to have, by the storage that it was written to, if any."""
+    sharding = _wanted.get(node) if Use.begun else None
+    return sharding if sharding is not None and fits(sharding, node.shape) else None
 
 
 def settled(node: Node, array: Any) -> Any:
@@ -393,9 +376,7 @@ def _sharding_behind(storage: Any) -> Any:
     """The sharding of what a storage holds, or held when the trace that is under way met it."""
     if not isinstance(storage.array, jax.core.Tracer):
         return sharding_of(storage.array)
-    input_of = getattr(type(ACTIVE.tracer), "input_of", None)  # only a function captured whole
-    met = input_of and input_of(ACTIVE.tracer, storage)
-    return wanted_of(storage) if met is None else sharding_of(met.array)
+    return wanted_of(storage)
 
 
 def wanted_of(storage: Any) -> Any:

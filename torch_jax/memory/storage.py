@@ -22,7 +22,6 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import forks, tracers
-from torch_jax.core.active import TRACING
 from torch_jax.core.lent import Lent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -77,7 +76,7 @@ def memory_of(tensor: torch.Tensor) -> jax.Array:
 
 
 def memory_in(storage: Any) -> jax.Array:
-    """The memory of a storage; waited for where another thread has it, for a trace or a program."""
+    """Return the memory of a storage; wait where another thread has lent it to a program."""
     array = storage.array
     while isinstance(array, jax.core.Tracer | Lent) and tracers.is_traced_elsewhere((array,)):
         if type(array) is Lent:
@@ -85,10 +84,7 @@ def memory_in(storage: Any) -> jax.Array:
             time.sleep(1e-5)
             array = storage.array
             continue
-        with TRACING:
-            array = storage.array
-            if isinstance(array, jax.core.Tracer):  # nobody traces
-                raise tracers.outlived(f"a {tracers.shown(array)} tensor")
+        raise tracers.outlived(f"a {tracers.shown(array)} tensor")
     if type(array) is Node:
         known = array.get()
         return known if put_back((storage,), (array,), (known,)) else memory_in(storage)

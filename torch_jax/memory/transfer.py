@@ -104,6 +104,8 @@ def on_host(array: jax.Array) -> np.ndarray:
     """
     if tracers.is_traced(array):
         raise tracers.needs_value_on_host(array)
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.looks()
     forks.refuse()
     start = time.perf_counter()
     try:

@@ -155,7 +155,7 @@ class CallTree:
         finally:
             call.seconds = time.perf_counter() - start
             if call.level == "jit" and not call.error:
-                call.note = "traced and compiled" if call.children else "one executable"
+                call.note = "recorded" if call.children else "one executable"
             stack.pop()
             self._add(call, parent)
 

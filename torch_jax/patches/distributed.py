@@ -87,10 +87,9 @@ def _patch_ddp(original: Any) -> Any:
             given.arguments |= {"device_ids": [0], "output_device": None}
         original(*given.args, **given.kwargs)
         if waking.is_awake():
-            from torch_jax.distributed import traced, unused_parameters
+            from torch_jax.distributed import unused_parameters
 
             unused_parameters.serve(self)
-            traced.MODELS.add(self)
 
     return init
 

@@ -42,7 +42,7 @@ for _module, _operator, _kernel in (
 
 @patch("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
 def _patch_compiled_control_flow(original: Any) -> Any:
-    """In a function under torch_jax.jit, Dynamo must not see that operators are watched."""
+    """In a program Dynamo must not see that operators are watched."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         if ACTIVE.tracer is None:

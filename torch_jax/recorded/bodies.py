@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +32,7 @@ class Body(NamedTuple):
         they hang on, are numbers; None where the form of an operand is none of a number's.
       jaxpr: what ``run`` computes.
       check_jaxpr: what ``check`` computes.
+      check_entry: the check as an entry, for a recording.
     """
 
     run: Callable[..., list[Any]]
@@ -40,6 +43,21 @@ class Body(NamedTuple):
     made_of: tuple[int, ...]
     jaxpr: Any
     check_jaxpr: Any
+    check_entry: Check | None
+
+
+class Check:
+    """A check of indices as an entry of its own, for a graph that computes it with the rest."""
+
+    maker, slots, check, simple, key = False, (), (), False, ()
+
+    def __init__(self, jaxpr: Any, program: Callable[..., Any]):
+        self.serial = f"check {next(_serials)}"
+        self.bodies: dict[tuple[Any, ...], Body] = {}
+        self.run = SimpleNamespace(plain=core.jaxpr_as_fun(jaxpr), call=program)
+
+
+_serials = itertools.count()
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -61,7 +79,8 @@ def aval_of(operand: Any) -> Any:
         return operand.aval
     if isinstance(operand, np.ndarray | np.generic):
         return jax.core.ShapedArray(operand.shape, operand.dtype)
-    return jax.core.ShapedArray((), np.dtype(type(operand)), weak_type=type(operand) is not bool)
+    kind = float if isinstance(operand, float) else type(operand)
+    return jax.core.ShapedArray((), np.dtype(kind), weak_type=kind is not bool)
 
 
 def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
@@ -84,7 +103,9 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
     maker, made_of = (None, ()) if entry.slots else _maker(closed, count, avals)
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(core.jaxpr_as_fun(closed), outs, check, checked, maker, made_of, closed, kept)
+    run = core.jaxpr_as_fun(closed)
+    as_entry = None if check is None else Check(kept, check)
+    return Body(run, outs, check, checked, maker, made_of, closed, kept, as_entry)
 
 
 def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[int, ...]]:

@@ -117,7 +117,7 @@ def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     inner = equation.params.get("jaxpr") if name in ("jit", "pjit", "closed_call") else None
     if inner is not None:
         return intervals(inner, given)
-    if name == "sort":
+    if name in ("sort", "optimization_barrier"):
         return given
     if name == "top_k":
         (aval,) = [atom.aval for atom in equation.invars]
@@ -278,8 +278,8 @@ _RULES: dict[str, Callable[..., Interval]] = {
     **dict.fromkeys(
         (
             "broadcast_in_dim", "convert_element_type", "copy", "cummax", "cummin",
-            "dynamic_slice", "expand_dims", "optimization_barrier", "reshape", "rev", "slice",
-            "squeeze", "stop_gradient", "transpose",
+            "dynamic_slice", "expand_dims", "reshape", "rev", "slice", "squeeze", "stop_gradient",
+            "transpose",
         ),
         _same,
     ),

@@ -81,23 +81,20 @@ def lazy() -> Iterator[None]:
 
 
 @contextmanager
-def observed(listener: Listener, compiles: bool = True) -> Iterator[None]:
-    """A block of :func:`lazy` whose graphs a listener is told of, before each is run.
+def observed(listener: Listener) -> Iterator[None]:
+    """Record as a block of :func:`lazy`, and have a listener hear of each graph.
 
-    It gets the state of the tree of paths, the Python numbers, and the arrays that the graph is
-    given; what it returns gets the nodes when they have been computed. Within a block, where
-    operators of others are in the same graph, it is told nothing.
-    Where a graph has no program yet its operators are run one by one, unless it ``compiles``.
+    Within a block, where operators of others are in the same graph, it hears of nothing.
     """
     recorder = _own.lazy if ACTIVE.recorder is None else None
     try:
         if recorder is not None:
-            recorder.listener, recorder.compiles = listener, compiles
+            recorder.listener = listener
         with _recording("lazy"):
             yield
     finally:
         if recorder is not None:
-            recorder.listener, recorder.compiles = None, True
+            recorder.listener = None
 
 
 @contextmanager

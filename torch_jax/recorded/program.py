@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 import warnings
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from torch_jax._private import jax_core
+from torch_jax._private.jaxprs import core
 from torch_jax.compiler import donation, options, tiers
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
@@ -52,13 +54,15 @@ class Program:
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._may_donate = frozenset(donated)
-        self._call: Any = jax.jit(
+        self._jitted: Any = functools.partial(
+            jax.jit,
             _function(steps, outputs),
             donate_argnums=tuple(at + 2 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
         )
-        self._of_any_sharding = self._call
+        self._call: Any = self._jitted()
+        self._of_any_sharding = {(): self._call}  # by the shardings that results are to have
 
     def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
@@ -67,7 +71,7 @@ class Program:
     def compile(self, *given: Any) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
         with x64(), progress.program("a recorded graph"):
-            self._compile(_as_arrays(*given))
+            self._call = self._compile(_as_arrays(*given))
         return self.seconds
 
     def _compile(self, forms: Iterable[Any]) -> Any:
@@ -111,19 +115,37 @@ class Program:
             self._compiled.wait()
             self._compiled = None
 
-    def __call__(self, floats: list[float], integers: list[int], arrays: list[Any]) -> list[Any]:
-        """Run over the numbers and arrays of a recording."""
+    def lower(self, *given: Any, wanted: tuple = ()) -> Any:
+        """Return what JAX lowers for numbers and arrays like these; see :meth:`__call__`."""
+        return self._giving(wanted).lower(*_as_arrays(*given))
+
+    def __call__(
+        self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
+    ) -> list[Any]:
+        """Run over the numbers and arrays of a recording.
+
+        ``wanted`` are the shardings that results are to have, None where XLA decides.
+        """
         given = _as_arrays(floats, integers, arrays)
         with x64(), at_once():
             if sharding.Use.begun:
-                return self._run_sharded(given)
-            return self._call(*given)
+                return self._run_sharded(given, wanted)
+            return jax_core.native(self._call)(*given)
 
-    def _run_sharded(self, given: tuple[Any, ...]) -> list[Any]:
+    def _run_sharded(self, given: tuple[Any, ...], wanted: tuple) -> list[Any]:
         """Run over arrays that may be sharded in other ways at each call."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            return self._of_any_sharding(*given)
+            return self._giving(wanted)(*given)
+
+    def _giving(self, wanted: tuple) -> Any:
+        """Return the function whose results have these shardings."""
+        wanted = wanted if any(wanted) else ()
+        found = self._of_any_sharding.get(wanted)
+        if found is None:
+            found = self._jitted(out_shardings=list(wanted))
+            self._of_any_sharding[wanted] = found
+        return found
 
 
 def _flops(compiled: Any) -> float:
@@ -271,7 +293,8 @@ def _function(steps: Sequence[Step], outputs: Sequence[int]) -> Callable[..., li
     def torch_jax_recorded(floats: Any, integers: Any, *arrays: Any) -> list[Any]:
         operands = Operands(floats, integers, arrays)
         for step in steps:
-            operands.results += step.body.run(*operands.of(step))
+            body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, step.body.jaxpr))
+            operands.results += body(*operands.of(step))
         return [operands.results[at] for at in outputs]
 
     return torch_jax_recorded

@@ -21,6 +21,7 @@ import numpy as np
 from torch_jax._private import jax_core
 from torch_jax.core import crossed, errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
+from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
 from torch_jax.memory.windows import Place, operand, operands
@@ -51,7 +52,7 @@ from torch_jax.recorded.program import Program, at_once, keep, program_for, run_
 # same runs, so that results do not hang on the speed of a thread.
 _AGAIN, _LATER = 2, 3
 
-_NUMBERS = {float: FLOAT, int: INT, bool: BOOL}
+_NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
 _MADE_OF = frozenset((*_NUMBERS, complex))
 _ARRAY = jax_core.array_type()
 _UINT32 = np.dtype(np.uint32)
@@ -126,11 +127,12 @@ class Recording:
         limits.cut()
 
     def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
-        floats = [number for number in numbers if type(number) is float]
-        integers = [int(number) for number in numbers if type(number) is not float]
+        floats = [number for number in numbers if isinstance(number, float)]
+        integers = [int(number) for number in numbers if not isinstance(number, float)]
         given = floats, integers, arrays
         listener = self.recorder.listener
-        after = None if listener is None else listener(state, numbers, arrays)
+        if listener is not None:
+            listener.before(state, numbers, arrays)
         try:
             if sharding.Use.begun:
                 arrays[:] = sharding.on_one_mesh(arrays) or arrays
@@ -140,8 +142,8 @@ class Recording:
                 signals.undisturbed(self._launch, program, nodes, given)
             else:
                 self._run_one_by_one(state, nodes, given)
-            if after is not None:
-                after(nodes)
+            if listener is not None:
+                listener.after(state, nodes, program)
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ValueError) and not errors.is_deleted(error):
                 raise
@@ -154,7 +156,7 @@ class Recording:
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         waits = (patient or self._is_early) and state.runs < _AGAIN
-        if not state.programs and (waits or not self.recorder.compiles):
+        if not state.programs and waits:
             return None
         program, is_new = program_for(
             state,
@@ -184,7 +186,11 @@ class Recording:
 
     def _launch(self, program: Program, nodes: list, given: tuple) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
-        results = program(*given)
+        wanted: tuple = ()
+        if sharding.Use.begun:
+            wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
+        floats, integers, arrays = given
+        results = program(floats, integers, arrays, wanted)
         for at, array in zip(program.outputs, results, strict=True):
             node = nodes[at]
             node.array, node.recording = array, None
@@ -209,9 +215,30 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
     return tuple(array.shape), array.dtype
 
 
-# Is told of the state, the numbers and the arrays of a graph before it is run; what it returns, if
-# anything, is told of the nodes when they hold their arrays.
-Listener = Callable[[State, list, list], Callable[[list[Node]], None] | None]
+class Listener:
+    """Hear of the graphs that a recorder runs; this one takes no notice.
+
+    Attributes:
+      takes_checks: whether checks of indices are to be recorded with the rest, and to be raised for
+        by the listener; else each is run at once.
+    """
+
+    takes_checks = False
+
+    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
+        """Hear of a graph, and of the numbers and arrays that it is given, before it is run."""
+
+    def after(self, state: State, nodes: list[Node], program: Program | None) -> None:
+        """Hear of its results, and of the program; None where its operators ran one by one."""
+
+    def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
+        """Hear of a truth value of the graph, and of the error to raise where it is false."""
+
+
+class Unrun(Listener):
+    """Listen to a recording that is not run: no check of indices may ask for a value."""
+
+    takes_checks = True
 
 
 class Recorder:
@@ -233,8 +260,7 @@ class Recorder:
         self.most, self.least, self.is_patient = most, least, least > 0
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
-        self.compiles = True  # whether graphs that have no program get one
-        self.listener: Listener | None = None  # told of each graph
+        self.listener: Listener | None = None  # hears of each graph
         self.recording = Recording(self)
 
     def leave(self, recording: Recording) -> None:
@@ -266,7 +292,7 @@ class Recorder:
         maker = entry.maker
         if maker is None:
             maker = entry.maker = _maker(entry, memories)
-        if maker:
+        if maker and not _reads_numbers(maker, memories):
             with x64():
                 return maker.maker(*operands([memories[at] for at in maker.made_of]))
         if self.least:
@@ -302,8 +328,10 @@ class Recorder:
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
             recording.new = recording.new or child
-        if child.step.body.check is not None:
-            _check(entry, child.step.body, memories)
+        body = child.step.body
+        takes_checks = self.listener is not None and self.listener.takes_checks
+        if body.check is not None and not takes_checks:
+            _check(entry, body, memories)
         at = state.nodes
         # A list beside the log's tuple: so they count as reachable before tensors hold them, for
         # whoever runs the recording by then.
@@ -317,7 +345,25 @@ class Recorder:
             recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
             self._full(self)
+        if body.check is not None and takes_checks:
+            self._record_check(op, entry, body, memories)
         return nodes
+
+    def _record_check(self, op: Any, entry: Any, body: Any, memories: Any) -> None:
+        """Write a check of indices down, for which the listener raises."""
+        (flag,) = self.record(op, body.check_entry, [memories[at] for at in body.checked])
+        assert self.listener is not None
+        self.listener.check(flag, *(*entry.check, IndexError)[:2])
+
+
+def _check(entry: Any, body: Any, memories: Any) -> None:
+    """Raise where an index is out of range, as the operator does that runs at once."""
+    given = operands([memories[at] for at in body.checked])
+    with x64(), at_once():
+        (fine,) = body.check(*given)
+    if not transfer.on_host(fine):
+        message, kind = (*entry.check, IndexError)[:2]
+        raise kind(message)
 
 
 def _maker(entry: Any, memories: Any) -> Any:
@@ -333,6 +379,11 @@ def _maker(entry: Any, memories: Any) -> Any:
     # told by the operands: a tensor of one truth value has the form of Python's
     of_numbers = all(type(memories[at]) in _MADE_OF for at in body.made_of)
     return body if body.maker is not None and of_numbers else False
+
+
+def _reads_numbers(maker: Any, memories: Any) -> bool:
+    """Return whether the results hang on a number that later calls of an observed one read anew."""
+    return any(type(memories[at]) is GivenNumber for at in maker.made_of)
 
 
 def _give(recording: Recording, array: Any) -> int:
@@ -409,14 +460,4 @@ def _source(code: Any, memory: Any) -> Any:
     if code == MOVING:
         given = np.asarray(operand(memory))
         return Moving(len(memory.values), given.dtype, given.ndim == 1)
-    return Number(type(memory))
-
-
-def _check(entry: Any, body: Any, memories: Any) -> None:
-    """Raise where an index is out of range, as the operator does that runs at once."""
-    given = operands([memories[at] for at in body.checked])
-    with x64(), at_once():
-        (fine,) = body.check(*given)
-    if not transfer.on_host(fine):
-        message, kind = (*entry.check, IndexError)[:2]
-        raise kind(message)
+    return Number(float if isinstance(memory, float) else type(memory))

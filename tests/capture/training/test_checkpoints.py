@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import torch_jax
 from tests.support import executors
+from tests.support.jitted import assert_run, both
 
 DOTS = torch_jax.checkpoint_policy("dots_saveable")
 NAMED = torch_jax.checkpoint_policy(names=["hidden"])
@@ -50,7 +51,7 @@ def through(layers, x, options):
 
 
 def gradients(layers, run, device, runs=lambda function: function):
-    """Of the parameters and the input, after two calls."""
+    """Of the parameters and the input, after three calls."""
     layers.to(device)
     x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device).requires_grad_()
 
@@ -58,8 +59,9 @@ def gradients(layers, run, device, runs=lambda function: function):
     def step(x):
         return torch.autograd.grad(run(x).square().sum(), [x, *layers.parameters()])
 
-    step(x)
-    return [gradient.cpu() for gradient in step(x)]
+    for _ in range(3):
+        found = step(x)
+    return [gradient.cpu() for gradient in found]
 
 
 def check(run, runs):
@@ -82,7 +84,7 @@ def test_gradients_are_those_without_a_checkpoint(what, executor):
     check(lambda layers, x: through(layers, x, CONTEXTS[what]), executors.EXECUTORS[executor])
 
 
-@pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
+@pytest.mark.parametrize("executor", ["eager", "jit"])
 @pytest.mark.parametrize("what", CONTEXTS)
 def test_scanned_layers_take_the_same_policies(what, executor):
     scan = functools.partial(torch_jax.scan_layers, checkpoint=True, **CONTEXTS[what])
@@ -113,8 +115,9 @@ def test_several_results_and_arguments(executor, reentrant):
             (a * b).sum().backward()
             return x.grad, y.grad
 
-        step(x, y)
-        return [gradient.cpu() for gradient in step(x, y)]
+        for _ in range(3):
+            found = step(x, y)
+        return [gradient.cpu() for gradient in found]
 
     expected = grads("cpu", lambda function: function)
     torch.testing.assert_close(grads("jax", executors.EXECUTORS[executor]), expected)
@@ -131,16 +134,17 @@ def test_gradients_of_gradients(executor):
             (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
             return torch.autograd.grad(first.sum(), x)[0]
 
-        return step(x).cpu()
+        return [step(x).cpu() for _ in range(3)]
 
     expected = second("cpu", lambda function: function)
     torch.testing.assert_close(second("jax", executors.EXECUTORS[executor]), expected)
 
 
-def test_a_compiled_step_with_a_policy_skips_python():
+@both
+def test_a_step_with_a_policy(pure):
     layers = blocks(2).to("jax")
 
-    @torch_jax.jit(fallback="error")
+    @torch_jax.jit(pure=pure)
     def step(x):
         layers.zero_grad()
         through(layers, x, CONTEXTS["operators"]).square().sum().backward()
@@ -148,7 +152,9 @@ def test_a_compiled_step_with_a_policy_skips_python():
 
     x = torch.ones(3, 4, device="jax")
     first = [gradient.cpu() for gradient in step(x)]
-    torch.testing.assert_close([gradient.cpu() for gradient in step(x)], first)
+    for _ in range(3):
+        torch.testing.assert_close([gradient.cpu() for gradient in step(x)], first)
+    assert_run(step, pure)
 
 
 def test_kinds_and_names():
@@ -196,10 +202,5 @@ def test_only_what_a_policy_keeps_takes_memory():
 
 
 @pytest.mark.xla_default
-def test_scanned_layers_keep_what_a_policy_says():
-    nothing = temporaries(scanned(checkpoint=True))
-    assert nothing < 16
-    named = temporaries(scanned(checkpoint=True, context_fn=NAMED))
-    dots = temporaries(scanned(checkpoint=True, context_fn=DOTS))
-    # the layer that is computed again needs less beside it where its middle is there
-    assert nothing + 8 * 2 - 2 <= named < dots <= nothing + 8 * 2.5 + 1
+def test_scanned_layers_keep_nothing_with_a_checkpoint():
+    assert temporaries(scanned(checkpoint=True)) < 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 
 import torch_jax
 from tests.support import executors
+from tests.support.jitted import assert_skipped
+from tests.support.steps import step_of
 from torch_jax import MasterWeights
 
 OPTIMIZERS = {
@@ -68,10 +71,15 @@ def test_steps_are_those_of_the_cpu(executor):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_eagerly_and_compiled(name):
-    expected = Training("cpu", OPTIMIZERS[name]).run().tensors()
-    torch.testing.assert_close(Training("jax", OPTIMIZERS[name]).run().tensors(), expected)
-    found = Training("jax", OPTIMIZERS[name], torch_jax.jit).run().tensors()
-    torch.testing.assert_close(found, expected)
+    make = OPTIMIZERS[name]
+    expected = Training("cpu", make).run().tensors()
+    for runs in (lambda f: f, torch_jax.jit, torch_jax.jit(pure=True)):
+        if name == "adagrad" and isinstance(runs, functools.partial):
+            continue  # it counts its steps on the CPU
+        training = Training("jax", make, runs).run()
+        torch.testing.assert_close(training.tensors(), expected)
+        if isinstance(runs, functools.partial):
+            assert_skipped(training.call)
 
 
 def test_masters_are_those_of_a_model_in_float32():
@@ -147,12 +155,11 @@ def test_copies_groups_closures_and_an_optimizer_that_has_stepped():
 
 @pytest.mark.slow
 def test_memory_is_two_bytes_and_four_beside_the_states():
-    training = Training("jax", OPTIMIZERS["adamw"])
-    x = torch.ones(4, 3, dtype=BF16, device="jax")
-    jitted = torch_jax.jit(training.one_step)
-    jitted(x)
-    memory = jitted.lower(x).memory_analysis()
-    rounded, whole = 4 * 3 + 3, 3  # elements in bfloat16 and in float32
-    least = rounded * (2 + 4 + 8) + whole * (4 + 8) + 2 * 12
-    # counts of steps, and the optimizer's numbers
-    assert least <= memory.argument_size_in_bytes <= least + 3 * 4 + 8 * 8
+    model = nn.Linear(64, 64).to("jax", BF16)
+    optimizer = MasterWeights(torch.optim.AdamW(model.parameters()))
+    step = step_of(model, optimizer, lambda y: y.float().square().mean())
+    x = torch.ones(4, 64, dtype=BF16, device="jax")
+    step(x)
+    memory = torch_jax.lower(step, x).memory_analysis()
+    least = (64 * 64 + 64) * (2 + 4 + 8) + 4 * 64 * 2
+    assert least <= memory.argument_size_in_bytes <= least + 512  # counts and numbers

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torch_jax
+from tests.support.jitted import assert_run, both
 
 INFINITE = (0, 4, 5, 11)  # the steps whose gradients are not finite
 
@@ -25,13 +26,13 @@ OPTIMIZERS = {
 class Training:
     """A small model with an optimizer and a scaler; in float64, that rounding does not grow."""
 
-    def __init__(self, device, make, jitted=False, clip=False, accumulate=1):
+    def __init__(self, device, make, wrap=lambda step: step, clip=False, accumulate=1):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double().to(device)
         self.optimizer = make(self.model.parameters())
         self.scaler = torch.amp.GradScaler(device, init_scale=64.0, growth_interval=3)
         self.device, self.clip, self.accumulate = device, clip, accumulate
-        self.step = torch_jax.jit(self.one_step) if jitted else self.one_step
+        self.step = wrap(self.one_step)
 
     def one_step(self, x):
         self.optimizer.zero_grad()
@@ -78,47 +79,55 @@ def agree(first, second):
 CASES = [(name, False) for name in OPTIMIZERS] + [("adam", True), ("adamw fused", True)]
 
 
+@both
 @pytest.mark.parametrize("name, clip", CASES)
 @pytest.mark.slow
-def test_training_is_that_of_eager_and_of_the_cpu(name, clip):
+def test_training_is_that_of_eager_and_of_the_cpu(name, clip, pure):
     make = OPTIMIZERS[name]
-    eager, jitted = Training("jax", make, clip=clip), Training("jax", make, True, clip)
+    eager, jitted = (
+        Training("jax", make, wrap, clip) for wrap in (lambda f: f, torch_jax.jit(pure=pure))
+    )
     history = jitted.run(20)
     agree(history, eager.run(20))
     agree(jitted.state(), eager.state())
     assert {scale for _, scale, *_ in history} > {16.0, 32.0}  # it went down and up
-    assert jitted.step.explain().traces == 1
-    if "capturable" not in jitted.optimizer.defaults or not jitted.optimizer.defaults["capturable"]:
-        cpu = Training("cpu", make, clip=clip)
-        agree(history, cpu.run(20))
-
-
-@pytest.mark.slow
-def test_skipped_steps_leave_parameters_and_state_bit_for_bit():
-    training = Training("jax", OPTIMIZERS["adam"], True)
-    history = training.run(12)
     for index in INFINITE[1:]:
         for before, after in zip(history[index - 1][3], history[index][3], strict=True):
-            assert torch.equal(before, after)
-    steps = {state["step"].item() for state in training.state()}
-    assert steps == {12 - len(INFINITE)}
+            assert torch.equal(before, after)  # bit for bit
+    assert_run(jitted.step, pure)
+    if not jitted.optimizer.defaults.get("capturable"):
+        agree(history, Training("cpu", make, clip=clip).run(20))
+
+
+def both_ways(train):
+    """``train(wrap)`` gives the same by itself and both ways."""
+    expected = train(lambda step: step)
+    for pure in (False, True):
+        agree(train(torch_jax.jit(pure=pure)), expected)
+    return expected
 
 
 @pytest.mark.slow
 def test_gradients_are_accumulated():
-    make = OPTIMIZERS["sgd"]
-    eager = Training("jax", make, accumulate=3)
-    jitted = Training("jax", make, True, accumulate=3)
-    agree(jitted.run(8), eager.run(8))
+    both_ways(lambda wrap: Training("jax", OPTIMIZERS["sgd"], wrap, accumulate=3).run(8))
 
 
-def test_the_learning_rate_may_change():
-    trainings = [Training("jax", OPTIMIZERS["adam"], jitted) for jitted in (False, True)]
-    for rate in (0.1, 0.01):
-        for training in trainings:
-            training.optimizer.param_groups[0]["lr"] = rate
-        agree(*(training.run(5) for training in trainings))
-    assert trainings[1].step.explain().traces == 1
+def test_the_learning_rate_and_a_schedule_may_change_it():
+    def train(wrap):
+        training = Training("jax", OPTIMIZERS["adam"])
+        schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 3, gamma=0.5)
+
+        def step(x):
+            loss = training.one_step(x)
+            schedule.step()
+            return loss
+
+        training.step = wrap(step)
+        history = training.run(5)
+        training.optimizer.param_groups[0]["lr"] = 0.01
+        return history + training.run(5)
+
+    both_ways(train)
 
 
 @pytest.mark.slow
@@ -138,31 +147,31 @@ def test_two_optimizers_skip_on_their_own():
 
         step = wrap(step)
         history = []
-        for x, y in ((1.0, 2.0), (float("inf"), 1.0), (1.0, float("nan")), (3.0, 1.0)):
+        for x, y in ((1.0, 2.0), (float("inf"), 1.0), (1.0, float("nan")), (3.0, 1.0), (2.0, 2.0)):
             step(torch.tensor(x, device="jax"), torch.tensor(y, device="jax"))
             history.append((a.detach().cpu().clone(), b.detach().cpu().clone(), scaler.get_scale()))
         return history
 
-    eager, jitted = train(lambda f: f), train(torch_jax.jit)
-    agree(jitted, eager)
-    assert torch.equal(jitted[1][0], jitted[0][0]) and not torch.equal(jitted[1][1], jitted[0][1])
+    found = both_ways(train)
+    assert torch.equal(found[1][0], found[0][0]) and not torch.equal(found[1][1], found[0][1])
 
 
+@both
 @pytest.mark.slow
-@pytest.mark.traced_at_once(fallback="record")
-def test_eager_steps_between_compiled_ones():
-    mixed, eager = Training("jax", OPTIMIZERS["adam"], True), Training("jax", OPTIMIZERS["adam"])
+def test_eager_steps_between_compiled_ones(pure):
+    eager = Training("jax", OPTIMIZERS["adam"])
+    mixed = Training("jax", OPTIMIZERS["adam"], torch_jax.jit(pure=pure))
     compiled = mixed.step
     calls = iter(range(20))
     mixed.step = lambda x: (mixed.one_step if next(calls) % 3 == 1 else compiled)(x)
     agree(mixed.run(12), eager.run(12))
-    assert "range_iterator" in str(compiled.explain())  # the function can reach ``calls``
+    assert_run(compiled, pure)
 
 
 @pytest.mark.slow
 def test_hooks_after_a_step_are_skipped_with_it():
-    def train(jitted):
-        training = Training("jax", OPTIMIZERS["sgd"], jitted)
+    def train(wrap):
+        training = Training("jax", OPTIMIZERS["sgd"], wrap)
         average = [p.detach().clone() for p in training.model.parameters()]
 
         def hook(*_):
@@ -172,11 +181,12 @@ def test_hooks_after_a_step_are_skipped_with_it():
         training.run(8)
         return [a.cpu() for a in average]
 
-    agree(train(True), train(False))
+    both_ways(train)
 
 
 @pytest.mark.slow
-def test_in_an_autocast_region_of_float16():
+@both
+def test_in_an_autocast_region_of_float16(pure):
     def train(wrap):
         torch.manual_seed(0)
         model = nn.Linear(8, 4).to("jax")
@@ -197,41 +207,10 @@ def test_in_an_autocast_region_of_float16():
         losses = [step(x).item() for _ in range(12)]
         return losses, scaler.get_scale()
 
-    (jitted, scale), (eager, other) = train(torch_jax.jit), train(lambda f: f)
+    (jitted, scale), (eager, other) = train(torch_jax.jit(pure=pure)), train(lambda f: f)
     assert scale == other < 2.0**20
     torch.testing.assert_close(jitted, eager, rtol=1e-2, atol=1e-2)
     assert jitted[-1] < jitted[0]
-
-
-REFUSED = {
-    "counts on the host": (lambda p: torch.optim.Adagrad(p, lr=0.1), "capturable"),
-    "first step is another": (
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
-        "first step",
-    ),
-}
-
-
-@pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED)
-def test_steps_that_cannot_be_taken_back_are_refused(make, message):
-    training = Training("jax", make, True)
-    before = training.state()
-    with pytest.raises(torch_jax.NotTraceableError, match=message):
-        training.run(1)
-    assert training.scaler._scale is None
-    agree(training.state(), before)
-    assert not training.scaler._per_optimizer_states
-
-
-@pytest.mark.slow
-def test_the_first_step_may_be_taken_before():
-    make = REFUSED["first step is another"][0]
-    jitted, eager = Training("jax", make), Training("jax", make)
-    x = torch.ones(6, 4, dtype=torch.float64, device="jax")
-    for training in (jitted, eager):
-        training.step(x)
-    jitted.step = torch_jax.jit(jitted.one_step)
-    agree(jitted.run(8), eager.run(8))
 
 
 class Counting(torch.optim.SGD):
@@ -244,47 +223,54 @@ class Counting(torch.optim.SGD):
                 self.state[p]["count"] = self.state[p].get("count", 0) + 1
 
 
-def test_a_count_in_python_is_refused():
-    training = Training("jax", lambda p: Counting(p, lr=0.1), True)
-    with pytest.raises(torch_jax.NotTraceableError, match="counts its steps on the host"):
-        training.run(1)
+ON_HOST = {
+    "on the CPU": lambda p: torch.optim.Adagrad(p, lr=0.1),
+    "in Python": lambda p: Counting(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("make", ON_HOST.values(), ids=ON_HOST)
+def test_a_count_on_the_host_is_refused_where_the_device_skips(make):
+    agree(Training("jax", make, torch_jax.jit).run(6), Training("jax", make).run(6))
+    with pytest.raises(torch_jax.NotTraceableError, match="drop pure=True"):
+        Training("jax", make, torch_jax.jit(pure=True)).run(1)
+
+
+@both
+@pytest.mark.slow
+def test_a_first_step_that_is_another(pure):
+    """Its state is made out of gradients that are infinite here, so that no step is taken."""
+    make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5)  # noqa: E731
+    eager = Training("jax", make)
+    jitted = Training("jax", make, torch_jax.jit(pure=pure))
+    if pure:
+        before = [p.detach().cpu() for p in jitted.model.parameters()]
+        with pytest.raises(torch_jax.NotTraceableError, match="first step of SGD"):
+            jitted.run(1)
+        agree([p.detach().cpu() for p in jitted.model.parameters()], before)
+        jitted = Training("jax", make)
+        agree(jitted.run(2), eager.run(2))
+        jitted.step = torch_jax.jit(jitted.one_step, pure=True)
+    agree(jitted.run(8), eager.run(8))
 
 
 def test_a_scaler_that_is_switched_off():
-    def train(jitted):
-        training = Training("jax", OPTIMIZERS["sgd"], jitted)
+    def train(wrap):
+        training = Training("jax", OPTIMIZERS["sgd"], wrap)
         training.scaler = torch.amp.GradScaler("jax", enabled=False)
         for _ in range(3):
             training.step(torch.ones(6, 4, dtype=torch.float64, device="jax"))
         return [p.detach().cpu() for p in training.model.parameters()]
 
-    agree(train(True), train(False))
+    both_ways(train)
 
 
-def test_state_is_saved_and_loaded_between_compiled_steps():
-    training = Training("jax", OPTIMIZERS["sgd"], True)
+@both
+def test_state_is_saved_and_loaded_between_compiled_steps(pure):
+    training = Training("jax", OPTIMIZERS["sgd"], torch_jax.jit(pure=pure))
     training.run(3)
     state = training.scaler.state_dict()
     assert state["scale"] == 32.0 and state["_growth_tracker"] == 2
     training.scaler.load_state_dict(state | {"scale": 8.0})
     training.step(torch.ones(6, 4, dtype=torch.float64, device="jax"))
     assert training.scaler.get_scale() == 16.0
-
-
-@pytest.mark.slow
-def test_with_a_schedule_and_held_against_eager_calls():
-    def train(jitted, **options):
-        training = Training("jax", OPTIMIZERS["adam"])
-        schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 3, gamma=0.5)
-
-        def step(x):
-            loss = training.one_step(x)
-            schedule.step()
-            return loss
-
-        training.step = torch_jax.jit(step, **options) if jitted else step
-        return training.run(12)
-
-    eager = train(False)
-    agree(train(True), eager)
-    agree(train(True, verify=6), eager)

@@ -226,6 +226,6 @@ def a_collective_in_a_recorded_function(device: str) -> Any:
         with torch_jax.lazy():
             return step(x)
 
-    recorded = torch_jax.jit(step, fallback="record") if device == "jax" else step
+    recorded = torch_jax.jit(step) if device == "jax" else step
     runs = (recorded, recorded, recorded, lazily if device == "jax" else step)
     return [run(numbers(device, 3) + at) for at, run in enumerate(runs)]

@@ -1,7 +1,8 @@
-"""Functions with collectives under ``torch_jax.jit``: one program of all processes."""
+"""Functions with collectives under ``torch_jax.jit``: recorded around each collective."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,8 @@ import torch_jax
 from tests.distributed.checks import numbers
 
 
-def _compiled(function: Callable[..., Any], device: str, fallback: str = "error") -> Any:
-    return torch_jax.jit(function, fallback=fallback) if device == "jax" else function
+def _compiled(function: Callable[..., Any], device: str) -> Any:
+    return torch_jax.jit(function) if device == "jax" else function
 
 
 def _thrice(function: Callable[..., Any], device: str, *shape: int, **form: Any) -> list[Any]:
@@ -29,7 +30,7 @@ def _thrice(function: Callable[..., Any], device: str, *shape: int, **form: Any)
     return [[run(x) for x in given], given]
 
 
-def reductions_are_compiled(device: str) -> Any:
+def reductions_are_recorded(device: str) -> Any:
     def reduce(x: torch.Tensor) -> list[torch.Tensor]:
         kinds = (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX)
         results = [x * 2, x + dist.get_rank(), x.t().clone()]
@@ -41,7 +42,7 @@ def reductions_are_compiled(device: str) -> Any:
     return _thrice(reduce, device, 3, 4), _thrice(reduce, device, 3, 4, dtype=torch.int64)
 
 
-def values_are_moved_by_one_program(device: str) -> Any:
+def values_are_moved_by_recorded_functions(device: str) -> Any:
     def move(x: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(x), torch.empty_like(x)]
         dist.all_gather(parts, x * 2)
@@ -64,8 +65,8 @@ def functional_collectives_are_recorded(device: str) -> Any:
         gathered = functional.all_gather_tensor(x, 0, dist.group.WORLD)
         return [summed + 1, gathered.flip(0)]
 
-    run = _compiled(run, device, "record")
-    return [run(numbers(device, 2, 3) + at) for at in range(12)]
+    run = _compiled(run, device)
+    return [run(numbers(device, 2, 3) + at) for at in range(3)]
 
 
 def collectives_are_differentiated_inside(device: str) -> Any:
@@ -91,7 +92,6 @@ def _train(
     device: str,
     wrap: Callable[[nn.Module], Any],
     step: Callable[..., torch.Tensor] | None = None,
-    fallback: str = "error",
     calls: int = 4,
 ) -> list[Any]:
     net = _net(device)
@@ -109,7 +109,7 @@ def _train(
         optimizer.step()
         return loss.detach()
 
-    train = _compiled(run, device, fallback)
+    train = _compiled(run, device)
     losses = []
     for at in range(calls):
         generator = torch.Generator().manual_seed(100 * at + dist.get_rank())
@@ -121,22 +121,22 @@ def _train(
     return [losses, list(net.state_dict().values())]
 
 
-def a_step_of_ddp_is_one_program(device: str) -> Any:
+def a_step_of_ddp_is_recorded(device: str) -> Any:
     return _train(device, DistributedDataParallel)
 
 
-def ddp_with_views_of_its_buckets_is_compiled(device: str) -> Any:
+def ddp_with_views_of_its_buckets_is_recorded(device: str) -> Any:
     return _train(device, lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True))
 
 
-def ddp_with_many_buckets_is_compiled(device: str) -> Any:
+def ddp_with_many_buckets_is_recorded(device: str) -> Any:
     def wrap(net: nn.Module) -> Any:
         return DistributedDataParallel(net, bucket_cap_mb=0.0001, broadcast_buffers=False)
 
     return _train(device, wrap)
 
 
-def ddp_that_accumulates_is_compiled(device: str) -> Any:
+def ddp_that_accumulates_is_recorded(device: str) -> Any:
     def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with model.no_sync():
             F.cross_entropy(model(x[:3]), y[:3]).backward()
@@ -147,36 +147,36 @@ def ddp_that_accumulates_is_compiled(device: str) -> Any:
     return _train(device, DistributedDataParallel, step)
 
 
-def ddp_that_cannot_be_compiled_is_recorded(device: str) -> Any:
+def ddp_that_looks_for_unused_parameters_is_recorded(device: str) -> Any:
     def wrap(net: nn.Module) -> Any:
         return DistributedDataParallel(net, find_unused_parameters=True)
 
-    return _train(device, wrap, fallback="record", calls=12)
+    return _train(device, wrap)
 
 
-def ddp_with_compressed_gradients_is_compiled_or_recorded(device: str) -> Any:
+def ddp_with_compressed_gradients_is_recorded(device: str) -> Any:
     def wrap(net: nn.Module) -> Any:
         model = DistributedDataParallel(net)
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return model
 
-    trained = _train(device, wrap, fallback="record", calls=12)
+    trained = _train(device, wrap)
     return [[value.float().round(decimals=2) for value in values] for values in trained]
 
 
-def a_trace_that_breaks_off_leaves_ddp_as_it_was(device: str) -> Any:
-    """A hook looks at a gradient: the trace ends in the middle of the backward pass."""
+def a_hook_that_looks_at_a_gradient_of_ddp(device: str) -> Any:
+    """A recording ends in the middle of the backward pass."""
     seen = []
 
     def wrap(net: nn.Module) -> Any:
         net[0].weight.register_hook(lambda gradient: seen.append(gradient.sum().item()))
         return DistributedDataParallel(net, bucket_cap_mb=0.0001)
 
-    return [_train(device, wrap, fallback="record", calls=12), len(seen)]
+    return [_train(device, wrap), len(seen)]
 
 
-def a_process_may_record_what_another_has_compiled(device: str) -> Any:
-    """Collectives are paired by their order, whatever program they are a part of."""
+def a_process_may_record_what_another_runs_eagerly(device: str) -> Any:
+    """Collectives are paired by their order, whether operators around them are recorded or not."""
     x = numbers(device, 5)
 
     def run() -> torch.Tensor:
@@ -207,34 +207,50 @@ def a_module_of_ddp_is_compiled(device: str) -> Any:
     return [losses, list(net.state_dict().values())]
 
 
-def what_compiled_collectives_refuse(device: str) -> Any:
-    """What is not given to tensors of the device, in the default group, asks for Python."""
-    if device == "cpu":
-        return [True] * 4
-    x = numbers(device, 2)
-    some = dist.new_group([0])
+def other_collectives_are_called_by_recorded_functions(device: str) -> Any:
+    """Those of some processes, of objects, of two processes, and those that the host computes."""
+    x, received = numbers(device, 2) + 1, torch.zeros(2, device=device)
+    some, other = dist.new_group([0]), 1 - dist.get_rank()
 
-    def among_some() -> None:
+    def run() -> list[Any]:
+        y = x * 2
         if dist.get_rank() == 0:
-            dist.all_reduce(x, group=some)
+            dist.all_reduce(y, group=some)
+            dist.send(y, other)
+            dist.recv(received, other)
         else:
-            dist.barrier()
+            dist.recv(received, other)
+            dist.send(y, other)
+        objects: list[Any] = [None, None]
+        dist.all_gather_object(objects, dist.get_rank())
+        multiplied = y + 1
+        dist.all_reduce(multiplied, dist.ReduceOp.PRODUCT)
+        return [y, received + 1, multiplied, *objects]
 
-    def objects() -> None:
-        dist.all_gather_object([None, None], 1)
-
-    def sent() -> None:
-        dist.send(x, 1 - dist.get_rank())
-
-    def multiplied() -> None:
-        dist.all_reduce(x, dist.ReduceOp.PRODUCT)
-
-    return [_is_refused(function) for function in (among_some, objects, sent, multiplied)]
+    run = _compiled(run, device)
+    return [run() for _ in range(3)]
 
 
-def _is_refused(function: Callable[[], None]) -> bool:
-    try:
-        torch_jax.jit(function, fallback="error")()
-    except torch_jax.NotTraceableError:
-        return True
-    return False
+def pure_functions_call_collectives_each_time(device: str) -> Any:
+    """A program cannot repeat what other processes take part in: Python runs, with a warning."""
+
+    def reduce(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x * 2
+
+    def reduce_later(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    return [_purely(function, device) for function in (reduce, reduce_later, dist.all_reduce)]
+
+
+def _purely(function: Callable[..., Any], device: str) -> list[Any]:
+    run = torch_jax.jit(function, pure=True) if device == "jax" else function
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        given = [numbers(device, 3) + at for at in range(4)]
+        results = [run(x) for x in given]
+    warned = any("cannot skip its Python" in str(one.message) for one in found)
+    return [*(y for y in results if isinstance(y, torch.Tensor)), *given, warned or device == "cpu"]

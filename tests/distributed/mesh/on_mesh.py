@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -136,15 +135,9 @@ def check_training(net: nn.Module, losses: list[float], expected: list[float], o
             assert found == wanted, (name, key, found)
 
 
-@contextlib.contextmanager
-def traced_at_once() -> Iterator[None]:
-    """Functions under ``torch_jax.jit`` are traced at their second call."""
-    before = torch_jax.config.get("jit_recorded_calls")
-    torch_jax.config.set("jit_recorded_calls", 0)
-    try:
-        yield
-    finally:
-        torch_jax.config.set("jit_recorded_calls", before)
+def purely(step: Callable) -> Callable:
+    """The step without its Python from the second or third call on."""
+    return torch_jax.jit(step, pure=True)
 
 
 def on_data(x: torch.Tensor) -> torch.Tensor:

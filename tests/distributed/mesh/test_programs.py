@@ -28,10 +28,10 @@ from tests.distributed.mesh.on_mesh import (
     grid,
     lazily,
     on_data,
+    purely,
     same,
     shard,
     spec,
-    traced_at_once,
     train,
 )
 
@@ -61,12 +61,13 @@ def test_models_train_recorded():
 
 
 @pytest.mark.slow
-def test_a_compiled_step_takes_parameters_that_are_sharded_anew():
+@pytest.mark.parametrize("runs", [torch_jax.jit, purely])
+def test_a_compiled_step_takes_parameters_that_are_sharded_anew(runs):
     net, expected = expected_losses(8)
     net.to("jax")
     optimizer = adamw(net)
 
-    @torch_jax.jit
+    @runs
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(net(x).flatten(0, 1), y.flatten())
@@ -75,11 +76,10 @@ def test_a_compiled_step_takes_parameters_that_are_sharded_anew():
         return loss.detach()
 
     losses = []
-    with traced_at_once():
-        for at, (x, y) in enumerate(batches(8)):
-            if at == 4:
-                torch_jax.shard(net, grid(), RULES, optimizer)
-            losses.append(step(x.to("jax"), y.to("jax")).item())
+    for at, (x, y) in enumerate(batches(8)):
+        if at == 4:
+            torch_jax.shard(net, grid(), RULES, optimizer)
+        losses.append(step(x.to("jax"), y.to("jax")).item())
     same(torch.tensor(losses), torch.tensor(expected))
     assert (
         spec(net.up.weight) == ("model", "data") == spec(optimizer.state[net.up.weight]["exp_avg"])

@@ -24,11 +24,11 @@ from tests.distributed.mesh.on_mesh import (
     expected_losses,
     grid,
     on_data,
+    purely,
     same,
     says,
     shard,
     spec,
-    traced_at_once,
     train,
 )
 from tests.support import ledger
@@ -116,9 +116,9 @@ def test_random_numbers_are_those_of_one_device():
         torch.manual_seed(3)
         same(sharded, draw(a.to("jax")))
     x = shard(a, "data", "model")
-    with traced_at_once():
-        alike = torch_jax.jit(lambda t: torch.zeros_like(t).add_(1))
-        for made in (torch.randn_like(x), alike(x), alike(x)):
+    for runs in (torch_jax.jit, purely):
+        alike = runs(lambda t: torch.zeros_like(t).add_(1))
+        for made in (torch.randn_like(x), alike(x), alike(x), alike(x)):
             assert spec(made) == ("data", "model")
 
 
@@ -129,13 +129,13 @@ def test_models_train_eagerly():
 
 
 @pytest.mark.slow
-def test_models_train_compiled():
+@pytest.mark.parametrize("runs", [torch_jax.jit, purely])
+def test_models_train_compiled(runs):
     net, expected = expected_losses(4)
     one = copy.deepcopy(net).to("jax")
     optimizer = adamw(one, foreach=True)
     torch_jax.shard(one, grid(), RULES)
-    with traced_at_once():
-        losses = train(one, optimizer, on_data, torch_jax.jit, 4)
+    losses = train(one, optimizer, on_data, runs, 4)
     check_training(one, losses, expected, optimizer)
 
 
@@ -150,15 +150,14 @@ def test_a_constraint_holds_for_values_and_gradients():
         with torch_jax.lazy():
             return double(t)
 
-    with traced_at_once():
-        for run in (double, torch_jax.jit(double), lazily):
-            for _ in range(3):
-                x = torch.randn(8, 4, device="jax", requires_grad=True)
-                y = run(x)
-                (gradient,) = torch.autograd.grad(y.sum(), x)
-                same(y, x * 2)
-                same(gradient, torch.full((8, 4), 2.0))
-                assert spec(y) == (None, "model"), run
+    for run in (double, torch_jax.jit(double), purely(double), lazily):
+        for _ in range(4):
+            x = torch.randn(8, 4, device="jax", requires_grad=True)
+            y = run(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x)
+            same(y, x * 2)
+            same(gradient, torch.full((8, 4), 2.0))
+            assert spec(y) == (None, "model"), run
     x = torch.randn(8, 4, requires_grad=True)
     leaf = x.to("jax").detach().requires_grad_()
     (torch_jax.shard(leaf * 3, mesh, ("data",)) ** 2).sum().backward()
@@ -207,14 +206,14 @@ def test_arrays_bound_to_a_device_are_copied():
     x, y = shard(a, "data"), bound.to("jax")
     held: Any = y.untyped_storage()
     held.array = jax.device_put(held.array, jax.devices()[0])
-    add = torch_jax.jit(lambda t: t + y)
-    with traced_at_once():
-        for _ in range(3):
-            same(x + y, a + bound)
-            with torch_jax.lazy():
-                z = x * y
-            same(z, a * bound)
-        for _ in range(3):
+    for _ in range(3):
+        same(x + y, a + bound)
+        with torch_jax.lazy():
+            z = x * y
+        same(z, a * bound)
+    for runs in (torch_jax.jit, purely):
+        add = runs(lambda t: t + y)
+        for _ in range(4):
             same(add(x), a + bound)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from torch import nn
 
 import torch_jax
 from examples.sharding.llama import Config, Llama
-from tests.distributed.mesh.on_mesh import collectives, lazily, same, says, spec, traced_at_once
+from tests.distributed.mesh.on_mesh import collectives, lazily, purely, same, says, spec
 from torch_jax.capture.training.master_weights import kept_for
 from torch_jax.distributed import zero
 from torch_jax.memory import sharding
@@ -125,8 +124,8 @@ def check_zero(make: Make, runs: Callable, first: bool, dtype: torch.dtype = tor
 
 @pytest.mark.slow
 def test_zero_splits_the_state_of_optimizers():
-    with traced_at_once():
-        check_zero(adamw, lambda step: torch_jax.jit(step, fallback="error"), first=False)
+    check_zero(adamw, purely, first=False)
+    check_zero(adamw, torch_jax.jit, first=False)
 
 
 @pytest.mark.slow
@@ -141,11 +140,10 @@ def test_zero_however_it_runs():
     check_zero(momentum, lambda step: step, first=True)
     check_zero(masters, lazily, first=False, dtype=torch.bfloat16)
     check_zero(masters, lambda step: step, first=True, dtype=torch.bfloat16)
-    with traced_at_once():
-        for first in (False, True):
-            check_zero(momentum, torch_jax.jit, first)
-            check_zero(optax_adamw, torch_jax.jit, False)
-            check_zero(masters, torch_jax.jit, first, torch.bfloat16)
+    for first in (False, True):
+        check_zero(momentum, purely, first)
+        check_zero(optax_adamw, purely, False)
+        check_zero(masters, purely, first, torch.bfloat16)
 
 
 @pytest.mark.slow
@@ -187,7 +185,7 @@ def lowered(make: Make, axis: str | None, dtype: torch.dtype = torch.float32) ->
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16)).to(dtype)
     torch_jax.shard(model, mesh, (), zero=axis)
     given = (torch_jax.shard(torch.zeros(64, n).to(dtype), mesh, ("data",)) for n in (64, 16))
-    step = torch_jax.jit(step_of(model, make(model.parameters())), fallback="error")
+    step = torch_jax.jit(step_of(model, make(model.parameters())))
     return step.lower(*given), sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -243,49 +241,17 @@ def scanned_step(mesh: Any) -> tuple[list[float], Any]:
         optimizer.zero_grad()
         return loss.detach()
 
-    jitted = torch_jax.jit(step, fallback="error")
+    jitted = torch_jax.jit(step)
     return [jitted(tokens).item() for _ in range(3)], jitted.lower(tokens).memory_analysis()
 
 
 @pytest.mark.slow
 def test_fsdp_of_scanned_layers_gathers_one_at_a_time():
-    with traced_at_once():
-        expected, one = scanned_step(None)
-        found, eight = scanned_step(torch_jax.mesh(data=8))
+    expected, one = scanned_step(None)
+    found, eight = scanned_step(torch_jax.mesh(data=8))
     same(torch.tensor(found), torch.tensor(expected))
     layer = 4 * sum(parameter.numel() for parameter in Scanned(Config()).layers[0].parameters())
     # an eighth of all, and the weights of a layer with their gradients, which are whole for a while
     ideal = (one.argument_size_in_bytes + one.temp_size_in_bytes) / 8 + 2 * layer
     assert eight.argument_size_in_bytes + eight.temp_size_in_bytes <= 1.1 * ideal
     assert eight.argument_size_in_bytes <= 1.1 * one.argument_size_in_bytes / 8
-
-
-@pytest.mark.slow
-def test_accumulation_needs_the_memory_of_one_part():
-    mesh = torch_jax.mesh(data=8)
-    found = []
-    for parts in (1, 4):
-        torch.manual_seed(0)
-        model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(8)))
-        plain = copy.deepcopy(model)
-        torch_jax.shard(model, mesh, ())
-        optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, plain)]
-
-        def run(model: nn.Module, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad()
-            for part in x:
-                (model(part).square().mean() / len(x)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return model[0][0].weight.detach().clone()
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            return run(model, optimizers[0], x)  # noqa: B023, called below only
-
-        x = torch.randn(parts, 4096 // parts, 32)
-        x_on_mesh = torch_jax.shard(x, mesh, (None, "data"))
-        program = torch_jax.lower(step, x_on_mesh)
-        found.append(program.memory_analysis().temp_size_in_bytes)
-        assert collectives(program.as_text("hlo"))["all-reduce", 8 * 33 * 32 * 4] == parts
-        same(torch_jax.jit(step)(x_on_mesh), run(plain, optimizers[1], x))
-    assert found[1] <= found[0] / 4 + 2 * 8 * 33 * 32 * 4

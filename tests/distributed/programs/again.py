@@ -13,7 +13,7 @@ torch.accelerator.set_device_index(0)
 tensor = torch.ones(3, device="cpu")
 
 
-@torch_jax.jit(fallback="error")
+@torch_jax.jit
 def summed(x: torch.Tensor) -> torch.Tensor:
     """A compiled function that outlives the group that it was traced in."""
     dist.all_reduce(x)

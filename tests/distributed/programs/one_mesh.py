@@ -20,10 +20,10 @@ from tests.distributed.mesh.on_mesh import (
     Net,
     adamw,
     expected_losses,
+    purely,
     same,
     says,
     spec,
-    traced_at_once,
     train,
 )
 
@@ -119,6 +119,5 @@ checkpoints(mesh, rank)
 if "eager" in sys.argv:
     training(mesh, lambda step: step, 2)
 training(mesh, torch_jax.jit, 5)
-with traced_at_once():
-    training(mesh, torch_jax.jit, 5)
+training(mesh, purely, 5)
 print("well")

@@ -38,7 +38,7 @@ def step(x: torch.Tensor) -> None:
 
 
 if sys.argv[2:] == ["compiled"]:
-    step = torch_jax.jit(step, fallback="error")
+    step = torch_jax.jit(step)
 error = ""
 for count in range(20):
     if dist.get_rank() == ends and count == at:

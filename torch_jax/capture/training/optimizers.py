@@ -1,50 +1,30 @@
-"""The steps of optimizers inside a traced function.
+"""The steps of optimizers inside a function whose Python is skipped.
 
-What a user changes between steps – learning rate, betas, weight decay – becomes an input of the
-program, read anew at each call. Schedulers run on the host at each call.
+What a user changes between steps – learning rate, betas, weight decay – is an input of the program,
+read anew at each call. Schedulers run on the host at each call.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from torch_jax.capture.capture import paused
-from torch_jax.capture.host.cpu_tensors import is_host
-from torch_jax.capture.host.tape import Changed
-from torch_jax.capture.state.places import (
-    MISSING,
-    Address,
-    Contents,
-    DictEntry,
-    Element,
-    Place,
-)
+from torch_jax.capture.tape import Changed
 from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device
-from torch_jax.core import numbers
+from torch_jax.core.node import Node
 from torch_jax.core.numbers import Number
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.memory import storage
-from torch_jax.memory.storage import is_jax
 
-_GLOBAL_STEP_HOOKS = [
-    value
-    for name, value in vars(importlib.import_module("torch.optim.optimizer")).items()
-    if name.startswith("_global_optimizer") and isinstance(value, dict)
-]
+MISSING: Any = object()
 
 
 def parameters_of(value: Any) -> Iterator[torch.Tensor]:
-    """The parameters of a module or an optimizer, or the one that a tensor is."""
-    if isinstance(value, torch.nn.Parameter):
-        yield value
-    elif isinstance(value, torch.nn.Module):
+    """Yield the parameters of a module or an optimizer."""
+    if isinstance(value, torch.nn.Module):
         yield from value.parameters()
     elif isinstance(value, torch.optim.Optimizer):
         for group in value.param_groups:
@@ -52,234 +32,195 @@ def parameters_of(value: Any) -> Iterator[torch.Tensor]:
 
 
 class Gradient:
-    """The ``.grad`` of a tensor: as it was at first, and whether the trace reset it unread."""
+    """The ``.grad`` of a tensor: as it was at first, and whether the call reset it unread.
+
+    ``passed`` is whether an optimizer has passed the tensor over, since there was none.
+    """
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor, self.before, self.reset = tensor, tensor.grad, False
+        self.passed = False
+        self.place: int | None = None  # among the arguments, if it is one
 
 
-@dataclass(eq=False)  # known by identity: ``==`` of traced numbers would go on the tape
+@dataclass(eq=False)  # known by identity: ``==`` of numbers would go on the tape
 class _Step:
-    """A step under way: its optimizer's groups as they were, and with numbers of the trace."""
+    """A step under way: its optimizer's groups as they were, and with numbers of the tape.
+
+    ``states`` are the parameters whose state had been made.
+    """
 
     optimizer: Any
     before: list[dict]
     lifted: list[dict]
-    mode: TorchFunctionMode
-
-
-class _StateOf(DictEntry):
-    """The state of one parameter, which is there after the step of the trace."""
-
-    __slots__ = ()
-    can_be_effect = False
+    states: set[int]
 
 
 class Optimizers:
-    """The optimizers, schedulers and gradients of one trace."""
+    """The optimizers, schedulers and gradients of one observed call."""
 
-    def __init__(self, capture: Any):
-        self.capture = capture
+    def __init__(self, observer: Any):
+        self.observer = observer
         self.gradients: dict[int, Gradient] = {}
-        self.places: dict[Address, Place] = {}
         self.stepped: list[Any] = []
-        self.changed: dict[Address, Place] = {}  # what steps changed in their optimizers' groups
         self._running: list[_Step] = []
-
-    def stepped_parameters(self) -> list[torch.Tensor]:
-        """The parameters of the optimizers that stepped."""
-        return [tensor for optimizer in self.stepped for tensor in parameters_of(optimizer)]
-
-    @property
-    def is_stepping(self) -> bool:
-        """Whether an optimizer is in its step."""
-        return bool(self._running)
+        self._is_on_host = False
 
     # --- gradients --------------------------------------------------------------------------------
 
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
-        """Remember the ``.grad`` of a tensor as it is before the trace touches it."""
+        """Remember the ``.grad`` of a tensor as it is before the call touches it."""
         found = self.gradients.get(id(tensor))
         if found is None:
             found = self.gradients[id(tensor)] = Gradient(tensor)
         return found
 
-    def restore_gradients(self) -> None:
-        """Give every tensor the gradient it had before the trace."""
-        for gradient in self.gradients.values():
-            gradient.tensor.grad = gradient.before
-
-    def reset_gradient(self, tensor: torch.Tensor) -> None:
-        """Set ``tensor.grad = None``; a gradient that nobody read before needs no guard."""
+    def resets_gradient(self, tensor: torch.Tensor) -> None:
+        """Hear that ``tensor.grad`` is dropped; one that nobody read before needs no guard."""
         gradient = self.note_gradient(tensor)
-        gradient.reset |= tensor.grad is gradient.before and not self._was_read(gradient.before)
-        tensor.grad = None
+        if tensor.grad is gradient.before and not gradient.passed:
+            gradient.reset |= not self.was_read(gradient.before)
 
-    def _was_read(self, tensor: torch.Tensor | None) -> bool:
-        memory = None if tensor is None else tensor.untyped_storage()
-        return memory is not None and self.capture.input_of(memory) is not None
+    def was_read(self, tensor: torch.Tensor | None) -> bool:
+        """Return whether the call has read a gradient of before."""
+        if tensor is None or tensor.layout != torch.strided:
+            return False
+        return self.observer.place_of(tensor.untyped_storage()) is not None
 
     # --- steps ------------------------------------------------------------------------------------
 
     def before_step(self, optimizer: Any) -> None:
-        """An optimizer is about to step: numbers become inputs, and lazy state is made."""
+        """Make numbers of the tape of an optimizer's floats, and its state, before it steps."""
         for tensor in parameters_of(optimizer):
-            self.note_gradient(tensor)
-        with paused():
-            keep_steps_on_device(optimizer, self.capture.undo)
+            gradient = self.note_gradient(tensor)
+            gradient.passed |= gradient.before is tensor.grad is None and not gradient.reset
+        keep_steps_on_device(optimizer)
         if not any(optimizer is known for known in self.stepped):
             self.stepped.append(optimizer)
+        if any(optimizer is step.optimizer for step in self._running):
+            self._running.append(_Step(optimizer, [], [], set()))  # a step that calls its super's
+            return
         before = [dict(group) for group in optimizer.param_groups]
         for index, group in enumerate(optimizer.param_groups):
             for key, value in before[index].items():
                 group[key] = self._lift(optimizer, index, key, value)
         lifted = [dict(group) for group in optimizer.param_groups]
-        mode = _Items(self.capture)
-        mode.__enter__()
         original = getattr(optimizer, "_init_group", None)
         if original is not None:
-            optimizer._init_group = functools.partial(
-                init_group, self.capture, self._place, optimizer, original
-            )
-        self._running.append(_Step(optimizer, before, lifted, mode))
-        self.capture.restore.append(functools.partial(self._restore, optimizer))
+            optimizer._init_group = functools.partial(init_group, optimizer, original)
+        states = {id(p) for p, state in optimizer.state.items() if state}
+        self._running.append(_Step(optimizer, before, lifted, states))
 
     def _lift(self, optimizer: Any, index: int, key: str, value: Any) -> Any:
-        if not _is_lifted(value) or self._is_set_here(optimizer, index, key, value):
-            return value
-        if type(value) is float:
+        if type(value) is float or (type(value) is int and _may_be_float(optimizer, key)):
             return self._number(optimizer, index, key, None)
+        if not is_lifted(value):
+            return value
         each = enumerate(value)
         return tuple(
             self._number(optimizer, index, key, i) if type(v) is float else v for i, v in each
         )
 
-    def _is_set_here(self, optimizer: Any, index: int, key: str, value: Any) -> bool:
-        """Whether the function puts a value of its own in the place of one that is an input."""
-        notes, group = self.capture.watch.notes, optimizer.param_groups[index]
-        entry = DictEntry.at(group, key)
-        if isinstance(value, numbers.NUMBERS):
-            if self._is_running(optimizer):
-                return True  # a step that calls the step of its base
-            known = notes.places.keys() & {Element.at(group, key), Contents.at(group, "")}
-            known |= self.changed.keys() & {entry}
-            if not known and (id(group), key) not in notes.lifted:
-                raise NotTraceableError(f"an optimizer's {key} is set where nobody watches it")
-            return True
-        was_changed = entry in self.places  # by a step before
-        return was_changed or (id(group), key) in notes.lifted
-
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
-        read = self.capture.literals.setdefault(
+        read = self.observer.literals.setdefault(
             ("read", id(optimizer), index, key, part), _Read(optimizer, index, key, part)
         )
-        slot, _ = self.capture.tape.once(read, ())
-        return Number(self.capture, slot)
+        slot, _ = self.observer.tape.once(read, ())
+        return Number(self.observer, slot)
 
     def after_step(self, optimizer: Any) -> None:
-        """The step is done: the numbers are Python's again."""
-        self._leave(optimizer)
-        self._note(optimizer)
-
-    def _restore(self, optimizer: Any) -> None:
-        while self._is_running(optimizer):
-            self._leave(optimizer)
-
-    def _is_running(self, optimizer: Any) -> bool:
-        return any(optimizer is step.optimizer for step in self._running)
-
-    def _leave(self, optimizer: Any) -> None:
-        """Leave the innermost step of an optimizer."""
+        """Make Python's floats of the numbers again."""
         steps = reversed(self._running)
         step = next((step for step in steps if step.optimizer is optimizer), None)
         if step is None:
             return
         self._running.remove(step)
+        if not step.before:
+            return
         optimizer.__dict__.pop("_init_group", None)
-        step.mode.__exit__(None, None, None)
+        for parameter, state in optimizer.state.items():
+            if id(parameter) not in step.states and any(map(self._is_computed, state.values())):
+                self.observer.only_first = "an optimizer makes its state out of gradients"
         for group, before, lifted in zip(
             optimizer.param_groups, step.before, step.lifted, strict=True
         ):
             for key in before.keys() | group.keys():
-                if key in before and group.get(key, MISSING) is lifted[key]:
+                if group.get(key, MISSING) is lifted.get(key, MISSING):
                     group[key] = before[key]
                 else:
-                    name = f"{type(optimizer).__name__}'s {key}"
-                    self._note_change(DictEntry(group, key, name, before.get(key, MISSING)))
+                    self._refuse_change(optimizer, group, key)
 
-    def _note_change(self, place: Place) -> None:
-        """A step has put something into its optimizer's group; the place knows what was there."""
-        self.capture.undo.append(functools.partial(place.put, place.value))
-        self.changed.setdefault(place.address, place)
-        if not isinstance(place.value, numbers.NUMBERS):  # a number is an input, read anew
-            place.is_read = True
-            self.places.setdefault(place.address, place)
+    def _is_computed(self, value: Any) -> bool:
+        """Return whether a value of a state is a tensor that the call has made of others."""
+        if not isinstance(value, torch.Tensor):
+            return False
+        memory: Any = value.untyped_storage()
+        return self.observer.is_made(memory) and type(memory.array) is Node
 
-    def _note(self, optimizer: Any) -> None:
-        """What the step relied on, besides numbers: the groups, their parameters, the state."""
-        name = type(optimizer).__name__
-        self._place(DictEntry, vars(optimizer), "state", f"{name}.state")
-        self._place(Contents, optimizer.param_groups, "", f"{name}.param_groups")
-        for hooks in (*_step_hooks(optimizer), *_GLOBAL_STEP_HOOKS):
-            self._place(Contents, hooks, "", f"the hooks of {name}")
-        for group in optimizer.param_groups:
-            self._place(Contents, group["params"], "", f"{name}'s parameters")
-            for key, value in group.items():
-                if key != "params" and not _is_lifted(value):
-                    self._place(DictEntry, group, key, f"{name}'s {key}")
-            for parameter in group["params"]:
-                if DictEntry.at(optimizer.state, parameter) not in self.places:
-                    self._note_new_state(optimizer.state.get(parameter, {}), name)
-            for parameter in group["params"]:
-                if parameter in optimizer.state:  # somebody may remove it, or all of them
-                    self._state_of(optimizer.state, parameter, name)
+    def _refuse_change(self, optimizer: Any, group: dict, key: str) -> None:
+        """Note that a step writes into its optimizer's groups, which later calls would not do."""
+        group[key] = _plain(group[key])
+        self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}")
 
-    def _note_new_state(self, state: dict, name: str) -> None:
-        """State that the step itself made: the next step finds it, and is another program."""
-        for key in state:
-            new = DictEntry(state, key, f"{name}'s {key}", MISSING)
-            self.places.setdefault(new.address, new)
-
-    def _state_of(self, states: dict, parameter: Any, name: str) -> None:
-        """Later calls must find the state of a parameter that this one found or made."""
-        address = _StateOf.at(states, parameter)
-        if address not in self.places:
-            place = _StateOf(states, parameter, f"{name}'s state of a parameter")
-            place.is_read = True
-            self.places[place.address] = place
-
-    def _place(self, kind: type[Place], owner: Any, key: Any, label: str) -> None:
-        if kind.at(owner, key) not in self.places:
-            place = kind(owner, key, label)
-            place.is_read = True
-            self.places[place.address] = place
-
-    def effects(self) -> Iterator[tuple[Place, Any]]:
-        """State that the steps made, with what stands there now."""
-        absent = (place for place in self.places.values() if place.value is MISSING)
-        made = (place for place in absent if place.address not in self.changed)
-        for place in (*made, *self.changed.values()):
-            yield place, place.now()
+    def leave_all(self) -> None:
+        """Make Python's floats of all numbers, where a step has raised."""
+        for step in list(self._running):
+            self.after_step(step.optimizer)
 
     def on_host(self, action: Any, save: Any) -> Any:
-        """Run something on the host, now and at every call, at this point among its numbers."""
-        self.capture.undo.append(save())
-        with paused():
+        """Run something on the host, now and at every call, at this point among its numbers.
+
+        ``save`` is called before it, and gives what undoes it.
+        """
+        if self._is_on_host:  # a scheduler moves those on that it is made of
+            return action()
+        self._is_on_host = True
+        try:
             result = action()
-        self.capture.tape.record(action, (), result, needed=True, save=save)
-        self.capture.tape.forget()
+        finally:
+            self._is_on_host = False
+        self.observer.tape.record(action, (), result, needed=True, save=save)
+        self.observer.tape.forget()
         return result
 
+    def world(self) -> list[tuple[Any, Any, Any]]:
+        """Return what the steps relied on: dict, key and value of what must be the same object."""
+        found: list[tuple[Any, Any, Any]] = []
+        for optimizer in self.stepped:
+            for group in optimizer.param_groups:
+                found += [
+                    (group, k, v)
+                    for k, v in group.items()
+                    if not is_lifted(v) and not (type(v) is int and _may_be_float(optimizer, k))
+                ]
+            for parameter, state in optimizer.state.items():
+                found.append((optimizer.state, parameter, state))
+                found += [(state, k, v) for k, v in state.items()]
+            own = vars(optimizer)  # load_state_dict makes others of both
+            found += [(own, key, own[key]) for key in ("param_groups", "state") if key in own]
+        return found
 
-def _is_lifted(value: Any) -> bool:
-    """Whether a value of a group holds numbers that become inputs."""
+    def lists(self) -> list[list]:
+        """Return the lists of groups and of parameters that were stepped through."""
+        groups = [optimizer.param_groups for optimizer in self.stepped]
+        return groups + [group["params"] for each in groups for group in each]
+
+
+def _may_be_float(optimizer: Any, key: str) -> bool:
+    """Return whether a number of a group that is a whole one now may have a fraction later."""
+    return key == "lr" or type(optimizer.defaults.get(key)) is float
+
+
+def is_lifted(value: Any) -> bool:
+    """Return whether a value of a group holds numbers that are inputs."""
     parts = value if isinstance(value, tuple) else (value,)
-    return any(type(part) is float or isinstance(part, numbers.NUMBERS) for part in parts)
+    return any(isinstance(part, float | Number) for part in parts)
 
 
-def _step_hooks(optimizer: Any) -> list[dict]:
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    return [getattr(optimizer, name) for name in names if hasattr(optimizer, name)]
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.value if isinstance(value, Number) else value
 
 
 class _Read:
@@ -292,7 +233,7 @@ class _Read:
     def __call__(self) -> float:
         value = self.optimizer.param_groups[self.index][self.key]
         value = value if self.part is None else value[self.part]
-        if isinstance(value, Number):  # while the optimizer steps in a trace
+        if isinstance(value, Number):  # while the optimizer steps
             return value.value
         if type(value) is int:
             return float(value)
@@ -301,24 +242,13 @@ class _Read:
         return value
 
 
-class _Items(TorchFunctionMode):
-    """In an optimizer's step ``item`` gives traced numbers, of CPU and of device tensors."""
-
-    def __init__(self, capture: Any):
-        super().__init__()
-        self.capture = capture
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.item:
-            (tensor,) = args
-            if is_host(tensor):
-                return self.capture.host.number(tensor)
-            if is_jax(tensor) and tensor.is_floating_point():
-                return Number(self.capture, array=_wide(self.capture, tensor))
-        return func(*args, **(kwargs or {}))
-
-
-def _wide(capture: Any, tensor: torch.Tensor) -> Any:
-    """A one-element tensor as a traced float64 scalar."""
-    wide = tensor.detach().reshape(()).to(torch.float64)
-    return storage.memory_of(wide)
+def refuse_host_counts(optimizer: Any) -> None:
+    """Raise where an optimizer counts its steps on the host, and the device skips one."""
+    for state in optimizer.state.values():
+        if any(isinstance(value, int | float) for value in state.values()):
+            name = type(optimizer).__name__
+            raise NotTraceableError(
+                f"{name} counts its steps on the host, where a program cannot tell that "
+                "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, "
+                "or drop pure=True."
+            )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_jax.capture import scan_layers as own
+from torch_jax.interop import scan_layers as own
 
 
 def scan_layers(

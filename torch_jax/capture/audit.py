@@ -1,0 +1,142 @@
+"""The promise of ``jit(pure=True)``, audited: a recorded call compared with an earlier one.
+
+Now and then a call runs its Python all the same. What it did is held against what the program was
+made of: the same operators over the same tensors, with the same numbers where the program has
+constants, and the same result. A difference says that Python matters in a way that was promised not
+to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from torch_jax.capture.observer import Fixed, Graph, OfStorage
+from torch_jax.capture.replay import Replay
+from torch_jax.core.numbers import GivenNumber
+from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of functions, in the texts of jaxprs
+_SMALL = 64  # elements of a fixed array whose values are compared
+
+
+class VerificationError(AssertionError):
+    """A function under ``jit(pure=True, audit="error")`` has done another thing than before."""
+
+
+def difference(old: Replay, new: Replay) -> str | None:
+    """Return how a call differs from one before, in words; None where it does not."""
+    return (
+        _other_operator(old.graph.state.steps(), new.graph.state.steps())
+        or _other_operand(old.graph, new.graph)
+        or _other_array(old, new)
+        or _other_write(old, new)
+        or old.left.result.difference(new.left.result)
+    )
+
+
+def _other_operator(old: list[Step], new: list[Step]) -> str | None:
+    for was, now in zip(old, new, strict=False):
+        if not _do_the_same(was, now):
+            if (was.name, was.line) == (now.name, now.line):
+                return f"{now.name} at {now.line} computes something else than before"
+            return (
+                f"it called {now.name} at {now.line}, where it had called {was.name} at {was.line}"
+            )
+    if len(old) != len(new):
+        return f"it called {len(new)} operators, where it had called {len(old)}"
+    return None
+
+
+def _do_the_same(was: Step, now: Step) -> bool:
+    """Return whether two steps compute the same of their operands.
+
+    States, entries and bodies are made again when they have been forgotten in between, so it is not
+    asked whether they are the same objects, or only at first.
+    """
+    if was.body is now.body:
+        return True
+    if was.name != now.name:
+        return False
+    texts = [_ADDRESS.sub("", str(step.body.jaxpr)) for step in (was, now)]
+    constants = [[np.asarray(c).tobytes() for c in step.body.jaxpr.consts] for step in (was, now)]
+    return texts[0] == texts[1] and constants[0] == constants[1]
+
+
+def _other_operand(old: Graph, new: Graph) -> str | None:
+    for (_, before), (step, after) in zip(_operands(old), _operands(new), strict=True):
+        for was, now in zip(before, after, strict=True):
+            if was == now:
+                continue
+            if isinstance(was, str) and isinstance(now, str):
+                return f"{step.name} at {step.line} was given {now}, where it had been given {was}"
+            return f"{step.name} at {step.line} was given another tensor than before"
+    return None
+
+
+def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
+    """Yield for each operator what it is given: values as texts, or which results and arrays."""
+    numbers = iter(graph.numbers)
+    for step in graph.state.steps():
+        found: list[Any] = []
+        for source in step.sources:
+            if isinstance(source, Number):
+                number = next(numbers)
+                is_read = isinstance(number, GivenNumber)
+                found.append(f"number {number.slot}" if is_read else repr(number))
+            elif isinstance(source, Moving):
+                found.append(str(list(islice(numbers, source.length))))
+            elif isinstance(source, Constant):
+                found.append(str(np.asarray(source.value).ravel().tolist()))
+            else:
+                found.append(source)
+                if isinstance(source, Words):
+                    deque(islice(numbers, 4), maxlen=0)  # others at each call
+        yield step, found
+
+
+def _other_array(old: Replay, new: Replay) -> str | None:
+    before, after = old.known(), new.known()  # which are met in any order
+    for at, (was, now) in enumerate(zip(old.graph.sources, new.graph.sources, strict=False)):
+        if isinstance(was, OfStorage) and isinstance(now, OfStorage):
+            is_same = before[was.at] == after[now.at]
+        else:
+            is_same = _is_same_array(was, now)
+        if not is_same:
+            return (
+                f"{_reader(new.graph.state, at)} read another tensor than before, or other values"
+            )
+    return "it read other tensors than before" if set(before) != set(after) else None
+
+
+def _is_same_array(was: Any, now: Any) -> bool:
+    if isinstance(was, Fixed) and isinstance(now, Fixed):
+        form, other = ((one.array.shape, one.array.dtype) for one in (was, now))
+        if form != other or was.array.size > _SMALL:
+            return form == other
+        return np.asarray(was.array).tobytes() == np.asarray(now.array).tobytes()
+    if hasattr(was, "place") and type(was) is type(now):  # of the CPU; a new object each time
+        return (was.place, was.order) == (now.place, now.order)
+    return type(was) is type(now) and was == now
+
+
+def _other_write(old: Replay, new: Replay) -> str | None:
+    before, after = (
+        {(known[at], node) for at, node in replay.left.written}
+        for replay, known in ((old, old.known()), (new, new.known()))
+    )
+    if before != after:
+        return "it wrote into other tensors than before"
+    return None
+
+
+def _reader(state: State, at: int) -> str:
+    for step in state.steps():
+        if Given(at) in step.sources:
+            return f"{step.name} at {step.line}"
+    return "no operator"

@@ -1,0 +1,57 @@
+"""What the nodes of PyTorch's autograd graph behind a result say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+_OF_PYTHON = torch.autograd.function.BackwardCFunction
+
+
+def is_spent(tensor: torch.Tensor) -> bool:
+    """Return whether a backward pass has freed what the graph of a tensor had saved."""
+    try:
+        for node in nodes([tensor]):
+            for _ in _saved(node):
+                pass
+    except RuntimeError:
+        return True
+    return False
+
+
+def saved_memories(leaves: Iterable[Any]) -> set[int]:
+    """Return the ids of the storages of what the nodes behind results have saved.
+
+    A backward pass asks whether one was written since.
+    """
+    values = (value for node in nodes(leaves) for value in _saved(node))
+    return {id(value.untyped_storage()) for value in values if isinstance(value, torch.Tensor)}
+
+
+def runs_python(leaves: Iterable[Any]) -> bool:
+    """Return whether a backward pass runs Python of the user's: hooks, or custom functions."""
+    return any(isinstance(node, _OF_PYTHON) for node in nodes(leaves))
+
+
+def _saved(node: Any) -> Iterator[Any]:
+    if isinstance(node, _OF_PYTHON):
+        yield from node.saved_tensors
+        return
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            value = getattr(node, name)
+            yield from value if isinstance(value, tuple | list) else (value,)
+
+
+def nodes(leaves: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes behind tensors, each once."""
+    queue = [leaf.grad_fn for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    seen: set[Any] = set()
+    while queue:
+        node = queue.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            queue += [following for following, _ in node.next_functions]

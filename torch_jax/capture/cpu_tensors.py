@@ -1,0 +1,140 @@
+"""CPU tensors in a function whose Python is skipped: what goes to the device is read each time.
+
+An argument on the CPU, or a tensor on the CPU that the function finds, may hold something else at
+the next call. So what goes to the device is taken from it anew. What is made of Python's data is
+the same at each call. All else a later call could not repeat: the function must not compute with
+CPU tensors, write into them, or look at their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax.core import errors, tracers
+from torch_jax.core.tracers import DataDependentError, NotTraceableError
+from torch_jax.memory import geometry, storage, transfer
+from torch_jax.memory.storage import is_jax
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_TO_COPY = torch.ops.aten._to_copy.default
+_RANDOM = torch.Tag.nondeterministic_seeded
+_DROP = "Do that outside of the function, or drop pure=True"
+
+
+def is_host(value: Any) -> bool:
+    """Return whether a value is a CPU tensor."""
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+class OfHost(NamedTuple):
+    """A CPU tensor that later calls take to the device.
+
+    Attributes:
+      tensor: the tensor, or its place among the arguments.
+      place: the size, stride and offset of the part that is taken.
+      order: its dims in the order of memory.
+    """
+
+    tensor: Any
+    place: tuple[Any, Any, int]
+    order: tuple[int, ...]
+
+    def read(self, leaves: Sequence[Any]) -> Any:
+        """Return the array of one call."""
+        tensor = leaves[self.tensor] if type(self.tensor) is int else self.tensor
+        return transfer.array_of(tensor.detach().as_strided(*self.place).permute(self.order))
+
+
+class Host:
+    """The CPU tensors of one observed call."""
+
+    def __init__(self, observer: Any):
+        self._observer = observer
+        # storages that the call has made, by their id: whether each call makes the same of them
+        self._made: dict[int, tuple[Any, bool]] = {}
+
+    def operator(self, func: Any, args: tuple, kwargs: dict[str, Any], on_device: Callable) -> Any:
+        """Run an operator that takes or makes CPU tensors."""
+        leaves, form = pytree.tree_flatten((args, kwargs))
+        if _crosses(func, leaves, kwargs):
+            moved = [self.to_device(leaf) if is_host(leaf) else leaf for leaf in leaves]
+            args, kwargs = pytree.tree_unflatten(moved, form)
+            return on_device(func, args, kwargs)
+        operands = [leaf for leaf in leaves if is_host(leaf)]
+        if func is _ITEM:
+            self._refuse_value(operands[0])
+        if func._schema.is_mutable:
+            self._refuse_write(func, operands[0] if operands else None)
+        result = func(*args, **kwargs)
+        fixed = _RANDOM not in func.tags and all(map(self._is_fixed, operands))
+        known = {id(tensor.untyped_storage()) for tensor in operands}
+        for tensor in pytree.tree_leaves(result):
+            if is_host(tensor) and id(tensor.untyped_storage()) not in known:
+                self.note_made(tensor, fixed)
+        return result
+
+    def note_made(self, tensor: torch.Tensor, fixed: bool = False) -> None:
+        """Note a CPU tensor that the call has made, and whether each call makes the same."""
+        self._made[id(tensor.untyped_storage())] = tensor.untyped_storage(), fixed
+
+    def is_made(self, tensor: torch.Tensor) -> bool:
+        """Return whether the call has made a CPU tensor."""
+        return id(tensor.untyped_storage()) in self._made
+
+    def _is_fixed(self, tensor: torch.Tensor) -> bool:
+        """Return whether each call makes this very tensor."""
+        return self._made.get(id(tensor.untyped_storage()), (None, False))[1]
+
+    def _refuse_value(self, tensor: torch.Tensor) -> None:
+        if not self._is_fixed(tensor):
+            raise DataDependentError(
+                f"the value of a {errors.describe(tensor)} tensor on the CPU is asked for "
+                f"({tracers.user_line()}), and later calls of a function under "
+                f"torch_jax.jit(pure=True) skip its Python. {_DROP}."
+            )
+
+    def _refuse_write(self, func: Any, tensor: torch.Tensor | None) -> None:
+        if tensor is None or not self.is_made(tensor):
+            raise NotTraceableError(
+                f"{func} writes into a CPU tensor ({tracers.user_line()}), which later calls of a "
+                f"function under torch_jax.jit(pure=True) would not do. {_DROP}."
+            )
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the value of a CPU tensor as a device tensor, with its strides if dense."""
+        order = geometry.memory_order(tensor.shape, tensor.stride())
+        order = order or tuple(range(tensor.dim()))
+        array = transfer.array_of(tensor.detach().permute(order))
+        made = storage.wrap(array, tensor.dtype)
+        self._observer.makes(made)
+        if not self.is_made(tensor):
+            place = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+            self._observer.comes_from(array, OfHost(self._origin(tensor), place, order))
+        elif not self._is_fixed(tensor):
+            raise NotTraceableError(
+                f"a {errors.describe(tensor)} tensor is computed on the CPU and taken to the "
+                f"device ({tracers.user_line()}), and later calls of a function under "
+                f"torch_jax.jit(pure=True) skip what the CPU does. {_DROP}."
+            )
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return made.permute(back) if order != tuple(range(tensor.dim())) else made
+
+    def _origin(self, tensor: torch.Tensor) -> Any:
+        """Return the place of the argument that a tensor is a part of, else the tensor."""
+        memory = tensor.untyped_storage()
+        for at, leaf in enumerate(self._observer.leaves):
+            if is_host(leaf) and leaf.untyped_storage() is memory:
+                return at
+        return tensor.detach()
+
+
+def _crosses(func: Any, leaves: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operator takes CPU tensors to the device."""
+    if func is _TO_COPY:
+        device = kwargs.get("device")
+        return device is not None and device.type == "jax"
+    return any(isinstance(leaf, torch.Tensor) and is_jax(leaf) for leaf in leaves)

@@ -1,0 +1,164 @@
+"""Random numbers of a function whose Python is skipped: each call draws on from its generators.
+
+An observed call notes where each draw stands, counted from where its generator stood when the call
+began. A later call counts the same from where the generator stands by then. A generator that the
+function seeds is the same at each call from there on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from torch_jax.memory import generators
+
+
+class Later(NamedTuple):
+    """The key words of a draw, so many steps after where a call finds its generator.
+
+    Attributes:
+      at: the generator, by its place among those that are drawn from.
+      steps: how many draws come before this one in a call.
+    """
+
+    at: int
+    steps: int
+
+
+class OnTape(NamedTuple):
+    """Key words that a generator of the CPU seeds, in a slot of the tape."""
+
+    slot: int
+
+
+class _Drawn:
+    """One generator: where the call found it, and whether it is the same at each call by now."""
+
+    def __init__(self, generator: Any, at: int):
+        self.generator, self.at = generator, at
+        self.seed, self.offset = generator.where()
+        self.is_fixed = False
+
+    def left(self) -> Left:
+        """Return how the call leaves the generator."""
+        seed, offset = self.generator.where()
+        return Left(self.generator, seed, offset, self.is_fixed, self.offset)
+
+
+class Draws:
+    """The draws of one observed call."""
+
+    def __init__(self, observer: Any) -> None:
+        self._observer, self._tape = observer, observer.tape
+        self._generators: dict[int, _Drawn] = {}
+        self._sources: dict[bytes, Any] = {}
+        # states that were given out, and by which generator: whether each is fixed
+        self._states: dict[tuple[int, bytes], bool] = {}
+        self._of_host: dict[int, tuple[torch.Tensor, int]] = {}  # by their id: slots of the tape
+
+    def _of(self, generator: Any) -> _Drawn:
+        known = self._generators.get(id(generator))
+        if known is None:
+            known = self._generators[id(generator)] = _Drawn(generator, len(self._generators))
+        return known
+
+    # --- what generators tell ---------------------------------------------------------------------
+
+    def drew(self, generator: Any, words: np.ndarray) -> None:
+        """Note the key words that a generator has just given for one operator."""
+        seed, offset = generator.where()
+        if id(generator) not in self._generators:
+            self._of(generator).offset = offset - 1
+        drawn = self._of(generator)
+        if not drawn.is_fixed and seed == drawn.seed:
+            self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.offset)
+
+    def drew_on_host(self, generator: torch.Generator, words: np.ndarray) -> None:
+        """Note key words that a generator of the CPU has seeded; each call asks it again."""
+        slot = self._tape.constant(generator)
+        slot = self._tape.record(generators.words_from, (slot,), words, needed=True)
+        self._sources[words.tobytes()] = OnTape(slot)
+
+    def seeded(self, generator: Any) -> None:
+        """Note that the function seeds a generator."""
+        self._of(generator).is_fixed = True
+
+    def looked_at_seed(self, generator: Any) -> None:
+        """Note that the function reads a seed as a number."""
+        if not self._of(generator).is_fixed:
+            self._observer.refuse("it reads the seed of a generator")
+
+    def gives_state(self, generator: Any, state: torch.Tensor) -> None:
+        """Note that the function keeps a state, to go back to it."""
+        self._states[id(generator), _bytes_of(state)] = self._of(generator).is_fixed
+        self._observer.host.note_made(state)
+
+    def takes_state(self, generator: Any, state: torch.Tensor) -> None:
+        """Note that a generator goes to a state: one of its own in this call, or one that stays."""
+        kept = _bytes_of(state)
+        fixed = self._states.get((id(generator), kept))
+        if fixed is None:
+            fixed = True
+            if not all(is_fixed for (_, one), is_fixed in self._states.items() if one == kept):
+                self._observer.refuse("a generator takes over the state of another")
+            elif not self._observer.host.is_made(state):
+                slot, _ = self._tape.once(_bytes_of, (self._tape.constant(state),))
+                self._tape.expect("the state that a generator takes over", slot)
+        self._of(generator).is_fixed = fixed
+
+    def gives_state_of_host(self, state: torch.Tensor, slot: int) -> None:
+        """Note that the function keeps a state of the CPU's generator, which the tape has too."""
+        self._of_host[id(state)] = state, slot
+        self._observer.host.note_made(state)
+
+    def slot_of_state(self, state: torch.Tensor) -> int:
+        """Return where the tape has a state of the CPU's generator."""
+        known = self._of_host.get(id(state))
+        return self._tape.constant(state) if known is None else known[1]
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def source(self, words: tuple[int, ...]) -> Any:
+        """Return where a later call finds these key words; themselves where they are fixed."""
+        return self._sources.get(np.array(words, np.uint32).tobytes(), words)
+
+    def undo(self) -> None:
+        """Put each generator back to where the call found it."""
+        for drawn in self._generators.values():
+            drawn.generator.put(drawn.seed, drawn.offset)
+
+    def end(self) -> list[Left]:
+        """Return how a call leaves each generator."""
+        return [drawn.left() for drawn in self._generators.values()]
+
+
+def _bytes_of(state: torch.Tensor) -> bytes:
+    return state.contiguous().numpy().tobytes()
+
+
+class Left(NamedTuple):
+    """A generator as a call leaves it.
+
+    Attributes:
+      generator: one of ours.
+      seed: of the generator afterwards.
+      offset: of the generator afterwards.
+      is_fixed: whether each call leaves it there.
+      begin: its offset when the call began.
+    """
+
+    generator: Any
+    seed: int
+    offset: int
+    is_fixed: bool
+    begin: int
+
+    def move_on(self) -> tuple[int, int]:
+        """Leave the generator as a call does; returns where it stood before."""
+        if not self.is_fixed:
+            return self.generator.advance(self.offset - self.begin)
+        before = self.generator.where()
+        self.generator.put(self.seed, self.offset)
+        return before

@@ -1,0 +1,116 @@
+"""What must be as it was for a program to be run again without the function's Python.
+
+Everything is compared by identity first, in a few passes of C, since nearly always nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+
+from torch_jax._private import dynamo
+from torch_jax.core import errors
+
+_storage_of = torch.Tensor.untyped_storage
+_gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
+
+Entry = tuple[dict, Any, Any]  # a dict, a key, and the value that stands there
+
+
+class Guards:
+    """The tensors and the state of modules and optimizers that one call relied on."""
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        entries: Sequence[Entry],
+        gradients: Sequence[tuple[torch.Tensor, Any]],
+        lists: Sequence[Any],
+    ):
+        """Take what must be as it is.
+
+        Args:
+          tensors: must see the same memories in the same form.
+          entries: the same values must stand in these dicts.
+          gradients: the ``.grad`` of each tensor must be this one.
+          lists: must be as long; dicts of hooks, too.
+        """
+        self._tensors = list(tensors)
+        self._storages = list(map(_storage_of, self._tensors))
+        self._offsets = [tensor.storage_offset() for tensor in self._tensors]
+        self._have_forms = dynamo.tensor_guards(self._tensors)
+        self._entries = list(entries)
+        columns: list[Any] = [list(column) for column in zip(*entries, strict=True)] or [[], [], []]
+        self._dicts, self._keys, self._values = columns
+        self._owners = [tensor for tensor, _ in gradients]
+        self._gradients = [gradient for _, gradient in gradients]
+        self._lists, self._lengths = list(lists), list(map(len, lists))
+
+    def changed(self) -> str | None:
+        """Return what has changed, in words; None where nothing has."""
+        if not all(map(is_, map(_storage_of, self._tensors), self._storages)):
+            return self._other_memory()
+        if not self._have_forms(*self._tensors):
+            return "a tensor has another shape, another dtype or another requires_grad"
+        if [tensor.storage_offset() for tensor in self._tensors] != self._offsets:
+            return "a view stands elsewhere in its memory"
+        if not all(map(is_, map(dict.get, self._dicts, self._keys), self._values)):
+            found = self._other_entry()
+            if found is not None:
+                return found
+        if not all(map(is_, map(_gradient, self._owners), self._gradients)):
+            return self._other_gradient()
+        if list(map(len, self._lists)) != self._lengths:
+            return "an optimizer has other parameters, or a module other hooks"
+        return None
+
+    def _other_memory(self) -> str:
+        pairs = zip(self._tensors, self._storages, strict=True)
+        tensor = next(t for t, old in pairs if t.untyped_storage() is not old)
+        return f"a {errors.describe(tensor)} has another memory (.data was set, or .to() called)"
+
+    def _other_entry(self) -> str | None:
+        for of, key, old in self._entries:
+            new = of.get(key)
+            if new is not old and not _are_equal(old, new):
+                if isinstance(old, dict | list):
+                    return "the state or the groups of an optimizer are others, as after loading"
+                return f"{_shown(key)} was {_shown(old)}, now it is {_shown(new)}"
+        return None
+
+    def _other_gradient(self) -> str:
+        pairs = zip(self._owners, self._gradients, strict=True)
+        tensor, old = next((t, old) for t, old in pairs if t.grad is not old)
+        return f"the .grad of a {errors.describe(tensor)} was {_shown(old)}, now it is another"
+
+
+def _are_equal(old: Any, new: Any) -> bool:
+    plain = isinstance(old, int | str | tuple | type(None)) and type(old) is type(new)
+    return plain and bool(old == new)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a {errors.describe(value)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def hooks_of(module: torch.nn.Module) -> list[dict]:
+    """Return the dicts of a module's hooks."""
+    return [vars(module)[name] for name in _HOOKS if vars(module).get(name) is not None]
+
+
+def entries_of(module: torch.nn.Module) -> list[Entry]:
+    """Return what a module's call reads of the module: its mode, parameters and buffers."""
+    own = vars(module)
+    found: list[Entry] = [(own, "training", module.training)]
+    for table in (own["_parameters"], own["_buffers"]):
+        found += [(table, name, tensor) for name, tensor in table.items()]
+    return found

@@ -1,0 +1,168 @@
+"""What an observed call has written, returned and left behind, described before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax.capture import autograd_nodes
+from torch_jax.capture.found_gradients import grad_of
+from torch_jax.capture.guards import Entry, entries_of, hooks_of
+from torch_jax.capture.observer import Observer, version_of
+from torch_jax.capture.results import Results, Template
+from torch_jax.capture.training.optimizers import parameters_of
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.memory.storage import is_jax
+
+
+class LeftBehind(NamedTuple):
+    """What is there after a call; results of the graph are named by their numbers.
+
+    Attributes:
+      result: what the function returned.
+      written: storages that hold something else, by their place among those met, and which result.
+      new: results that stand in new storages, in the order of the templates' outputs.
+      flags: results that are false where an index was out of range.
+      gradients: those that it replaced, and what by.
+      held: tensors whose ``.grad`` must be as it was, and that; an argument by its place.
+      moving: the same of those whose ``.grad`` is read, whichever it is, and this call's.
+      raised: tensors that count the call's writes, an argument by its place, and how many.
+      connected: tensors of the result that gradients flow from.
+      positions: where these stand among the leaves of the result.
+      residuals: results that their backward pass needs.
+    """
+
+    result: Template
+    written: list[tuple[int, int]]
+    new: list[int]
+    flags: list[int]
+    gradients: list[tuple[Any, Template | None]]
+    held: list[tuple[Any, Any]]
+    moving: list[tuple[Any, torch.Tensor]]
+    raised: list[tuple[Any, int]]
+    connected: list[torch.Tensor]
+    positions: list[int]
+    residuals: list[int]
+
+    def counted(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the tensors that count the writes of a call, as often as each is written."""
+        gradients = {id(gradient): owner for owner, gradient in self.moving}
+        found = []
+        for one, times in self.raised:
+            tensor = leaves[one] if type(one) is int else one
+            if id(tensor) in gradients:
+                tensor = grad_of(gradients[id(tensor)], leaves)
+            found += [tensor] * times
+        return found
+
+    def guarded(
+        self, observer: Observer
+    ) -> tuple[list[torch.Tensor], list[Entry], list, list[Any]]:
+        """Return the tensors, entries of dicts, gradients and lists that must be as they are."""
+        given = set(map(id, observer.leaves))
+        memories = {
+            id(leaf.untyped_storage()) for leaf in observer.leaves if isinstance(leaf, torch.Tensor)
+        }
+        moving = {id(gradient.untyped_storage()) for _, gradient in self.moving}
+        tensors = [
+            one.tensor
+            for one in observer.met
+            if id(one.tensor) not in given and id(one.storage) not in memories | moving
+        ]
+        entries = [entry for module in observer.modules.values() for entry in entries_of(module)]
+        optimizers = observer.optimizers
+        held = [(owner, gradient) for owner, gradient in self.held if type(owner) is not int]
+        hooks = [one for module in observer.modules.values() for one in hooks_of(module)]
+        return tensors, entries + optimizers.world(), held, [*optimizers.lists(), *hooks]
+
+
+def describe(observer: Observer, result: list[Any]) -> LeftBehind:
+    """Describe a call that has returned ``result[0]``, which is taken out of the list."""
+    observer.forget_what_nobody_has()
+    leaves = pytree.tree_leaves(result[0])
+    positions = _connected(observer, leaves)
+    connected = [leaves[at] for at in positions]
+    observer.keep_out_what_is_wrong()
+    results = Results(observer, set(map(id, connected)))
+    template = results.of(result[0])
+    gradients, held, moving = _gradients(observer, results)
+    written = []
+    for at, one in enumerate(observer.met):
+        if one.is_written():
+            written.append((at, _number(observer, one.storage)))
+    known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
+    for stray in () if observer.only_first else observer.strays(known):
+        observer.strayed = observer.refusal is None
+        shown = f"{stray.array.dtype}{list(stray.array.shape)}"
+        observer.refuse(f"a new tensor ({shown}) is kept somewhere: return it, or write into one")
+        break
+    return LeftBehind(
+        template, written, [_number(observer, memory) for memory in results.new],
+        [flag.index for flag, _, _ in observer.checks], gradients, held, moving,
+        _raised(observer), connected, positions, [],
+    )  # fmt: skip
+
+
+def _number(observer: Observer, memory: Any) -> int:
+    """Return which result of the graph a storage holds."""
+    node = memory.array
+    if type(node) is Node and node.recording is ACTIVE.recorder.recording:
+        return node.index
+    observer.refuse("a tensor was written past the recording")
+    return 0
+
+
+def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
+    """Return which leaves of the result have gradients that the function leaves to its caller."""
+    if observer.went_back:
+        return []
+    return [
+        at
+        for at, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor)
+        and is_jax(leaf)
+        and leaf.grad_fn is not None
+        and observer.is_made(leaf.untyped_storage())
+        and not autograd_nodes.is_spent(leaf)
+    ]
+
+
+def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
+    """Return the gradients that the call replaced, those to be guarded, and those that move."""
+    changed, held, moving = [], [], []
+    places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
+    stepped = {id(p) for one in observer.optimizers.stepped for p in parameters_of(one)}
+    for known in observer.optimizers.gradients.values():
+        tensor, before, after = known.tensor, known.before, known.tensor.grad
+        known.place = places.get(id(tensor))
+        owner = tensor if known.place is None else known.place
+        was_read = observer.optimizers.was_read(before)
+        if before is after and not known.reset:
+            if was_read:
+                moving.append((owner, before))
+            elif before is None and id(tensor) in stepped:
+                held.append((owner, None))
+            continue
+        known.reset |= before is not None
+        if was_read and before is not None:
+            moving.append((owner, before))
+            known.reset = False  # it is read, and must not be let go of before the call
+        elif not known.reset:
+            held.append((owner, None))
+        changed.append((known, None if after is None else results.of(after)))
+    return changed, held, moving
+
+
+def _raised(observer: Observer) -> list[tuple[Any, int]]:
+    """Return which tensors count the writes of the call, and how many each."""
+    places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
+    found = []
+    for one in observer.met:
+        times = version_of(one.tensor) - one.version
+        if times:
+            found.append((places.get(id(one.tensor), one.tensor), times))
+    return found

@@ -1,0 +1,91 @@
+"""A program to look at: recorded, compiled, and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from torch_jax._private import pytorch
+from torch_jax.capture.left_behind import LeftBehind, describe
+from torch_jax.capture.observer import Observer, OfStorage, looks_at_a_value
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+from torch_jax.memory import sharding
+from torch_jax.memory.storage import give_back
+from torch_jax.recorded import lazy
+from torch_jax.recorded.program import Program
+
+
+class Lowered:
+    """A program that was compiled but not run."""
+
+    def __init__(self, program: Any):
+        """Take what JAX has lowered."""
+        self._lowered = program
+        self._compiled = program.compile()
+
+    def as_text(self, dialect: str = "stablehlo") -> str:
+        """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
+        if dialect == "stablehlo":
+            return self._lowered.as_text()
+        if dialect == "hlo":
+            return self._compiled.as_text()
+        raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
+
+    def cost_analysis(self) -> Any:
+        """Return XLA's estimates: ``flops``, ``bytes accessed`` …"""
+        return self._compiled.cost_analysis()
+
+    def memory_analysis(self) -> Any:
+        """Return the executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
+        return self._compiled.memory_analysis()
+
+
+def lowered(call: Callable[[], Any]) -> Lowered:
+    """Record a call, and compile it in place of running it; tensors are then as before."""
+    observer = Observer([])
+    with lazy.observed(observer):
+        recorder = ACTIVE.recorder
+        recording = recorder.recording
+        try:
+            with observer.watching():
+                result = [call()]
+            left = describe(observer, result)
+            if recorder.recording is not recording:
+                raise looks_at_a_value()
+            program = _program(observer, recording, left)
+        finally:
+            recorder.leave(recording)
+            _put_back(observer)
+    return Lowered(program)
+
+
+def _program(observer: Observer, recording: Any, left: LeftBehind) -> Any:
+    """Return what JAX lowers for what the call has written, returned and left behind."""
+    state = recording.log[-1][0]
+    numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in recording.log))
+    arrays = list(chain.from_iterable(arrays for *_, arrays in recording.log))
+    outputs = tuple(dict.fromkeys([*(node for _, node in left.written), *left.new, *left.flags]))
+    forms = [(tuple(array.shape), array.dtype) for array in arrays]
+    written = [OfStorage(at) for at, _ in left.written]
+    sources = enumerate(map(observer.source, arrays))
+    donated = tuple(at for at, s in sources if isinstance(s, OfStorage) and s in written)
+    floats = [float(one) for one in numbers if isinstance(one, float)]
+    integers = [int(one) for one in numbers if not isinstance(one, float)]
+    with x64():
+        program = Program(state, outputs, donated, forms.__getitem__)
+        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in recording.log))
+        wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
+        return program.lower(floats, integers, arrays, wanted=wanted)
+
+
+def _put_back(observer: Observer) -> None:
+    """Give each storage what it held, and each tensor the gradient that it had."""
+    written = [one for one in observer.met if type(one.storage.array) is Node]
+    give_back([one.storage for one in written], [one.old() for one in written])
+    for gradient in observer.optimizers.gradients.values():
+        gradient.tensor.grad = gradient.before
+    pytorch.set_versions([one.tensor for one in observer.met], [o.version for o in observer.met])
+    observer.draws.undo()

@@ -1,0 +1,404 @@
+"""One real call of a function whose Python later calls skip: what it reads, writes and leaves.
+
+The call is recorded (:mod:`torch_jax.recorded`), so its Python has every effect that it ever has.
+Meanwhile a dispatch mode sees each operator, and so tells for each array that the graph is given
+which tensor a later call finds it in.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_jax._private import dynamo
+from torch_jax.capture.cpu_tensors import Host, is_host
+from torch_jax.capture.draws import Draws
+from torch_jax.capture.tape import Tape
+from torch_jax.capture.training.optimizers import Optimizers
+from torch_jax.core import errors, tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.collection import no_collection
+from torch_jax.core.node import Node
+from torch_jax.core.tracers import DataDependentError
+from torch_jax.core.x64 import x64
+from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.memory import storage
+from torch_jax.memory.storage import is_jax, is_jax_storage, memory_in, tensors_in
+from torch_jax.memory.transfer import on_host
+from torch_jax.ops.on_host import LISTENERS
+from torch_jax.recorded.path import State
+from torch_jax.recorded.recorder import Listener
+
+_TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+
+class Met:
+    """A storage that was there before the call.
+
+    Attributes:
+      storage: of PyTorch, whose memory later calls read.
+      tensor: the first tensor over it that an operator took.
+      version: of that tensor, when it was met.
+    """
+
+    def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
+        self.storage, self.tensor = storage, tensor
+        self.version = version_of(tensor)
+        self._array = weakref.ref(array)  # one more holder would keep it from being donated
+
+    def is_written(self) -> bool:
+        """Return whether the storage holds something else by now."""
+        return self.storage.array is not self._array()
+
+    def old(self) -> Any:
+        """Return what it held, which the recording holds until it is run."""
+        return self._array()
+
+
+class Graph(NamedTuple):
+    """The graph that a call has recorded.
+
+    Attributes:
+      state: its operators.
+      numbers: Python's numbers, in order.
+      sources: where each array that it is given comes from.
+      program: what was compiled for it; None where its operators ran one by one.
+    """
+
+    state: State
+    numbers: list[Any]
+    sources: list[Any]
+    program: Any
+
+
+class OfStorage(NamedTuple):
+    """An array that a later call finds in a storage, by the storage's place among those met."""
+
+    at: int
+
+
+class Fixed(NamedTuple):
+    """An array that is the same at each call, made by the function of nothing that changes."""
+
+    array: Any
+
+
+class Observer(Listener):
+    """What one call does.
+
+    Attributes:
+      leaves: the arguments.
+      tape: what the host does at each call: numbers of optimizers, schedulers.
+      met: the storages that were there before, in the order in which operators met them.
+      wanted: tensors of before that gradients may be wanted of, by their id.
+      modules: those that were called.
+      graphs: what has been recorded and run.
+      checks: truth values of the graph, each with the error to raise where it is false.
+      went_back: whether the function ran a backward pass.
+      is_over: whether the function has returned.
+      refusal: why later calls cannot skip the Python; None where they can.
+      strayed: whether that is but a new tensor that is kept, maybe by the first call only.
+      only_first: why this call, and no later one, does something else than others would.
+    """
+
+    takes_checks = True
+
+    def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor] | None = None):
+        """Take the arguments; and by their place the tensors that some are copies of."""
+        self.leaves = leaves
+        self._parts = {id(t.untyped_storage()): (at, t) for at, t in (parts or {}).items()}
+        self.tape = Tape()
+        self.literals: dict[tuple, int] = {}
+        self.host = Host(self)
+        self.draws = Draws(self)
+        self.optimizers = Optimizers(self)
+        self.met: list[Met] = []
+        self.wanted: dict[int, torch.Tensor] = {}
+        self.modules: dict[int, torch.nn.Module] = {}
+        self.graphs: list[Graph] = []
+        self.checks: list[tuple[Any, str, type[Exception]]] = []
+        self.went_back = self.is_over = False
+        self.refusal: str | None = None
+        self.strayed = False
+        self.only_first: str | None = None
+        self.results: dict[int, tuple[Any, int]] = {}  # of graphs, by the array's id
+        self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
+        self._made: dict[int, weakref.ref] = {}  # storages that the call has made
+        self._sources: dict[int, tuple[Any, Any]] = {}  # by the array's id: a reference, and where
+        self._last_node = _newest_node()
+        self._mode = _Mode(self)
+
+    # --- being in force ---------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See the operators of this thread, and hear of optimizers, generators and modules."""
+        before, ACTIVE.observer = ACTIVE.observer, self
+        hook = register_module_forward_pre_hook(self._calls)
+        try:
+            with no_collection(), dynamo.dynamo_stance("force_eager"), self._mode:
+                yield
+        finally:
+            hook.remove()
+            self.optimizers.leave_all()
+            ACTIVE.observer = before
+
+    def _calls(self, module: torch.nn.Module, _args: Any) -> None:
+        self.modules[id(module)] = module
+
+    def refuse(self, why: str) -> None:
+        """Note why later calls cannot skip the Python."""
+        self.refusal = self.refusal or why
+
+    def looks(self) -> None:
+        """Note that an operator decides by values, as indexing with a mask does."""
+        self.refuse("an operator looks at a value")
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def operator(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run an operator that the function called."""
+        tensors = list(tensors_in((args, kwargs)))
+        if _brings_to_host(func, args, kwargs, tensors):
+            raise _looks_at(args[-1] if func is not _ITEM else args[0])
+        if any(map(is_host, tensors)) or (not tensors and _is_of_host(kwargs)):
+            return self.host.operator(func, args, kwargs, self.on_device)
+        return self.on_device(func, args, kwargs)
+
+    def on_device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run an operator on device tensors."""
+        for tensor in tensors_in((args, kwargs)):
+            self.see(tensor)
+        result = func(*args, **kwargs)
+        for tensor in tensors_in(result):
+            self.makes(tensor)
+        return result
+
+    def makes(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the call has made, if its storage is a new one."""
+        errors.refuse_sparse(tensor)
+        memory = tensor.untyped_storage()
+        if is_jax_storage(memory) and id(memory) not in self._at:
+            self._made[id(memory)] = weakref.ref(memory)
+
+    def is_made(self, memory: Any) -> bool:
+        """Return whether the call has made a storage."""
+        known = self._made.get(id(memory))
+        return known is not None and known() is memory
+
+    def see(self, tensor: torch.Tensor) -> None:
+        """Note a device tensor that an operator takes."""
+        errors.refuse_sparse(tensor)
+        memory = tensor.untyped_storage()
+        if not is_jax_storage(memory) or self.is_made(memory):
+            return
+        if id(memory) not in self._at:
+            self._meet(memory, tensor)
+        if tensor.requires_grad and not self._is_of_call(tensor.grad_fn):
+            self.wanted[id(tensor)] = tensor
+            if tensor.is_leaf:
+                self.optimizers.note_gradient(tensor)
+
+    def _is_of_call(self, node: Any) -> bool:
+        """Return whether a node of autograd's graph was made by the call."""
+        return node is not None and node._sequence_nr() > self._last_node
+
+    def _meet(self, memory: Any, tensor: torch.Tensor) -> None:
+        if id(memory) in self._parts:  # the function has it otherwise as well, and may write it
+            at, part = self._parts.pop(id(memory))
+            self.leaves[at].data = part
+        array = memory_in(memory)
+        known, _ = self._sources.get(id(array), (None, None))
+        if known is not None and known() is array:  # another tensor shares it, until one is written
+            with x64():
+                array = jnp.array(array, copy=True)
+            storage.replace(memory, array)
+        self._at[id(memory)] = len(self.met)
+        self.comes_from(array, OfStorage(len(self.met)))
+        self.met.append(Met(memory, tensor, array))
+
+    def takes_over(self, tensor: torch.Tensor) -> None:
+        """Take a tensor that the call has made for one that was there before: an optimizer's state.
+
+        Later calls find it where this one has made it.
+        """
+        memory: Any = tensor.untyped_storage()
+        if type(memory.array) is Node:
+            self.only_first = "an optimizer makes its state out of gradients"
+            return
+        self._made.pop(id(memory), None)
+
+    def comes_from(self, array: Any, source: Any) -> None:
+        """Note where later calls find an array."""
+        self._sources[id(array)] = weakref.ref(array), source
+
+    def place_of(self, memory: Any) -> int | None:
+        """Return the place of a storage among those met, None where it is none of them."""
+        return self._at.get(id(memory))
+
+    def storages(self) -> list[Any]:
+        """Return the storages that the call has met or made, and that are still there."""
+        alive = (reference() for reference in self._made.values())
+        return [one.storage for one in self.met] + [one for one in alive if one is not None]
+
+    # --- the recorder tells -----------------------------------------------------------------------
+
+    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
+        """A graph is about to be run."""
+        if not self.is_over:
+            self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
+        self.graphs.append(Graph(state, list(numbers), list(map(self.source, arrays)), None))
+
+    def after(self, state: State, nodes: list[Node], program: Any) -> None:
+        """A graph has been run."""
+        for at, node in enumerate(nodes):
+            array = getattr(node, "array", None)
+            if array is not None:
+                self.results[id(array)] = weakref.ref(array), at
+        self.graphs[-1] = self.graphs[-1]._replace(program=program)
+
+    def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
+        """An index may be out of range where the flag is false."""
+        self.checks.append((flag, message, kind))
+
+    def source(self, array: Any) -> Any:
+        """Return where later calls find an array."""
+        known, source = self._sources.get(id(array), (None, None))
+        if known is not None and known() is array:
+            return source
+        return Fixed(array)
+
+    # --- the end of the call ----------------------------------------------------------------------
+
+    def keep_out_what_is_wrong(self) -> None:
+        """Have what was written be as before where an index was out of range.
+
+        An operator on the CPU raises there before it writes; here it is known afterwards.
+        """
+        if not self.checks:
+            return
+        flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
+        for one in self.met:
+            old, new = one.old(), one.storage.array
+            if type(new) is Node and old.shape == new.shape and old.dtype == new.dtype:
+                pair: list[Any] = [new, old]
+                kept = _where(flags, *map(storage.wrap, pair))
+                storage.put_back((one.storage,), (new,), (storage.held_by(kept),))
+
+    def forget_what_nobody_has(self) -> None:
+        """Forget leaves that the call has made of older memory: nobody can ask for their gradients.
+
+        Nobody has what is held by nothing but ``gradients``, ``wanted`` and ``met``.
+        """
+        gradients = self.optimizers.gradients
+        for key, known in list(gradients.items()):
+            at = self.place_of(known.tensor.untyped_storage())
+            is_met = at is not None and self.met[at].tensor is known.tensor
+            if sys.getrefcount(known.tensor) <= 2 + (key in self.wanted) + is_met:
+                del gradients[key]
+                self.wanted.pop(key, None)
+
+    def strays(self, known: set[int]) -> list[Any]:
+        """Return storages that the call made, and that live on though nobody accounts for them."""
+
+        def found() -> list[Any]:
+            alive = (reference() for reference in self._made.values())
+            return [
+                one
+                for one in alive
+                if one is not None and id(one) not in known and type(one.array) is Node
+            ]
+
+        if found():
+            gc.collect()  # what only reference cycles hold is garbage
+        return found()
+
+    def raise_failed_checks(self) -> None:
+        """Raise what an operator would have raised, had it been able to look."""
+        for flag, message, kind in self.checks:
+            if not on_host(flag.get()):
+                raise kind(f"{message} (in a function under torch_jax.jit)")
+
+
+@jax_function
+def _where(flags: list[jax.Array], new: jax.Array, old: jax.Array) -> jax.Array:
+    return jnp.where(jnp.all(jnp.stack(flags)), new, old)
+
+
+def _note_look() -> None:
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.looks()
+
+
+LISTENERS.append(_note_look)
+
+
+class _Mode(TorchDispatchMode):
+    """Shows every operator to the observer."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, observer: Observer):
+        super().__init__()
+        self.observer = observer
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: to be skipped Dynamo would be imported, in seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.observer.operator(func, args, kwargs or {})
+
+
+def _newest_node() -> int:
+    """Return the number of a new node of autograd's graph: those made later have higher ones."""
+    with torch.inference_mode(False), torch.enable_grad():
+        return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor has been written, as far as that is counted."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_of_host(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is None or device.type == "cpu"
+
+
+def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) -> bool:
+    """Return whether an operator brings a value of the device to the host."""
+    if not any(map(is_jax, tensors)):
+        return False
+    if func is _ITEM:
+        return True
+    device = kwargs.get("device")
+    to_cpu = device is not None and device.type == "cpu"
+    return func in _TO_HOST and (to_cpu or is_host(args[0]))
+
+
+def looks_at_a_value() -> Exception:
+    """Return the error for a function that has looked at a value, whichever."""
+    return DataDependentError(
+        "a value of a tensor is looked at while the function runs, so that it is no one program"
+    )
+
+
+def _looks_at(tensor: torch.Tensor) -> Exception:
+    return DataDependentError(
+        f"the value of a {errors.describe(tensor)} tensor is asked for ({tracers.user_line()}), "
+        "and later calls of a function under torch_jax.jit(pure=True) skip its Python. Drop "
+        "pure=True; or keep the value a tensor (torch.where), or return it and look at it outside."
+    )

@@ -1,0 +1,208 @@
+"""Results that are differentiated outside of the function: a compiled model in a training loop.
+
+The backward pass of an observed call is recorded as well, from gradients that stand for those to
+come, and is not run. So a later call has two programs: one for the results, and for what the other
+needs of it; and one for the gradients, which runs when ``backward()`` comes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+from torch_jax.capture import autograd_nodes
+from torch_jax.capture.left_behind import LeftBehind
+from torch_jax.capture.numbers_of_calls import Numbers
+from torch_jax.capture.observer import Graph, Observer, OfStorage
+from torch_jax.capture.results import Call
+from torch_jax.core.active import ACTIVE
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+from torch_jax.memory import storage, transfer
+from torch_jax.memory.form import Form
+from torch_jax.memory.storage import held_by, is_jax, memory_in
+from torch_jax.recorded import lazy
+from torch_jax.recorded.program import Program
+from torch_jax.recorded.recorder import Unrun
+
+_NOTHING = torch.empty(0)
+
+
+class OfResult(NamedTuple):
+    """An array that the forward pass has computed, by the number of the result."""
+
+    node: int
+
+
+class OfGradient(NamedTuple):
+    """The gradient of a result, by its place among those that gradients flow from."""
+
+    at: int
+
+
+class Pullback:
+    """The backward pass of one call.
+
+    Attributes:
+      residuals: the results of the forward pass that it needs.
+    """
+
+    def __init__(self, observer: Observer, left: LeftBehind):
+        """Record the backward pass from the results of a call that was just run."""
+        self._result, self._positions = left.result, left.positions
+        outputs = left.connected
+        inputs = _inputs(observer)
+        _refuse_entangled(observer, inputs)
+        saved = autograd_nodes.saved_memories(outputs)
+        self._saves = bool(saved)
+        places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
+        # tensors; the place of those that are arguments
+        self._inputs: list[Any] = [places.get(id(t), t) for t in inputs]
+        self._saved: list[Any] = [
+            places.get(id(t), t) for t in inputs if id(t.untyped_storage()) in saved
+        ]
+        self._saved_results = [
+            at for at, one in enumerate(outputs) if id(one.untyped_storage()) in saved
+        ]
+        given = [_stand_in(one) for one in outputs]
+        for at, one in enumerate(given):
+            observer.makes(one)
+            observer.comes_from(held_by(one), OfGradient(at))
+        with lazy.observed(Unrun()), observer.watching():
+            found = torch.autograd.grad(
+                outputs, inputs, given, allow_unused=True, retain_graph=True
+            )
+            self._keep(observer, found)
+
+    def _keep(self, observer: Observer, found: Sequence[torch.Tensor | None]) -> None:
+        """Take the recording, in place of running it."""
+        recorder = ACTIVE.recorder
+        recording = recorder.recording
+        recorder.leave(recording)
+        log = recording.log
+        state, numbers = log[-1][0], list(chain.from_iterable(n for _, _, n, _ in log))
+        arrays = list(chain.from_iterable(arrays for *_, arrays in log))
+        self._sources = [_source(observer, array) for array in arrays]
+        self._numbers = Numbers(observer, Graph(state, numbers, self._sources, None))
+        self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
+        # the place of each gradient's memory among the results, or the gradient of a result itself
+        self._made: list[tuple[Any, Form] | None] = [
+            None if g is None else (_place(observer, held_by(g)), Form.of(g)) for g in found
+        ]
+        nodes = [one[0] for one in self._made if one is not None and type(one[0]) is int]
+        forms = [(tuple(array.shape), array.dtype) for array in arrays]
+        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), forms.__getitem__)
+
+    def connect(self, replay: Any, call: Call, leaves: Sequence[Any], arrays: list[Any]) -> Any:
+        """Return the result of a call, connected with what gradients flow to.
+
+        ``arrays`` are the residuals.
+        """
+        template = self._result
+        built = list(map(call.leaf, template.leaves))
+        of_node = dict(zip(self.residuals, arrays, strict=True))
+        storages = replay.storages(leaves)
+        saved = [_saved(source, of_node, storages) for source in self._sources]
+        inputs, held = (
+            [leaves[one] if type(one) is int else one for one in tensors]
+            for tensors in (self._inputs, self._saved)
+        )
+        outputs = [built[at] for at in self._positions]
+        connected = _Connected.apply(self, saved, outputs, held, replay.drawn_from, *inputs)
+        for at, tensor in zip(self._positions, connected, strict=True):
+            built[at] = tensor
+        return pytree.tree_unflatten(built, template.form)
+
+    def run(self, saved: list[Any], gradients: Sequence[torch.Tensor], drawn_from: Any) -> list:
+        """Return the gradients of the inputs."""
+        arrays = [
+            transfer.value_of(gradients[s.at]) if isinstance(s, OfGradient) else array
+            for s, array in zip(self._sources, saved, strict=True)
+        ]
+        found = self._program(*self._numbers.of_call([], drawn_from), arrays)
+        results = dict(zip(self._program.outputs, found, strict=True))
+        made: list[torch.Tensor | None] = []
+        for one in self._made:
+            if one is None:
+                made.append(None)
+                continue
+            place, form = one
+            array = results[place] if type(place) is int else transfer.value_of(gradients[place.at])
+            made.append(form.over(storage.storage_of(array)))
+        return made
+
+
+def _inputs(observer: Observer) -> list[torch.Tensor]:
+    """Return the tensors that gradients flow to, if they flow at all."""
+    return [t for t in observer.wanted.values() if t.requires_grad and is_jax(t)]
+
+
+def _refuse_entangled(observer: Observer, inputs: Iterable[torch.Tensor]) -> None:
+    """Refuse inputs of which one was computed from another: their gradients are no partial ones."""
+    inputs = list(inputs)
+    known, ends = set(map(id, inputs)), {tensor.grad_fn for tensor in inputs} - {None}
+    for node in autograd_nodes.nodes(inputs):
+        within = any(following in ends for following, _ in node.next_functions)
+        if within or id(getattr(node, "variable", None)) in known:
+            observer.refuse("gradients are wanted of two tensors, one computed from the other")
+
+
+def _stand_in(result: torch.Tensor) -> torch.Tensor:
+    with x64():
+        array = jnp.zeros(tuple(result.shape), transfer.value_of(result.detach()).dtype)
+    return storage.wrap(array, result.dtype)
+
+
+def _source(observer: Observer, array: Any) -> Any:
+    reference, node = observer.results.get(id(array), (None, 0))
+    if reference is not None and reference() is array:
+        return OfResult(node)
+    return observer.source(array)
+
+
+def _place(observer: Observer, memory: Any) -> Any:
+    if type(memory) is Node:
+        return memory.index
+    source = observer.source(memory)
+    if not isinstance(source, OfGradient):
+        observer.refuse("the gradient of an argument does not come out of its program")
+    return source
+
+
+def _saved(source: Any, of_node: dict[int, Any], storages: list[Any]) -> Any:
+    if isinstance(source, OfResult):
+        return of_node[source.node]
+    if isinstance(source, OfStorage):
+        return memory_in(storages[source.at])
+    return None if isinstance(source, OfGradient) else source.array
+
+
+class _Connected(torch.autograd.Function):
+    """Connects a call's results with what they were computed from."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pullback: Pullback, saved: list, results: list, held: list, drawn: Any, *_: Any
+    ) -> Any:
+        """Return the results; ``held`` are older tensors that the backward pass saves."""
+        ctx.pullback, ctx.arrays, ctx.drawn = pullback, saved, drawn
+        if pullback._saves:
+            # PyTorch then raises where one was written since, or the graph is gone through again
+            more = [results[at] for at in pullback._saved_results]
+            ctx.save_for_backward(*held, *more, _NOTHING)
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradients of the inputs, by the program of the backward pass."""
+        if ctx.pullback._saves:
+            ctx.saved_tensors  # noqa: B018, asked for what it raises
+        found = ctx.pullback.run(ctx.arrays, gradients, ctx.drawn)
+        return None, None, None, None, None, *found

@@ -1,0 +1,266 @@
+"""Calls of ``jit(pure=True)``: Python runs once for each kind of call, and is skipped from then on.
+
+::
+
+    call ─▶ arguments → a key ─▶ a program of this key whose guards hold?
+              │ yes                                    │ no
+              ▼                                        ▼
+            due for an audit? ── yes ─▶ OBSERVE, and compare      OBSERVE, and keep
+              │ no
+              ▼
+            run the program
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_jax import config
+from torch_jax.capture import audit, keys, outer_backward
+from torch_jax.capture.arguments import Arguments, SortedCall, flatten
+from torch_jax.capture.history import History
+from torch_jax.capture.keys import CallKey
+from torch_jax.capture.left_behind import LeftBehind, describe
+from torch_jax.capture.observer import Observer
+from torch_jax.capture.pullback import Pullback
+from torch_jax.capture.replay import SHARES, Replay
+from torch_jax.capture.tape import Changed
+from torch_jax.core import compilations, locks
+from torch_jax.memory.form import Form
+from torch_jax.memory.storage import is_jax, memory_of
+from torch_jax.recorded.lazy import observed
+
+
+class Observed(NamedTuple):
+    """A call that was observed: what it returned, and how later calls repeat it.
+
+    Attributes:
+      replay: None where no later call can.
+      why: why there is none, and Python runs at each call from now on; None where it does not.
+      strayed: whether that may be so for the first call only, which has filled a cache.
+    """
+
+    result: Any
+    replay: Replay | None
+    why: str | None
+    strayed: bool
+
+
+class Pure:
+    """The programs of one function."""
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Arguments, history: History, audits: str
+    ):
+        """``audits`` is "warn" or "error"."""
+        self._function, self._arguments, self.history = function, arguments, history
+        self._audits = audits
+        self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest last
+        self._whole: set[CallKey] = set()  # calls that take no argument by value
+        self._forgiven: set[CallKey] = set()  # calls whose first may have been unlike later ones
+        self.is_broken = False  # whether Python runs at each call, since the promise did not hold
+
+    def clear(self) -> None:
+        """Forget every program."""
+        self._replays.clear()
+        self._whole.clear()
+        self._forgiven.clear()
+        self.is_broken = False
+
+    def give_up(self, why: str, stacklevel: int = 6) -> None:
+        """Have Python run at each call from now on, and say so."""
+        self.is_broken = True
+        self._replays.clear()
+        self.history.runs_python(why)
+        warnings.warn(why, stacklevel=stacklevel)
+
+    def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run the program of a call, or the function, observed."""
+        call = self._arguments.sort(args, kwargs)
+        if call.parts and call.key in self._whole:
+            call = self._arguments.sort(args, kwargs, whole=True)
+        reason, shares = self._new_key(call.key), False
+        for replay in self._replays.get(call.key, ()):
+            reason = replay.changed(call.leaves) or _writes_parts(replay, call)
+            if reason is not None:
+                shares |= reason is SHARES
+                continue
+            if replay.is_due(call.leaves):
+                return self._audit(replay, call)
+            try:
+                with locks.RUNNING:
+                    result = replay(call.leaves)
+                with suppress(KeyError):  # another thread may have cleared them
+                    self._replays.move_to_end(call.key)
+                return result
+            except Changed as changed:
+                reason = str(changed)
+        return self._observe(call, reason, keeps=not shares)
+
+    # --- observing --------------------------------------------------------------------------------
+
+    def _observe(self, call: SortedCall, reason: str | None, keeps: bool) -> Any:
+        """Run the function, and keep how to repeat it if ``keeps``."""
+        start, before = time.perf_counter(), compilations.here()
+        found = self._observed(call)
+        seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
+        self.history.note_observed(reason, found.replay, seconds, programs)
+        if found.strayed and self._forgives(call.key):
+            return found.result
+        if found.why is not None:
+            self.give_up(f"{self.history.name} cannot skip its Python: {found.why}")
+        elif found.replay is not None and keeps:
+            self._keep(call.key, found.replay)
+        return found.result
+
+    def _observed(self, call: SortedCall) -> Observed:
+        world = keys.world()
+        before = {at: memory_of(call.leaves[at]) for at in call.parts}
+        found = observe(self._function, call.leaves, call.key.form, call.parts)
+        if keys.world() != world and found.why is None:
+            found = found._replace(why="it leaves a mode or a setting other than it was")
+        given_out = [at for at in call.parts if _is_given_out(call.leaves[at], found.result)]
+        for at, old in before.items():
+            if memory_of(call.leaves[at]) is not old:
+                given_out.append(at)
+                with torch.no_grad():
+                    call.parts[at].copy_(call.leaves[at])
+        if given_out:
+            self._whole.add(call.key)
+            found = found._replace(result=_with_parts(found.result, call), replay=None)
+        outer_backward.await_gradients(found.result)
+        return found
+
+    def _audit(self, replay: Replay, call: SortedCall) -> Any:
+        """Run the function, and compare what it did with what was kept."""
+        with self.history.recorded_call():
+            found = self._observed(call)
+        why = found.why
+        if why is None and found.replay is not None:
+            why = audit.difference(replay, found.replay)
+        if why is None:
+            return found.result
+        if found.replay is not None and replay.audits.is_first() and self._forgives(call.key):
+            self._replays[call.key].remove(replay)
+            self._keep(call.key, found.replay)
+            return found.result
+        text = (
+            f"{self.history.name} is not pure, as jit(pure=True) promises: {why}. Results since "
+            "the last audit may be wrong. Drop pure=True, or have the function read nothing that "
+            "changes but tensors"
+        )
+        if self._audits == "error":
+            self._replays.clear()
+            raise audit.VerificationError(text)
+        self.give_up(f"{text}. Its Python runs at each call from now on")
+        return found.result
+
+    def _forgives(self, key: CallKey) -> bool:
+        """Return, once for each kind of call, True: the first may make what all others find."""
+        forgives = key not in self._forgiven
+        self._forgiven.add(key)
+        return forgives
+
+    def _keep(self, key: CallKey, replay: Replay) -> None:
+        self._replays[key] = [replay, *self._replays.pop(key, ())]
+        kept = sum(map(len, self._replays.values()))
+        while kept > config.get("jit_cache_size"):
+            oldest = next(iter(self._replays))
+            self._replays[oldest].pop()
+            if not self._replays[oldest]:
+                del self._replays[oldest]
+            kept -= 1
+
+    def _new_key(self, key: CallKey) -> str | None:
+        """Return why no program fits these arguments, None for the first call of all."""
+        if not self._replays:
+            return None
+        return keys.difference(next(reversed(self._replays)), key)
+
+
+def observe(
+    function: Callable[..., Any], leaves: list[Any], form: Any, parts: dict[int, torch.Tensor]
+) -> Observed:
+    """Call a function, and find out how to repeat the call without its Python."""
+    observer = Observer(leaves, parts)
+    torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make anew
+    with observed(observer):
+        with observer.watching():
+            args, kwargs = form.unflatten(leaves)
+            result = [function(*args, **kwargs)]
+        torch.clear_autocast_cache()
+        after, _ = flatten(args, kwargs)
+        if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
+            observer.refuse("it changes a list or dict among its arguments: return the new value")
+        left = describe(observer, result)
+        observer.is_over = True
+    observer.raise_failed_checks()
+    replay = _replay(observer, left)
+    observer.leaves = []
+    return Observed(result[0], replay, observer.refusal, observer.strayed)
+
+
+def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
+    if len(observer.graphs) > 1:
+        observer.refuse("a value is looked at while it runs")
+    if observer.refusal or observer.only_first or not observer.graphs:
+        return None
+    if observer.graphs[0].program is None:
+        return None
+    backward = None
+    if left.connected and observer.wanted:
+        backward = Pullback(observer, left)
+        left = left._replace(residuals=backward.residuals)
+    left = left._replace(connected=[])  # which hold the whole graph of this call
+    return None if observer.refusal else Replay(observer, left, backward)
+
+
+# --- arguments that were given by value -----------------------------------------------------------
+
+
+def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
+    if any(map(replay.writes, call.parts.values())):
+        return "it writes into what an argument is a part of"
+    return None
+
+
+def _is_given_out(copy: torch.Tensor, result: Any) -> bool:
+    """Return whether the result has a tensor over the memory of an argument's copy."""
+    memories = (leaf.untyped_storage() for leaf in pytree.tree_leaves(result) if _is_own(leaf))
+    return any(memory is copy.untyped_storage() for memory in memories)
+
+
+def _is_own(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and is_jax(leaf)
+
+
+def _with_parts(result: Any, call: SortedCall) -> Any:
+    """Return the result with the parts, and views of them, in place of their copies."""
+    pairs = [(call.leaves[at], part) for at, part in call.parts.items()]
+
+    def replaced(leaf: Any) -> Any:
+        for copy, part in pairs:
+            if leaf is copy:
+                return part
+            if _is_own(leaf) and leaf.untyped_storage() is copy.untyped_storage():
+                return _view_of(part, leaf)
+        return leaf
+
+    return pytree.tree_map(replaced, result)
+
+
+def _view_of(part: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """Return the view of a part that stands to it as ``view`` to the part's copy."""
+    memory = part.untyped_storage()
+    if view.untyped_storage() is memory:
+        return view
+    offset = int(part.storage_offset()) * part.element_size() // view.element_size()
+    return Form.of(view)._replace(offset=offset + int(view.storage_offset())).over(memory)

@@ -1,0 +1,216 @@
+"""What a function returned or left behind, and how each later call makes it.
+
+A template is a pytree whose leaves say where a value comes from: out of the program, a view of
+something that was there before, an argument, or just the same object.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+from torch_jax.capture import autograd_nodes
+from torch_jax.capture.cpu_tensors import is_host
+from torch_jax.core.node import Node
+from torch_jax.memory import storage
+from torch_jax.memory.form import Argument, Form, NewTensor, Same
+from torch_jax.memory.storage import is_jax
+
+_PLAIN = (
+    int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum,
+    torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer,
+)  # fmt: skip
+_ANCHOR = torch.empty(0, requires_grad=True)
+
+
+class View(NamedTuple):
+    """A tensor over the memory of an older one: a view of it, or detached.
+
+    Attributes:
+      source: the leaf of the older tensor.
+      form: how it sees the memory.
+    """
+
+    source: Any
+    form: Form
+
+
+class FixedTensor(NamedTuple):
+    """A new tensor of the same elements at each call."""
+
+    array: Any
+    form: Form
+
+
+class Template(NamedTuple):
+    """A value by its form and its leaves."""
+
+    form: Any
+    leaves: list[Any]
+
+    def build(self, call: Call) -> Any:
+        """Return the value of one call."""
+        return pytree.tree_unflatten(list(map(call.leaf, self.leaves)), self.form)
+
+    def difference(self, other: Template) -> str | None:
+        """Return how the value of another call differs, in words; None where it does not."""
+        if self.form != other.form:
+            return "it returned another structure"
+        for was, now in zip(self.leaves, other.leaves, strict=True):
+            if not _alike(was, now):
+                return f"it returned {_shown(now)}, where it had returned {_shown(was)}"
+        return None
+
+
+class Call:
+    """The values of one call, out of which templates are built."""
+
+    def __init__(self, arguments: Sequence[Any], outputs: list[Any]):
+        self.arguments, self.outputs = arguments, outputs
+        self._storages: dict[int, Any] = {}  # new ones, by output
+        self._tensors: dict[int, torch.Tensor] = {}  # new ones, by their number in the templates
+
+    def leaf(self, leaf: Any) -> Any:
+        """Return one leaf of a template."""
+        kind = type(leaf)
+        if kind is Same:
+            return leaf.value
+        if kind is NewTensor:
+            return self._tensor(leaf)
+        if kind is Argument:
+            return self.arguments[leaf.place]
+        if kind is FixedTensor:
+            return leaf.form.over(storage.storage_of(leaf.array))
+        return leaf.form.over(self.leaf(leaf.source).untyped_storage())
+
+    def _tensor(self, leaf: NewTensor) -> torch.Tensor:
+        tensor = self._tensors.get(leaf.number)
+        if tensor is None:
+            tensor = leaf.build(self.outputs, self._storages)
+            if leaf.marks:
+                with torch.enable_grad():
+                    tensor = _Spent.apply([tensor], _ANCHOR)
+            self._tensors[leaf.number] = tensor
+        return tensor
+
+
+class Results:
+    """Makes templates at the end of an observed call, and gathers the outputs that they need.
+
+    Attributes:
+      new: storages that the call has made, each an output of the program.
+    """
+
+    def __init__(self, observer: Any, connected: set[int]):
+        """Tensors that are ``connected``, by id, get their history when the result is made."""
+        self._observer, self._connected = observer, connected
+        self.new: list[Any] = []
+        self._outputs: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._arguments = {
+            id(leaf): at for at, leaf in enumerate(observer.leaves) if not isinstance(leaf, _PLAIN)
+        }
+        self._known = {id(one.tensor): one.tensor for one in observer.met}
+
+    def of(self, value: Any) -> Template:
+        """Return the template of a value of the call."""
+        leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: type(v) is torch.Size)
+        return Template(form, list(map(self._leaf, leaves)))
+
+    def _leaf(self, value: Any) -> Any:
+        if id(value) in self._arguments:
+            return Argument(self._arguments[id(value)])
+        if not isinstance(value, torch.Tensor):
+            if not isinstance(value, _PLAIN) and not callable(value):
+                self._observer.refuse(f"it returns a {type(value).__name__}")
+            return Same(value)
+        if is_host(value) or not is_jax(value):
+            if self._observer.host.is_made(value):
+                self._observer.refuse("it returns a tensor that it makes on the CPU")
+            return Same(value)
+        if type(value) is not torch.Tensor and id(value) not in self._known:
+            self._observer.refuse(f"it returns a new {type(value).__name__}")
+        return self._on_device(value)
+
+    def _on_device(self, value: torch.Tensor) -> Any:
+        memory: Any = value.untyped_storage()
+        if self._observer.place_of(memory) is not None:
+            return Same(value) if id(value) in self._known else self._view(value)
+        if value.requires_grad and id(value) not in self._connected:
+            self._mark(value)
+        if type(memory.array) is not Node:
+            return FixedTensor(memory.array, Form.of(value))
+        at = self._outputs.setdefault(id(memory), len(self.new))
+        if at == len(self.new):
+            self.new.append(memory)
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        is_spent = value.requires_grad and id(value) not in self._connected
+        form = Form.of(value)
+        whole = _is_whole(value, memory.array) and not (form.conj or form.neg)
+        return NewTensor(at, form, whole, number, is_spent)
+
+    def _mark(self, value: torch.Tensor) -> None:
+        if value.grad_fn is None or not autograd_nodes.is_spent(value):
+            self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
+
+    def _view(self, value: torch.Tensor) -> Any:
+        """Return how a tensor over older memory is made of an older tensor."""
+        if value.requires_grad:
+            self._observer.refuse("it returns a view of an older tensor that wants gradients")
+        at = self._observer.place_of(value.untyped_storage())
+        older = self._observer.met[at].tensor
+        place = self._arguments.get(id(older))
+        return View(Same(older) if place is None else Argument(place), Form.of(value))
+
+
+class _Spent(torch.autograd.Function):
+    """A result through whose graph a backward pass went inside: no other can."""
+
+    @staticmethod
+    def forward(ctx: Any, tensors: list[torch.Tensor], _anchor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, unchanged."""
+        return tensors[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_gradients: Any) -> Any:
+        """Raise as PyTorch does."""
+        raise RuntimeError(
+            "Trying to backward through the graph a second time: the function under torch_jax.jit "
+            "has run a backward pass through it already"
+        )
+
+
+def _is_whole(value: torch.Tensor, node: Node) -> bool:
+    return value.numel() > 0 and storage.is_whole(value, node)  # type: ignore[arg-type]
+
+
+def all_leaves(templates: Sequence[Template | None]) -> Iterator[Any]:
+    """Yield the leaves of templates."""
+    for template in templates:
+        if template is not None:
+            yield from template.leaves
+
+
+def _alike(was: Any, now: Any) -> bool:
+    if type(was) is not type(now):
+        return False
+    if isinstance(was, FixedTensor):
+        return was.form == now.form
+    if not isinstance(was, Same):
+        return bool(was == now) if not isinstance(was, View) else was.form == now.form
+    if was.value is now.value:
+        return True
+    if isinstance(was.value, float | complex):
+        return repr(was.value) == repr(now.value)
+    plain = isinstance(was.value, _PLAIN) and type(was.value) is type(now.value)
+    return plain and bool(was.value == now.value)
+
+
+def _shown(leaf: Any) -> str:
+    return repr(leaf.value) if isinstance(leaf, Same) else "a tensor of another form or place"

@@ -1,0 +1,114 @@
+"""The tape: what an observed call did on the host, to be done again at each call.
+
+A step of an optimizer has a host side that XLA cannot run: a learning rate is read and multiplied,
+a scheduler moves on. Both happen once and are written down while a call is observed; a later call
+plays the tape first. Its numbers then become inputs of the program, so that none of them is baked
+into it.
+
+Where Python itself needs a number – ``if weight_decay != 0`` – the outcome is written down too. A
+later call with another outcome raises :class:`Changed`, and is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Changed(Exception):
+    """Something that a program relied on is different now; the message says what."""
+
+
+class Step(NamedTuple):
+    """One thing that is done on the host: ``env[slot] = function(*(env[i] for i in operands))``."""
+
+    slot: int
+    function: Callable[..., Any]
+    operands: tuple[int, ...]
+    needed: bool  # the step changes something older than the call: never left out
+    save: Callable[[], Callable[[], None]] | None  # called before the step; its result undoes it
+
+
+class Tape:
+    """Steps in order, over an environment of values; constants stand in it from the start."""
+
+    def __init__(self) -> None:
+        self.env: list[Any] = []
+        self.steps: list[Step] = []
+        self._known: dict[tuple, int] = {}
+        self._expected: set[tuple] = set()
+
+    def constant(self, value: Any) -> int:
+        """Return the slot of a value that is the same at every call."""
+        self.env.append(value)
+        return len(self.env) - 1
+
+    def record(
+        self,
+        function: Callable[..., Any],
+        operands: tuple[int, ...],
+        value: Any,
+        needed: bool = False,
+        save: Callable[[], Callable[[], None]] | None = None,
+    ) -> int:
+        """Write down that ``function`` of these slots gave ``value``; returns its slot."""
+        slot = self.constant(value)
+        self.steps.append(Step(slot, function, operands, needed, save))
+        return slot
+
+    def once(self, function: Callable[..., Any], operands: tuple[int, ...]) -> tuple[int, Any]:
+        """Call ``function`` and record it, once for the same operands; the slot and the value."""
+        key = (function, operands)
+        if key not in self._known:
+            value = function(*(self.env[i] for i in operands))
+            self._known[key] = self.record(function, operands, value)
+        slot = self._known[key]
+        return slot, self.env[slot]
+
+    def expect(self, what: str, slot: int, operands: tuple[int, ...] = ()) -> None:
+        """Later calls must find in ``slot`` what stands there now, or raise :class:`Changed`."""
+        if (what, slot, operands) not in self._expected:
+            self._expected.add((what, slot, operands))
+            self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)
+
+    def forget(self) -> None:
+        """Let :meth:`once` read everything again, because a step may have written it."""
+        self._known.clear()
+
+    def prune(self, needed: set[int]) -> None:
+        """Leave out steps whose results nobody needs."""
+        kept = []
+        for step in reversed(self.steps):
+            if step.needed or step.slot in needed:
+                needed.update(step.operands)
+                kept.append(step)
+        self.steps = kept[::-1]
+
+    def play(self) -> list[Any]:
+        """Do every step again; returns the environment after it.
+
+        Where a number is not as it was, what the steps before have changed is undone.
+        """
+        env, undo = self.env.copy(), list[Callable[[], None]]()
+        try:
+            for slot, function, operands, _, save in self.steps:
+                if save is not None:
+                    undo.append(save())
+                env[slot] = function(*[env[i] for i in operands])
+        except Changed:
+            for back in reversed(undo):
+                back()
+            raise
+        return env
+
+
+class _Expect:
+    """A step that raises :class:`Changed` where a value is not that of the observed call."""
+
+    def __init__(self, what: str, outcome: Any):
+        self.what, self.outcome = what, outcome
+
+    def __call__(self, outcome: Any, *operands: Any) -> None:
+        if outcome != self.outcome or type(outcome) is not type(self.outcome):
+            numbers = ", ".join(map(repr, operands))
+            raise Changed(f"{self.what}({numbers}) was {self.outcome!r}, now it is {outcome!r}")

@@ -1,0 +1,185 @@
+"""``torch_jax.scan_layers``: many identical layers, compiled once.
+
+A loop over N layers becomes N copies of a layer in the program, and compile time grows with N. Here
+one layer becomes a function of JAX, forward and backward, and XLA loops over the layers' stacked
+parameters (``jax.lax.scan``, https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch.utils.checkpoint import noop_context_fn
+
+from torch_jax.capture import keys
+from torch_jax.core.active import ACTIVE
+from torch_jax.dispatch.call_jax import Recent, jax_function
+from torch_jax.interop.functional import Functional
+from torch_jax.memory import generators
+from torch_jax.memory.storage import is_jax
+
+ContextFn = Callable[[], tuple[Any, Any]]
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, tuple)
+
+
+def scan_layers(
+    modules: Sequence[torch.nn.Module],
+    x: torch.Tensor,
+    *args: Any,
+    checkpoint: bool = False,
+    context_fn: ContextFn | None = None,
+) -> torch.Tensor:
+    """Return ``for m in modules: x = m(x, *args)``, with one compiled body where it is recorded.
+
+    It is recorded under :func:`torch_jax.jit` and in lazy mode. Elsewhere it is that loop, each
+    layer under ``torch.utils.checkpoint`` if asked for. Random operators of the layers draw other
+    numbers than in the loop, the same again for the same seed.
+
+    Args:
+      modules: layers of one class and one configuration; only parameters and buffers differ.
+      x: the first layer's input, of the shape and dtype of every layer's output.
+      *args: further arguments, the same for all layers.
+      checkpoint: compute each layer again in the backward pass instead of keeping what it needs.
+      context_fn: what is kept all the same, as for ``torch.utils.checkpoint``; the layers then run
+        as a loop.
+
+    Raises:
+      ValueError: the layers are not alike, or change the shape or dtype of ``x``.
+
+    >>> import torch_jax
+    >>> layers = [torch.nn.Linear(3, 3).to("jax") for _ in range(4)]
+    >>> run = torch_jax.jit(lambda x: scan_layers(layers, x))
+    >>> x = torch.ones(2, 3, device="jax")
+    >>> torch.allclose(run(x), scan_layers(layers, x), atol=1e-6)
+    True
+    """
+    modules = list(modules)
+    if ACTIVE.recorder is None or context_fn is not None or not modules or not is_jax(x):
+        for module in modules:
+            x = _plain(module, x, args, checkpoint, context_fn)
+        return x
+    _check_alike(modules)
+    run = _loop_of(modules[0], checkpoint)
+    parameters = [dict(module.named_parameters()) for module in modules]
+    buffers = [dict(module.named_buffers()) for module in modules]
+    stacks, state = (
+        {name: torch.stack([of[name] for of in each]) for name in each[0]}
+        for each in (parameters, buffers)
+    )
+    words = torch.from_numpy(generators.default_generator.draw()).to("jax")
+    y, written = run(x, words, len(modules), stacks, state, *args)
+    with torch.no_grad():
+        for name, new in written.items():
+            for each, value in zip(buffers, new.unbind(), strict=True):
+                each[name].copy_(value)
+    return y
+
+
+def _plain(
+    module: torch.nn.Module, x: torch.Tensor, args: tuple, again: bool, context_fn: Any
+) -> torch.Tensor:
+    """Return the output of one layer of the loop."""
+    if not again:
+        return module(x, *args)
+    return torch.utils.checkpoint.checkpoint(
+        module, x, *args, use_reentrant=False, context_fn=context_fn or noop_context_fn
+    )
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+_KEPT = "_torch_jax_scan"  # the attribute of the first layer with its loops, which hold the layer
+
+
+class _Loops(Recent):
+    """The loops of one layer; copies of the layer and files of it have none of them."""
+
+    def __deepcopy__(self, memo: dict) -> _Loops:
+        return _Loops()
+
+    def __reduce__(self) -> tuple:
+        return _Loops, ()
+
+
+def _loop_of(module: torch.nn.Module, again: bool) -> Callable[..., Any]:
+    """Return the loop over layers like this one, for the state that it is in."""
+    known = vars(module).setdefault(_KEPT, _Loops(16))
+    key = keys.world(), again, tuple(_state_of(part) for part in module.modules())
+    loop = known.find(key)
+    if loop is None:
+        loop = jax_function(functools.partial(_loop, Functional(module), again))
+        known.keep(key, loop)
+    return loop
+
+
+def _loop(
+    layer: Functional, again: bool, x: Any, words: Any, count: int, stacks: dict, state: dict,
+    *args: Any,
+) -> tuple[Any, dict]:  # fmt: skip
+    """Run the layers one after the other, as a function of JAX; returns the buffers, too."""
+    base = jax.random.fold_in(jax.random.wrap_key_data(words[:2], impl="threefry2x32"), words[3])
+
+    def step(x: Any, slices: tuple) -> tuple[Any, Any]:
+        params, buffers, at = slices
+        rng = jax.random.fold_in(base, at)
+        trained = {name: params[name] for name in layer.trained}
+        kept = {name: {**params, **buffers}[name] for name in layer.kept}
+        y, after = layer.call(trained, kept, (x, *args), {}, rng, None)
+        if (y.shape, y.dtype) != (x.shape, x.dtype):
+            raise ValueError(
+                f"scan_layers: a layer turns {x.dtype}{list(x.shape)} into "
+                f"{y.dtype}{list(y.shape)}; it must keep both"
+            )
+        return y, {name: after[name] for name in buffers}
+
+    body = jax.checkpoint(step) if again else step
+    return lax.scan(body, x, (stacks, state, jax.numpy.arange(count, dtype="uint32")))
+
+
+# --- likeness -------------------------------------------------------------------------------------
+
+
+def _state_of(module: torch.nn.Module) -> tuple:
+    """Return what a module's Python may read of itself, as far as it is plain."""
+    plain = ((n, v) for n, v in vars(module).items() if isinstance(v, _PLAIN))
+    return type(module), *((name, type(value), repr(value)) for name, value in plain)
+
+
+def _check_alike(modules: list[torch.nn.Module]) -> None:
+    first = dict(modules[0].named_modules())
+    for index, module in enumerate(modules[1:], start=1):
+        other = dict(module.named_modules())
+        if other.keys() != first.keys():
+            raise ValueError(f"scan_layers: layer {index} has other submodules than layer 0")
+        for name, part in other.items():
+            _check_parts(first[name], part, f"{index}.{name}".rstrip("."))
+
+
+def _check_parts(one: torch.nn.Module, other: torch.nn.Module, label: str) -> None:
+    if type(one) is not type(other):
+        raise ValueError(
+            f"scan_layers: layer {label} is a {type(other).__name__}, not like layer 0"
+        )
+    for group in ("_parameters", "_buffers"):
+        forms = [_forms(getattr(m, group)) for m in (one, other)]
+        if forms[0] != forms[1]:
+            raise ValueError(f"scan_layers: layer {label} has {forms[1]}, layer 0 has {forms[0]}")
+    for name, value in vars(one).items():
+        now = vars(other).get(name)
+        if isinstance(value, _PLAIN) and (type(value), repr(value)) != (type(now), repr(now)):
+            raise ValueError(
+                f"scan_layers: {name} of layer {label} is {now!r}, of layer 0 {value!r}"
+            )
+
+
+def _forms(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if t is None else (tuple(t.shape), t.dtype, t.requires_grad)
+        for name, t in tensors.items()
+    }
