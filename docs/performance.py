@@ -27,8 +27,8 @@ the rounds, relative to the median. Settings are the defaults, unless the mode n
 are called until they are in their steady state, and timed from there.
 
 The mode says how torch_jax ran the calls that were timed: a call of [torch_jax.jit](jit.md) is
-`traced` where its Python is skipped, and `recorded` where its Python runs; `graph` is a program of
-[torch.compile](compile.md), `lazy` and `fused` are [recordings](lazy.md), and `eager` is one
+`recorded` where its Python runs, and `pure` where it is skipped (`pure=True`); `graph` is a program
+of [torch.compile](compile.md), `lazy` and `fused` are [recordings](lazy.md), and `eager` is one
 operator after the other. Where there are two modes, the second is that of the contender beside.
 
 `make bench` measures (`BENCH_ARGS="ops jit"`: a part), and `make measured` makes this page from

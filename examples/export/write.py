@@ -21,7 +21,7 @@ def trained() -> nn.Module:
     model = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)).to("jax")
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=True)  # small, and it changes tensors and the optimizer alone
     def step(points: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         labels = (points.norm(dim=1) > 1).long()

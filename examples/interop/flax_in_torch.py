@@ -57,7 +57,7 @@ def main(kind: str = "nnx", epochs: int = 10) -> float:
     steps = epochs * len(batches(learned))
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=True)  # the scheduler steps on the host at each call
     def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(images), labels)

@@ -38,7 +38,7 @@ def main(epochs: int = 10) -> float:
     steps = epochs * len(batches(learned))
     optimizer = torch_jax.optim.Optax(net.named_parameters(), transformation(steps))
 
-    @torch_jax.jit
+    @torch_jax.jit(pure=True)  # optax counts its steps in a tensor
     def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(net(images.permute(0, 3, 1, 2)), labels)

@@ -1,4 +1,7 @@
-"""The same training step as one XLA program: forward, backward, clipping, optimizer, scheduler."""
+"""The same training step as one XLA program: forward, backward, clipping, optimizer, scheduler.
+
+The step is small and pure: it reads and writes tensors and the optimizer's numbers, nothing else.
+"""
 
 import torch
 
@@ -11,7 +14,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 101)
 
 
-@torch_jax.jit
+@torch_jax.jit(pure=True)  # without it Python runs at each call
 def step(points: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     optimizer.zero_grad()
     loss = torch.nn.functional.mse_loss(model(points), targets)

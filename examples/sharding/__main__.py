@@ -36,7 +36,7 @@ def train(model: Llama, loader: torch_jax.DeviceLoader) -> list[float]:
     """The loss of each step; forward, backward, clipping and AdamW are one program."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    @torch_jax.jit
+    @torch_jax.jit  # Python runs at each call: it takes little beside a step over eight devices
     def step(tokens: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         logits = model(tokens[:, :-1])

@@ -41,7 +41,7 @@ class Session:
         return [result for result in self.results if result is not None]
 
     def counts(self, of: str) -> dict[str, list[int]]:
-        """By model, how many ``traces``, ``compiles`` or ``recorded`` calls after each run."""
+        """By model, how many ``recorded`` calls or ``compiles`` after each run."""
         return {name: [getattr(told[name], of) for told in self.told] for name in self.told[0]}
 
 
@@ -119,7 +119,7 @@ def main() -> int:
 
     print(f"\n{table(cpu, eager, compiled)}\n")
     print("after each run, with every model reloaded:")
-    for of in ("traces", "compiles", "recorded"):
+    for of in ("recorded", "compiles"):
         for name, counts in compiled.counts(of).items():
             print(f"  {of:8}  {name:12}", *counts)
     for mode, session in (("eager", eager), ("jit", compiled)):

@@ -13,7 +13,7 @@ def compile_models(models: Models) -> None:
 
 
 def explanations(models: Models) -> dict[str, Explanation]:
-    """What was traced and compiled, and why, by model."""
+    """What was recorded and compiled, by model."""
     return {
         "text encoder": torch_jax.explain(models.text_encoder),
         "transformer": torch_jax.explain(models.transformer),
