@@ -1,9 +1,9 @@
 """CPU tensors in a function whose Python is skipped: what goes to the device is read each time.
 
 An argument on the CPU, or a tensor on the CPU that the function finds, may hold something else at
-the next call. So what goes to the device is taken from it anew. What is made of Python's data is
-the same at each call. All else a later call could not repeat: the function must not compute with
-CPU tensors, write into them, or look at their values.
+the next call. So what goes to the device is taken from it at each call. What is made of Python's
+data is the same at each call. All else a later call could not repeat: the function must not compute
+with CPU tensors, write into them, or look at their values.
 """
 
 from __future__ import annotations

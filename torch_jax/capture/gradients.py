@@ -28,7 +28,7 @@ class Gradients:
         """What to do at each call.
 
         Args:
-          changed: gradients that the call replaced or reset, and what stands there after it.
+          changed: gradients that the call replaced or reset, and what is there after it.
           others: the results of the function.
         """
         # these have none after a call, whatever they had before

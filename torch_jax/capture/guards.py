@@ -17,7 +17,7 @@ from torch_jax.core import errors
 _storage_of = torch.Tensor.untyped_storage
 _gradient: Callable[[torch.Tensor], Any] = attrgetter("grad")
 
-Entry = tuple[dict, Any, Any]  # a dict, a key, and the value that stands there
+Entry = tuple[dict, Any, Any]  # a dict, a key, and its value
 
 
 class Guards:

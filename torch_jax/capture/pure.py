@@ -191,7 +191,7 @@ def observe(
 ) -> Observed:
     """Call a function, and find out how to repeat the call without its Python."""
     observer = Observer(leaves, parts)
-    torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make anew
+    torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
             args, kwargs = form.unflatten(leaves)

@@ -66,7 +66,7 @@ class Tape:
         return slot, self.env[slot]
 
     def expect(self, what: str, slot: int, operands: tuple[int, ...] = ()) -> None:
-        """Later calls must find in ``slot`` what stands there now, or raise :class:`Changed`."""
+        """Later calls must find in ``slot`` what is there now, or raise :class:`Changed`."""
         if (what, slot, operands) not in self._expected:
             self._expected.add((what, slot, operands))
             self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)

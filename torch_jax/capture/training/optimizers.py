@@ -1,7 +1,7 @@
 """The steps of optimizers inside a function whose Python is skipped.
 
 What a user changes between steps – learning rate, betas, weight decay – is an input of the program,
-read anew at each call. Schedulers run on the host at each call.
+read at each call. Schedulers run on the host at each call.
 """
 
 from __future__ import annotations
