@@ -1,4 +1,4 @@
-"""What many identical layers cost to record and compile: a loop over them, and ``scan_layers``.
+"""Time recording and compiling many identical layers: a loop over them, and ``scan_layers``.
 
 ``python -m benchmarks.jit_layers loop 6`` prints the seconds of one process.
 """

@@ -1,4 +1,4 @@
-"""What a call of a pure step costs beyond the bare ``jax.jit`` call with as many arrays.
+"""Time a call of a pure step beside the bare ``jax.jit`` call with as many arrays.
 
 A chain of 4x4 linear layers and an optimizer: one layer for the cost of a call, more for the cost
 of each tensor that the function captured. ``python -m benchmarks.jit_overhead AdamW 800`` measures

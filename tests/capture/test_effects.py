@@ -1,4 +1,4 @@
-"""What functions under ``torch_jax.jit`` write, return and leave: as plain functions do."""
+"""Functions under ``torch_jax.jit`` write, return and leave the same as plain functions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_gradients_that_are_kept_keep_their_values(pure):
 
 
 @both
-def test_gradients_add_up_over_calls_whoever_drops_them(pure):
+def test_gradients_add_up_over_calls_until_somebody_drops_them(pure):
     plain = nn.Linear(3, 2).to("jax")
     model = copy.deepcopy(plain)
 

@@ -562,7 +562,7 @@ def test_training_goes_on_eagerly_and_compiled_in_turn(pure):
 @both
 @pytest.mark.parametrize("compiled_again", [False, True])
 def test_counts_that_are_set_anew_after_a_compiled_step(compiled_again, pure):
-    """A program counts on the device; whoever sets a count does it on the CPU."""
+    """A program counts on the device; users set counts on the CPU."""
 
     def train(device: str, compile: Callable) -> tuple[torch.Tensor, ...]:
         weight = nn.Parameter(torch.arange(3.0, device=device))

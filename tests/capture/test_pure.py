@@ -1,4 +1,4 @@
-"""``torch_jax.jit(pure=True)``: what is read anew, what is guarded, and what breaks the promise."""
+"""``torch_jax.jit(pure=True)``: values read at each call, guards, and broken promises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def counted(function: Callable) -> tuple[Any, list]:
     return pure(counting), runs
 
 
-# --- what is read anew ----------------------------------------------------------------------------
+# --- values that each call reads ------------------------------------------------------------------
 
 
 def test_python_runs_once_and_at_audits():

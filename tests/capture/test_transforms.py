@@ -70,7 +70,7 @@ def same(actual, expected):
 
 
 def compiled_once(function, *calls):
-    """What a pure function gives for each call; all of them are one program."""
+    """Return the results of a pure function's calls; all of them are one program."""
     compiled = torch_jax.jit(function, pure=True)
     results = [compiled(*to_jax(call)) for call in calls]
     assert_skipped(compiled)

@@ -1,4 +1,4 @@
-"""What the checks of this folder find in the ranks of one program."""
+"""Run the checks of this folder in the ranks of one program, and collect what they find."""
 
 from __future__ import annotations
 

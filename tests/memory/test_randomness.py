@@ -313,7 +313,7 @@ def _history(function: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
     host.manual_seed(2)
     told: list[Any] = []
     for call in range(6):
-        x = torch.ones(3 if call != 3 else 4, device="jax")  # another shape is observed anew
+        x = torch.ones(3 if call != 3 else 4, device="jax")  # another shape is observed again
         told.append(function(x).tolist())
         told += [g.get_state().tolist() for g in (outside, host, generators.default_generator)]
         told.append(torch.get_rng_state().tolist())

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch_jax.core import errors, tracers
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.memory import geometry, storage, transfer
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax_tensor
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -137,4 +137,4 @@ def _crosses(func: Any, leaves: list[Any], kwargs: dict[str, Any]) -> bool:
     if func is _TO_COPY:
         device = kwargs.get("device")
         return device is not None and device.type == "jax"
-    return any(isinstance(leaf, torch.Tensor) and is_jax(leaf) for leaf in leaves)
+    return any(map(is_jax_tensor, leaves))

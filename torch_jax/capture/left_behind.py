@@ -16,7 +16,7 @@ from torch_jax.capture.results import Results, Template
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax_tensor
 
 
 class LeftBehind(NamedTuple):
@@ -123,8 +123,7 @@ def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
     return [
         at
         for at, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor)
-        and is_jax(leaf)
+        if is_jax_tensor(leaf)
         and leaf.grad_fn is not None
         and observer.is_made(leaf.untyped_storage())
         and not autograd_nodes.is_spent(leaf)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 from torch_jax._private import pytorch
@@ -16,6 +15,7 @@ from torch_jax.memory import sharding
 from torch_jax.memory.storage import give_back
 from torch_jax.recorded import lazy
 from torch_jax.recorded.program import Program
+from torch_jax.recorded.recorder import by_kind
 
 
 class Lowered:
@@ -64,21 +64,16 @@ def lowered(call: Callable[[], Any]) -> Lowered:
 
 def _program(observer: Observer, recording: Any, left: LeftBehind) -> Any:
     """Return what JAX lowers for what the call has written, returned and left behind."""
-    state = recording.log[-1][0]
-    numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in recording.log))
-    arrays = list(chain.from_iterable(arrays for *_, arrays in recording.log))
+    state, nodes, numbers, arrays = recording.written_down()
     outputs = tuple(dict.fromkeys([*(node for _, node in left.written), *left.new, *left.flags]))
     forms = [(tuple(array.shape), array.dtype) for array in arrays]
     written = [OfStorage(at) for at, _ in left.written]
     sources = enumerate(map(observer.source, arrays))
     donated = tuple(at for at, s in sources if isinstance(s, OfStorage) and s in written)
-    floats = [float(one) for one in numbers if isinstance(one, float)]
-    integers = [int(one) for one in numbers if not isinstance(one, float)]
     with x64():
         program = Program(state, outputs, donated, forms.__getitem__)
-        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in recording.log))
         wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
-        return program.lower(floats, integers, arrays, wanted=wanted)
+        return program.lower(*by_kind(numbers), arrays, wanted=wanted)
 
 
 def _put_back(observer: Observer) -> None:

@@ -365,7 +365,7 @@ class _Mode(TorchDispatchMode):
 def _newest_node() -> int:
     """Return the number of a new node of autograd's graph: those made later have higher ones."""
     with torch.inference_mode(False), torch.enable_grad():
-        return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore
+        return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore[union-attr]
 
 
 def version_of(tensor: torch.Tensor) -> int:

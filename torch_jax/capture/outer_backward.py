@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, patch
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax_tensor
 from torch_jax.recorded.lazy import lazy
 
 _awaited: list[weakref.ref[_Mark]] = []  # of results whose gradients are left to the caller
@@ -31,7 +31,7 @@ def await_gradients(result: Any) -> None:
     if not torch.is_grad_enabled():
         return
     for leaf in pytree.tree_leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None and is_jax(leaf):
+        if is_jax_tensor(leaf) and leaf.grad_fn is not None:
             metadata: Any = leaf.grad_fn.metadata
             mark = metadata["torch_jax"] = _Mark()
             _awaited.append(weakref.ref(mark))

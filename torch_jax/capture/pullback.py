@@ -8,7 +8,6 @@ needs of it; and one for the gradients, which runs when ``backward()`` comes by.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -85,9 +84,7 @@ class Pullback:
         recorder = ACTIVE.recorder
         recording = recorder.recording
         recorder.leave(recording)
-        log = recording.log
-        state, numbers = log[-1][0], list(chain.from_iterable(n for _, _, n, _ in log))
-        arrays = list(chain.from_iterable(arrays for *_, arrays in log))
+        state, _, numbers, arrays = recording.written_down()
         self._sources = [_source(observer, array) for array in arrays]
         self._numbers = Numbers(observer, Graph(state, numbers, self._sources, None))
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})

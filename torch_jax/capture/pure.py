@@ -35,7 +35,7 @@ from torch_jax.capture.replay import SHARES, Replay
 from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, locks
 from torch_jax.memory.form import Form
-from torch_jax.memory.storage import is_jax, memory_of
+from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
 
 
@@ -234,12 +234,10 @@ def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
 
 def _is_given_out(copy: torch.Tensor, result: Any) -> bool:
     """Return whether the result has a tensor over the memory of an argument's copy."""
-    memories = (leaf.untyped_storage() for leaf in pytree.tree_leaves(result) if _is_own(leaf))
+    memories = (
+        leaf.untyped_storage() for leaf in pytree.tree_leaves(result) if is_jax_tensor(leaf)
+    )
     return any(memory is copy.untyped_storage() for memory in memories)
-
-
-def _is_own(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and is_jax(leaf)
 
 
 def _with_parts(result: Any, call: SortedCall) -> Any:
@@ -250,7 +248,7 @@ def _with_parts(result: Any, call: SortedCall) -> Any:
         for copy, part in pairs:
             if leaf is copy:
                 return part
-            if _is_own(leaf) and leaf.untyped_storage() is copy.untyped_storage():
+            if is_jax_tensor(leaf) and leaf.untyped_storage() is copy.untyped_storage():
                 return _view_of(part, leaf)
         return leaf
 

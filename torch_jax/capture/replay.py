@@ -27,7 +27,7 @@ from torch_jax.core.lent import lent
 from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
 from torch_jax.memory import lending, sharding
-from torch_jax.memory.storage import is_jax, memory_in
+from torch_jax.memory.storage import is_jax_tensor, memory_in
 from torch_jax.memory.transfer import on_host
 
 SHARES = "an argument shares memory with a tensor that the function holds"
@@ -63,7 +63,7 @@ class Replay:
         leaves = {
             id(leaf.untyped_storage()): at
             for at, leaf in enumerate(observer.leaves)
-            if isinstance(leaf, torch.Tensor) and is_jax(leaf)
+            if is_jax_tensor(leaf)
         }
         self._storages: list[Any] = [one.storage for one in observer.met]
         self._given = [

@@ -12,7 +12,7 @@ from torch_jax.recorded.path import State
 from torch_jax.recorded.recorder import Listener
 
 CALLS_BEFORE_HINT = 50  # that have recorded the same graphs
-_WORTH = 0.3  # of the time from call to call
+SHARE_WORTH_A_HINT = 0.3  # of the time from call to call
 
 
 class Share(Listener):
@@ -22,7 +22,7 @@ class Share(Listener):
         self._graphs: list[int] = []
         self._last: list[int] = []
         self._alike = 0
-        self._begin = self._python = self._step = self._first = 0.0
+        self._begin = self._python = self._first = 0.0
 
     def begins(self) -> None:
         """A call begins."""
@@ -47,7 +47,7 @@ class Share(Listener):
             seconds / CALLS_BEFORE_HINT * 1e3
             for seconds in (self._python, time.perf_counter() - self._first)
         )
-        if python < _WORTH * step:
+        if python < SHARE_WORTH_A_HINT * step:
             return None
         return (
             f"{self._alike} calls, one graph; Python takes {python:.2f} of {step:.2f} ms: "

@@ -1,4 +1,4 @@
-"""Numbers of optimizers, whose values a compiled call reads anew.
+"""Numbers of optimizers, whose values each compiled call reads.
 
 While a call of a ``torch_jax.jit(pure=True)`` function is observed, a :class:`Number` stands in an
 optimizer's group for each float. Arithmetic with it is written on the tape

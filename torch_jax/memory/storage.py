@@ -70,6 +70,11 @@ def is_jax(tensor: torch.Tensor) -> bool:
     return is_jax_storage(tensor.untyped_storage())
 
 
+def is_jax_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor on device ``jax``."""
+    return isinstance(value, torch.Tensor) and is_jax(value)
+
+
 def memory_of(tensor: torch.Tensor) -> jax.Array:
     """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
     return memory_in(tensor.untyped_storage())

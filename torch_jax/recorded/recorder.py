@@ -114,22 +114,26 @@ class Recording:
             raise self._error
 
     def _run(self) -> None:
-        log = list(self.log)  # another thread may be writing down what comes too late
-        state = log[-1][0]
+        state, nodes, numbers, arrays = self.written_down()
         if not state.operators:
             return
-        nodes = list(chain.from_iterable(nodes for _, nodes, _, _ in log))
-        numbers = list(chain.from_iterable(numbers for _, _, numbers, _ in log))
-        arrays = list(chain.from_iterable(arrays for *_, arrays in log))
         metrics.COUNTS.ran(state.operators)
         if _live(nodes):
             self._compute(state, nodes, numbers, arrays)
         limits.cut()
 
+    def written_down(self) -> tuple[State, list[Node], list[Any], list[Any]]:
+        """Return the graph so far: its state, the nodes of its results, its numbers and arrays."""
+        log = list(self.log)  # another thread may be writing down what comes too late
+        return (
+            log[-1][0],
+            list(chain.from_iterable(nodes for _, nodes, _, _ in log)),
+            list(chain.from_iterable(numbers for _, _, numbers, _ in log)),
+            list(chain.from_iterable(arrays for *_, arrays in log)),
+        )
+
     def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
-        floats = [number for number in numbers if isinstance(number, float)]
-        integers = [int(number) for number in numbers if not isinstance(number, float)]
-        given = floats, integers, arrays
+        given = *by_kind(numbers), arrays
         listener = self.recorder.listener
         if listener is not None:
             listener.before(state, numbers, arrays)
@@ -197,6 +201,12 @@ class Recording:
             if sharding.Use.begun:
                 node.array = sharding.settled(node, array)
         self._is_over = True
+
+
+def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
+    """Return the floats among the numbers of a graph, and the others, as its program takes them."""
+    floats = [number for number in numbers if isinstance(number, float)]
+    return floats, [int(number) for number in numbers if not isinstance(number, float)]
 
 
 def _live(nodes: list[Any]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a user does to an optimizer between steps of a pure function: no step goes on as before."""
+"""Users change an optimizer between steps of a pure function: each change has its effect."""
 
 from __future__ import annotations
 

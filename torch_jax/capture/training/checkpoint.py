@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax.dispatch.call_jax import jax_function
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax_tensor
 
 _barrier = jax_function(lambda *arrays: lax.optimization_barrier(arrays))
 
@@ -46,7 +46,7 @@ class Recomputed:
         """Run the function."""
         self.runs += 1
         if self.runs == 1:
-            self.inputs = {at: arg for at, arg in enumerate(args) if _is_on_device(arg)}
+            self.inputs = {at: arg for at, arg in enumerate(args) if is_jax_tensor(arg)}
             return self.function(*args, **kwargs)
         args = tuple(map(self._argument, range(len(args)), args))
         self.inputs, self.behind, self.context = {}, {}, None  # the graph may live for long
@@ -67,7 +67,7 @@ class Recomputed:
     def watch(self, results: Any) -> Any:
         """Have the gradients of the results known; returns the results."""
         for result in pytree.tree_leaves(results):
-            if _is_on_device(result) and result.grad_fn is not None:
+            if is_jax_tensor(result) and result.grad_fn is not None:
                 result.register_hook(functools.partial(_put_behind, weakref.ref(self)))
         return results
 
@@ -75,7 +75,7 @@ class Recomputed:
         """The gradient of a result is there: the second run may begin, and not before."""
         if not self.inputs:
             return None  # it has begun by the gradient of another result
-        kept = [one for one in pytorch.kept_by_policy(self.context) if _is_on_device(one.val)]
+        kept = [one for one in pytorch.kept_by_policy(self.context) if is_jax_tensor(one.val)]
         given = [self.behind.get(at, tensor) for at, tensor in self.inputs.items()]
         with torch.no_grad():
             value, *behind = _barrier(gradient, *given, *(one.val for one in kept))
@@ -104,7 +104,3 @@ class _Instead(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
         """The gradient, unchanged."""
         return gradient, None
-
-
-def _is_on_device(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and is_jax(value)
