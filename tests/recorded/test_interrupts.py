@@ -34,7 +34,7 @@ threading.Thread(target=send, daemon=True).start()
 x = torch.zeros(8).to("jax")
 rows = torch.zeros(4, 8).to("jax")
 with torch_jax.lazy():  # imports what it needs, some of which swallow interrupts (mpmath does)
-    torch.zeros(3).to("jax").mul_(2)
+    kept = torch.zeros(3).to("jax").mul_(2)  # what nobody has is not computed
 torch_jax.sync()
 done = begun = n = 0
 deadline = time.monotonic() + 200
