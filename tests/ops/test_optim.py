@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import torch_jax
 from tests.support.compare import assert_same, check, check_raises, to_jax
 from torch_jax._private import pytorch
 from torch_jax.dispatch import ladder
@@ -147,6 +148,35 @@ def test_a_late_step_has_no_bias_left():
 
     for count in (1.0, 1e3, 1e6):
         check(step, *[[torch.full((3,), 0.5)] for _ in range(4)], [], [torch.tensor(count)])
+
+
+ADAM = [
+    {},
+    {"weight_decay": 0.3, "amsgrad": True},
+    {"weight_decay": 0.0, "maximize": True},
+    {"lr": 1, "betas": (0.0, 0.5), "maximize": True, "weight_decay": 1},
+]
+
+
+@pytest.mark.parametrize("settings", ADAM, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW], ids=lambda k: k.__name__)
+def test_adam_is_one_operator_and_equal(kind, dtype, settings):
+    host = [torch.nn.Parameter(one) for one in tensors(dtype)]
+    device = [torch.nn.Parameter(to_jax(one.detach())) for one in host]
+    optimizers = [kind(some, foreach=True, **settings) for some in (host, device)]
+    for step in range(3):
+        for here, there, gradient in zip(host, device, tensors(dtype, step), strict=True):
+            here.grad, there.grad = gradient.clone(), to_jax(gradient)
+        optimizers[0].step()
+        with torch_jax.trace_ops() as trace:
+            optimizers[1].step()
+    assert "_foreach_lerp_" not in str(trace)
+    assert_same([p.detach() for p in device], [p.detach() for p in host])
+    for here, there in zip(host, device, strict=True):
+        on_host, on_device = (o.state[p] for o, p in zip(optimizers, (here, there), strict=True))
+        assert on_device.pop("step") == on_host.pop("step") == 3
+        assert_same(list(on_device.values()), list(on_host.values()))
 
 
 @pytest.mark.parametrize("bad", [None, torch.inf, torch.nan])

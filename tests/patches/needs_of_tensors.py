@@ -37,6 +37,15 @@ def moved_parameters_are_the_same_objects() -> bool:
     return layer.to("jax").weight is weight
 
 
+@need("torch.optim.adam._multi_tensor_adam")
+def adam_is_one_operator() -> bool:
+    layer = nn.Linear(2, 2, device="jax")
+    layer(ones(1, 2)).sum().backward()
+    with torch_jax.trace_ops() as trace:
+        torch.optim.AdamW(layer.parameters()).step()
+    return "_foreach_lerp_" not in str(trace)
+
+
 @need("torch.Tensor.data")
 def data_may_come_from_the_device() -> bool:
     weight = nn.Parameter(torch.zeros(2))

@@ -45,7 +45,7 @@ def test_a_loop_is_cut_where_it_comes_around(look):
     with counted() as did, torch_jax.fused():
         found = steps("jax", 24, after)
     assert_same(found, steps("cpu", 24), scale=10)
-    assert did.graphs >= 12  # a group is one step or two, whatever is looked at
+    assert did.graphs >= 8  # a group is one step to three, whatever is looked at
     assert did.compiles <= 8
     with counted() as did, torch_jax.fused():
         steps("jax", 8, after)

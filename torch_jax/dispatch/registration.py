@@ -64,6 +64,14 @@ def _aten(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
+# A step of Adam: ``decay`` is of the kind "none", "decoupled" or "gradient".
+_ADAM = (
+    "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
+    "Tensor(d!)[] maxima, Scalar[] sizes, Scalar[] corrections, Scalar decay, Scalar weight, "
+    "Scalar beta2, Scalar share, Scalar eps, str kind, bool maximize) -> ()"
+)
+
+
 def _own_operators() -> Any:
     """Define and register the operators that PyTorch does not have."""
     library = torch.library.Library("torch_jax", "FRAGMENT")
@@ -73,6 +81,8 @@ def _own_operators() -> Any:
         library.impl("write_", torch.library.fallthrough_kernel, key)
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
+    library.define(_ADAM)
+    library.impl("adam_", ladder.served(torch.ops.torch_jax.adam_.default).call, "PrivateUse1")
     _define_checkpoint_name(library)
     _define_call_jax(library)
     return library

@@ -94,6 +94,8 @@ def _refuse(op: Any, infers: bool, args: tuple, kwargs: dict[str, Any]) -> None:
 
 def _numbers_to_check(op: Any) -> set[str]:
     """The names of an overload's numbers that its CPU kernel can be asked about."""
+    if op.namespace == "torch_jax":  # no CPU kernel to ask
+        return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
     names = {a.name for a in op._schema.arguments if _takes_number(a)}
     drawing = torch.Tag.nondeterministic_seeded in op.tags

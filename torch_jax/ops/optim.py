@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from torch_jax.ops.promotion import opmath
+from torch_jax.ops.pointwise import addcdiv, addcmul, lerp
+from torch_jax.ops.promotion import convert, opmath
 from torch_jax.ops.registry import op
 
 Arrays = Sequence[jax.Array]
@@ -95,6 +96,37 @@ def _adam(decoupled: bool) -> Callable[..., list[list[jax.Array]]]:
         return new if amsgrad else [*new[:4], max_exp_avg_sqs]
 
     return step_all
+
+
+@op("torch_jax::adam_", meta=False)
+def adam_(params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share,
+          eps, kind, maximize):  # fmt: skip
+    """The steps of ``torch.optim.Adam(foreach=True)``, in the order in which PyTorch takes them.
+
+    Between two of its operators a value has the dtype of the parameter, as there. ``weight`` is
+    ``1 - beta1``, ``share`` is ``1 - beta2``, ``decay`` what multiplies parameters or is added.
+    """
+
+    @jax.jit  # traced and lowered once for all parameters of one shape
+    def update(param, grad, mean, square, size, correction, *maximum):
+        def rounded(value):
+            return convert(value, param.dtype)
+
+        grad = -grad if maximize else grad
+        if kind == "decoupled":
+            param = rounded(param * decay)
+        elif kind == "gradient":
+            grad = rounded(grad + decay * param)
+        mean = rounded(lerp(mean, grad, weight))
+        square = rounded(addcmul(rounded(square * beta2), grad, grad, value=share))
+        maximum = [jnp.maximum(one, square) for one in maximum]
+        root = rounded(jnp.sqrt((maximum or [square])[0]))
+        root = rounded(rounded(root / correction) + eps)
+        return rounded(addcdiv(param, mean, root, value=size)), mean, square, *maximum
+
+    lists = [params, grads, means, squares, sizes, corrections, *([maxima] if maxima else [])]
+    new = [list(column) for column in zip(*map(update, *lists), strict=True)]
+    return new if maxima else [*new, []]
 
 
 op("_fused_adam", "_fused_adam.tensor_lr", meta=False)(_adam(decoupled=False))

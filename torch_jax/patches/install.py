@@ -30,6 +30,7 @@ def at_first_use() -> None:
         dlpack,
         hook_errors,
         jax_arrays,
+        optimizers,
         processes,
         profiler,
         signals,

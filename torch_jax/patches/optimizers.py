@@ -1,0 +1,63 @@
+"""Steps of Adam as one operator, where PyTorch calls nine over the same lists."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.memory.storage import is_jax
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_one = torch.tensor(1.0)
+
+
+@patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
+def _patch_adam(original: Any) -> Any:
+    """PyTorch makes Adam's step of nine operators over lists, each of which goes through Python."""
+
+    @functools.wraps(original)
+    def multi_tensor_adam(
+        params: Any, grads: Any, means: Any, squares: Any, maxima: Any, steps: Any, *rest: Any,
+        **given: Any,
+    ) -> None:  # fmt: skip
+        if not _is_one_operator(params, [*grads, *means, *squares, *maxima], steps, given):
+            return original(params, grads, means, squares, maxima, steps, *rest, **given)
+        lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
+        torch._foreach_add_(steps, _one, alpha=1.0)
+        counts = [step.item() for step in steps]
+        sizes = [lr / (1 - beta1**count) * -1 for count in counts]
+        corrections = [(1 - beta2**count) ** 0.5 for count in counts]
+        decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
+        torch.ops.torch_jax.adam_(
+            params, grads, means, squares, maxima, sizes, corrections,
+            1 - lr * decay if is_decoupled else decay, 1 - beta1, beta2, 1 - beta2, given["eps"],
+            "none" if decay == 0 else "decoupled" if is_decoupled else "gradient",
+            given["maximize"],
+        )  # fmt: skip
+
+    return multi_tensor_adam
+
+
+def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, Any]) -> bool:
+    """Return whether a step is the plain one: real numbers, of one dtype, counted on the host."""
+    numbers = given["lr"], given["beta1"], given["beta2"]
+    unusual = given["capturable"] or given["differentiable"] or given["has_complex"]
+    return (
+        not unusual
+        and not any(isinstance(number, torch.Tensor) for number in numbers)
+        and not torch.compiler.is_compiling()
+        and all(step.is_cpu for step in steps)
+        and _are_alike(params, tensors)
+    )
+
+
+def _are_alike(params: Iterable[Any], tensors: list) -> bool:
+    """Return whether all are plain tensors of the device, and of one dtype."""
+    kinds = {(type(one), one.dtype) for one in (*params, *tensors)}
+    dtypes = {dtype for _, dtype in kinds}
+    types = {kind for kind, _ in kinds}
+    return len(dtypes) == 1 and types <= _PLAIN and all(map(is_jax, (*params, *tensors)))
