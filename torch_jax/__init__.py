@@ -24,9 +24,6 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.capture.history import explain as explain
     from torch_jax.capture.jit import jit as jit
     from torch_jax.capture.jit import lower as lower
-    from torch_jax.capture.training.checkpoint_policy import checkpoint_name as checkpoint_name
-    from torch_jax.capture.training.checkpoint_policy import checkpoint_policy as checkpoint_policy
-    from torch_jax.capture.training.master_weights import MasterWeights as MasterWeights
     from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
     from torch_jax.core.precision import matmul_precision as matmul_precision
     from torch_jax.core.tracers import DataDependentError as DataDependentError
@@ -57,6 +54,10 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.interop.pallas import pallas_op as pallas_op
     from torch_jax.interop.scan_layers import scan_layers as scan_layers
     from torch_jax.interop.to_jax_function import to_jax_function as to_jax_function
+    from torch_jax.loops.checkpoint_policy import checkpoint_name as checkpoint_name
+    from torch_jax.loops.checkpoint_policy import checkpoint_policy as checkpoint_policy
+    from torch_jax.loops.device_loader import DeviceLoader as DeviceLoader
+    from torch_jax.loops.master_weights import MasterWeights as MasterWeights
     from torch_jax.observe.metrics import metrics as metrics
     from torch_jax.observe.metrics import report as report
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
@@ -65,7 +66,6 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.planning.plan import plan as plan
     from torch_jax.observe.profiling.profile import profile as profile
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
-    from torch_jax.recorded.device_loader import DeviceLoader as DeviceLoader
     from torch_jax.recorded.lazy import fused as fused
     from torch_jax.recorded.lazy import lazy as lazy
     from torch_jax.recorded.lazy import mark_step as mark_step
@@ -91,9 +91,9 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "jit": "capture.jit",
     "lower": "capture.jit",
     "scan_layers": "interop.scan_layers",
-    "checkpoint_name": "capture.training.checkpoint_policy",
-    "MasterWeights": "capture.training.master_weights",
-    "checkpoint_policy": "capture.training.checkpoint_policy",
+    "checkpoint_name": "loops.checkpoint_policy",
+    "MasterWeights": "loops.master_weights",
+    "checkpoint_policy": "loops.checkpoint_policy",
     "VerificationError": "capture.audit",
     "OperatorNotFound": "core.errors",
     "matmul_precision": "core.precision",
@@ -132,7 +132,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "plan": "observe.planning.plan",
     "profile": "observe.profiling.profile",
     "trace_ops": "observe.trace_ops",
-    "DeviceLoader": "recorded.device_loader",
+    "DeviceLoader": "loops.device_loader",
     "fused": "recorded.lazy",
     "lazy": "recorded.lazy",
     "mark_step": "recorded.lazy",

@@ -13,12 +13,12 @@ import jax
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from torch_jax.capture.training.master_weights import kept_for, parameters_of
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.distributed import deferred, rules, zero
+from torch_jax.loops.master_weights import kept_for, parameters_of
 from torch_jax.memory import geometry, sharding, storage, transfer
 from torch_jax.memory.sharding import Use
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.master_weights import kept_for
+from torch_jax.loops.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
 from torch_jax.memory.storage import memory_if_any

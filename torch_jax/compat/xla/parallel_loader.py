@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_jax.compat.xla import xla_model
 from torch_jax.compat.xla.spmd import ShardingSpec
-from torch_jax.recorded.device_loader import DeviceLoader
+from torch_jax.loops.device_loader import DeviceLoader
 
 
 class MpDeviceLoader:
