@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import jax
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_jax.capture import part_arguments
 from torch_jax.capture.keys import CallKey, call_key
-from torch_jax.core import registered
+from torch_jax.core import trees
 
 
 class SortedCall(NamedTuple):
     """One call.
 
     Attributes:
+      given: positional and keyword arguments.
       leaves: of the arguments' tree, with copies in place of ``parts``.
       key: what a program fixes of the call.
       parts: the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`).
     """
 
+    given: tuple[tuple, dict[str, Any]]
     leaves: list[Any]
     key: CallKey
     parts: dict[int, torch.Tensor]
 
-    def unflatten(self) -> Any:
-        """Positional and keyword arguments."""
-        return self.key.form.unflatten(self.leaves)
+    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+        """Return what the function is called with: what was given, but for ``parts``."""
+        if not self.parts:
+            return self.given
+        args, kwargs = trees.unflatten(self.key.form, self.leaves)
+        made = [part is not None for part in _of_parts(self.key.form, self.parts)]
+        given = (*self.given[0], *self.given[1].values())
+        pairs = zip(made, given, (*args, *kwargs.values()), strict=True)
+        chosen = [copy if is_made else one for is_made, one, copy in pairs]
+        return tuple(chosen[: len(args)]), dict(zip(kwargs, chosen[len(args) :], strict=True))
+
+    def follow(self, arguments: Any) -> None:
+        """Have lists and dicts that were given follow those that the function was called with."""
+        if arguments is not self.given:
+            follow(self.given, arguments, {id(self.leaves[at]): p for at, p in self.parts.items()})
 
 
 class Arguments:
@@ -49,9 +63,15 @@ class Arguments:
 
     def sort(self, args: tuple, kwargs: dict[str, Any], whole: bool = False) -> SortedCall:
         """Return the leaves of the arguments and their key; none is given by value if ``whole``."""
-        leaves, form = flatten(args, kwargs, self._takes_any)
-        leaves, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
-        return tuple.__new__(SortedCall, (leaves, call_key(form, leaves), parts))
+        if not self._takes_any and len(kwargs) > 1:  # nobody sees their order
+            kwargs = dict(sorted(kwargs.items()))
+        leaves, form = trees.flatten((args, kwargs))
+        by_value, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
+        if parts and not all(map(_can_be_made_again, filter(None, _of_parts(form, parts)))):
+            by_value, parts = leaves, {}
+        leaves = by_value
+        key = call_key(form, leaves)
+        return tuple.__new__(SortedCall, ((args, kwargs), leaves, key, parts))
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Return the arguments with those padded that ``dynamic`` names."""
@@ -94,80 +114,43 @@ def _takes_any(function: Any) -> bool:
 # --- trees ----------------------------------------------------------------------------------------
 
 
-def flatten(args: tuple, kwargs: dict[str, Any], takes_any: bool = True) -> tuple[list[Any], Any]:
-    """The leaves of arguments, and their tree.
+def _of_parts(form: Any, parts: dict[int, torch.Tensor]) -> Iterator[Any]:
+    """Yield for each argument its tree where a part stands in it, else None."""
+    end = 0
+    for tree in (*form.children()[0].children(), *form.children()[1].children()):
+        start, end = end, end + tree.num_leaves
+        yield tree if any(start <= at < end for at in parts) else None
 
-    ``takes_any`` is whether the function has ``**kwargs``, whose order it may see.
+
+@functools.lru_cache(1 << 12)
+def _can_be_made_again(form: Any) -> bool:
+    """Return whether a tree has nothing but containers that hold their elements and no more."""
+    node = form.node_data()
+    if node is not None and node[0] not in _CONTAINERS and not hasattr(node[0], "_fields"):
+        return False
+    return all(map(_can_be_made_again, form.children()))
+
+
+_CONTAINERS = (tuple, list, dict, OrderedDict, defaultdict, type(None))
+
+
+def follow(given: Any, made: Any, parts: dict[int, torch.Tensor]) -> Any:
+    """Have lists and dicts that were given hold what those hold that were made of them.
+
+    Args:
+      given: an argument, or what stands in one.
+      made: what the function got in its place, and may have changed.
+      parts: what was given, by the id of the copy that the function got.
     """
-    try:
-        leaves, form = jax.tree_util.tree_flatten((args, kwargs))
-    except (TypeError, ValueError):  # a dict whose keys cannot be sorted
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        return leaves, _Form(spec)
-    if registered.OURS:
-        leaves, form = registered.leaves_of_calls((args, kwargs), leaves, form)
-    if kwargs or any(type(arg) not in _NO_DICTS for arg in args):
-        orders = tuple(map(tuple, _dicts(_with_orders(args, kwargs, takes_any))))
-        if any(order != tuple(sorted(order)) for order in orders):
-            return leaves, _Ordered(form, orders, takes_any)
-    return leaves, form
-
-
-def _with_orders(args: tuple, kwargs: dict[str, Any], takes_any: bool) -> tuple:
-    """The arguments without the dict of keywords, where nobody sees its order."""
-    return (args, kwargs) if takes_any else (args, tuple(kwargs[name] for name in sorted(kwargs)))
-
-
-_NO_DICTS = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)))
-
-
-def _dicts(value: Any) -> Iterator[dict]:
-    """The dicts in a tree of tuples, lists and dicts, which JAX sorts by their keys."""
-    if type(value) is dict:
-        yield value
-        for key in sorted(value):
-            yield from _dicts(value[key])
-    elif isinstance(value, tuple | list):
-        for element in value:
-            yield from _dicts(element)
-    elif isinstance(value, OrderedDict | defaultdict):
-        for element in value.values():
-            yield from _dicts(element)
-
-
-class _Ordered(NamedTuple):
-    """A tree of arguments with dicts whose keys stand in an order of their own."""
-
-    form: Any
-    orders: tuple[tuple, ...]
-    takes_any: bool
-
-    def unflatten(self, leaves: list[Any]) -> Any:
-        """The arguments, with other leaves."""
-        value = self.form.unflatten(leaves)
-        dicts = list(_dicts(_with_orders(value[0], value[1], self.takes_any)))
-        for found, order in zip(dicts, self.orders, strict=True):
-            elements = dict(found)
-            found.clear()
-            found.update((key, elements[key]) for key in order)
-        return value
-
-
-class _Form:
-    """The tree of arguments that JAX cannot flatten."""
-
-    def __init__(self, spec: Any):
-        self._spec, self._text = spec, repr(spec)
-
-    def unflatten(self, leaves: list[Any]) -> Any:
-        """The arguments, with other leaves."""
-        return pytree.tree_unflatten(leaves, self._spec)
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self._text == other._text
-
-    def __repr__(self) -> str:
-        return self._text
+    if type(given) is not type(made) or not isinstance(made, tuple | list | dict):
+        return parts.get(id(made), made)
+    if isinstance(made, dict):
+        new = {key: follow(given.get(key), value, parts) for key, value in made.items()}
+        given.clear()
+        given.update(new)
+        return given
+    pairs = zip_longest(given[: len(made)], made)
+    new_elements = [follow(before, after, parts) for before, after in pairs]
+    if isinstance(made, list):
+        given[:] = new_elements
+    return given

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import torch
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.numbers_of_calls import Numbers
 from torch_jax.capture.observer import Graph, Observer, OfStorage
 from torch_jax.capture.results import Call
+from torch_jax.core import trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -114,7 +114,7 @@ class Pullback:
         connected = _Connected.apply(self, saved, outputs, held, replay.drawn_from, *inputs)
         for at, tensor in zip(self._positions, connected, strict=True):
             built[at] = tensor
-        return pytree.tree_unflatten(built, template.form)
+        return trees.unflatten(template.form, built)
 
     def run(self, saved: list[Any], gradients: Sequence[torch.Tensor], drawn_from: Any) -> list:
         """Return the gradients of the inputs."""

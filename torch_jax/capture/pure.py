@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 import warnings
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax import config
 from torch_jax.capture import audit, keys, outer_backward
-from torch_jax.capture.arguments import Arguments, SortedCall, flatten
+from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
@@ -33,7 +34,7 @@ from torch_jax.capture.observer import Observer
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import SHARES, Replay
 from torch_jax.capture.tape import Changed
-from torch_jax.core import compilations, locks
+from torch_jax.core import compilations, locks, trees
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
@@ -124,7 +125,7 @@ class Pure:
     def _observed(self, call: SortedCall) -> Observed:
         world = keys.world()
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
-        found = observe(self._function, call.leaves, call.key.form, call.parts)
+        found = observe(self._function, call)
         if keys.world() != world and found.why is None:
             found = found._replace(why="it leaves a mode or a setting other than it was")
         given_out = [at for at in call.parts if _is_given_out(call.leaves[at], found.result)]
@@ -186,19 +187,18 @@ class Pure:
         return keys.difference(next(reversed(self._replays)), key)
 
 
-def observe(
-    function: Callable[..., Any], leaves: list[Any], form: Any, parts: dict[int, torch.Tensor]
-) -> Observed:
+def observe(function: Callable[..., Any], call: SortedCall) -> Observed:
     """Call a function, and find out how to repeat the call without its Python."""
-    observer = Observer(leaves, parts)
+    observer = Observer(call.leaves, call.parts)
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
-            args, kwargs = form.unflatten(leaves)
+            args, kwargs = arguments = call.arguments()
             result = [function(*args, **kwargs)]
         torch.clear_autocast_cache()
-        after, _ = flatten(args, kwargs)
-        if len(after) != len(leaves) or any(a is not b for a, b in zip(after, leaves, strict=True)):
+        after, form = trees.flatten(arguments)
+        if form != call.key.form or any(map(operator.is_not, after, call.leaves)):
+            call.follow(arguments)
             observer.refuse("it changes a list or dict among its arguments: return the new value")
         left = describe(observer, result)
         observer.is_over = True

@@ -1,6 +1,6 @@
 """What a function returned or left behind, and how each later call makes it.
 
-A template is a pytree whose leaves say where a value comes from: out of the program, a view of
+A template is a tree whose leaves say where a value comes from: out of the program, a view of
 something that was there before, an argument, or just the same object.
 """
 
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import is_host
+from torch_jax.core import trees
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
 from torch_jax.memory.form import Argument, Form, NewTensor, Same
@@ -55,7 +55,7 @@ class Template(NamedTuple):
 
     def build(self, call: Call) -> Any:
         """Return the value of one call."""
-        return pytree.tree_unflatten(list(map(call.leaf, self.leaves)), self.form)
+        return trees.unflatten(self.form, list(map(call.leaf, self.leaves)))
 
     def difference(self, other: Template) -> str | None:
         """Return how the value of another call differs, in words; None where it does not."""
@@ -119,7 +119,7 @@ class Results:
 
     def of(self, value: Any) -> Template:
         """Return the template of a value of the call."""
-        leaves, form = pytree.tree_flatten(value, is_leaf=lambda v: type(v) is torch.Size)
+        leaves, form = trees.flatten(value)
         return Template(form, list(map(self._leaf, leaves)))
 
     def _leaf(self, value: Any) -> Any:

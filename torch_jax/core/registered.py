@@ -2,14 +2,11 @@
 
 JAX has one registry for all libraries of a process, and takes each class once. What is entered
 here gives way: a user who registers his class himself later is not told that it is there already,
-and his functions are in force from then on. Nor do these entries change what ``torch_jax.jit``
-sees: an object of a registered class would be an argument of many leaves, made anew inside, and
-what the function does to the object would be lost (:func:`leaves_of_calls`).
+and his functions are in force from then on.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -159,28 +156,3 @@ def _of_fields(kind: Any, data: tuple[str, ...], meta: tuple[str, ...]) -> Entry
         return list(zip(map(GetAttrKey, data), children, strict=True)), rest
 
     return Entry(flatten, unflatten, with_keys)
-
-
-# --- torch_jax.jit --------------------------------------------------------------------------------
-
-
-def leaves_of_calls(tree: Any, leaves: list[Any], structure: Any) -> tuple[list[Any], Any]:
-    """A tree as JAX would flatten it if torch_jax had registered no classes.
-
-    ``leaves`` and ``structure`` are what JAX has made of it: nearly always there is nothing to do.
-    """
-    if not _has_entries(structure):
-        return leaves, structure
-    return jax.tree_util.tree_flatten(tree, is_leaf=_is_ours)
-
-
-def _is_ours(value: Any) -> bool:
-    return type(value) in OURS
-
-
-@functools.lru_cache(1 << 12)
-def _has_entries(structure: Any) -> bool:
-    node = structure.node_data()
-    if node is not None and node[0] in _entries:
-        return True
-    return any(map(_has_entries.__wrapped__, structure.children()))
