@@ -21,6 +21,7 @@ EXECUTORS = {
     "interpreted": "as an fx graph, by `JaxInterpreter`",
     "compiled": "by `torch.compile(fullgraph=True)`, where PyTorch makes one graph of it",
     "vmap": "under `torch.vmap`, over two examples; random numbers count as failures",
+    "jax derivatives": "by `jax.vjp` of the operators, at kinks and ties, too: PyTorch's gradients",
 }
 EAGER = ("forward", "in-place", "out=", "views", "backward", "gradgrad")
 PAGE = """\

@@ -1,29 +1,17 @@
-"""Autograd inside functions under ``torch_jax.jit``: the same gradients as the plain function."""
+"""Gradients inside of functions under ``torch_jax.jit``, and through their results outside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import nn
+from torch import func, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import torch_jax
-from tests.support.jitted import assert_run, both
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * x * 2
+from tests.support.compare import assert_same
+from tests.support.jitted import both
+from tests.support.values import ones, randn
 
 
 def network() -> nn.Module:
@@ -31,95 +19,161 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to("jax")
 
 
-def penalty(model: nn.Module, x: torch.Tensor) -> Any:
-    """The gradient penalty of Wasserstein GANs: a gradient of a gradient."""
-    x = x.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-    model.zero_grad()
-    (gradient.norm(dim=1) - 1).square().mean().backward()
-    return [p.grad for p in model.parameters() if p.grad is not None]
+# --- inside ---------------------------------------------------------------------------------------
 
 
-def functional(model: nn.Module, x: torch.Tensor) -> Any:
-    """Per-sample gradients."""
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-
-    def loss(parameters, row):
-        return torch.func.functional_call(model, parameters, (row,)).square().sum()
-
-    return torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
-
-
-def inputs(model: nn.Module, x: torch.Tensor) -> Any:
+def inputs(model, x):
     x = x.detach().requires_grad_()
     model(x).square().sum().backward(inputs=[x])
     return x.grad
 
 
-def unused(model: nn.Module, x: torch.Tensor) -> Any:
+def unused(model, x):
     wanted = [*model[2].parameters(), nn.Parameter(torch.ones(1, device="jax"))]
     return torch.autograd.grad(model(x).sum(), wanted, allow_unused=True)
 
 
-def twice(model: nn.Module, x: torch.Tensor) -> Any:
-    model.zero_grad()
+def twice(model, x):
     loss = model(x).square().sum()
     loss.backward(retain_graph=True)
     loss.backward()
-    return [p.grad for p in model.parameters()]
 
 
-def detached(model: nn.Module, x: torch.Tensor) -> Any:
-    model.zero_grad()
-    features = model[:2](x)
-    model[2](features.detach()).sum().backward()
-    return [p.grad for p in model.parameters() if p.grad is not None]
+def by_example(model, x):
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    loss = lambda p, row: func.functional_call(model, p, (row,)).square().sum()  # noqa: E731
+    return func.vmap(func.grad(loss), (None, 0))(parameters, x)
 
 
-def hooked(model: nn.Module, x: torch.Tensor) -> Any:
-    seen = []
-    y = model[0](x)
-    y.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
-    model.zero_grad()
-    model[1:](y).sum().backward()
-    return [*seen, model[0].weight.grad]
+def a_gradient_of_a_gradient(model, x):
+    """The gradient penalty of Wasserstein GANs."""
+    x = x.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (gradient.norm(dim=1) - 1).square().mean().backward()
 
 
-def own(model: nn.Module, x: torch.Tensor) -> Any:
-    model.zero_grad()
-    Scaled.apply(model(x)).sum().backward()
-    return [p.grad for p in model.parameters()]
+def one_through_a_checkpoint(model, x):
+    a_gradient_of_a_gradient(lambda x: checkpoint(model, x, use_reentrant=False), x)
 
 
-WAYS = [penalty, functional, inputs, unused, twice, detached, hooked, own]
+INSIDE = [
+    inputs, unused, twice, by_example, a_gradient_of_a_gradient, one_through_a_checkpoint,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", INSIDE, ids=lambda way: way.__name__)
+def test_inside(way, agree):
+    def program(compile):
+        model = network()
+
+        def function(x):
+            model.zero_grad()
+            return way(model, x), [p.grad for p in model.parameters()]
+
+        function = compile(function)
+        for value in range(1, 5):
+            yield function(torch.arange(6.0, device="jax").view(2, 3) * value / 10)
+
+    agree(program)
+
+
+class Tied(nn.Module):
+    """A weight that stands in two places, and a buffer that counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(6, 4), nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.head(self.embed(x)) * self.calls
+
+
+def test_parameters_of_a_functional_call_are_inputs(agree):
+    def program(compile):
+        model, x = Tied().to("jax"), torch.tensor([0, 3, 5]).to("jax")
+        call = compile(lambda state, x: func.functional_call(model, state, (x,)))
+        for i in range(12):
+            state = {"embed.weight": randn(6, 4) + i, "calls": torch.tensor(float(i)).to("jax")}
+            yield call(state, x), state, model.calls  # the buffer that was given is written
+
+    agree(program)
 
 
 @both
-@pytest.mark.parametrize("way", WAYS)
-def test_gradients_are_those_of_the_plain_function(way: Callable, pure: bool):
-    plain, model = network(), network()
-    compiled = torch_jax.jit(lambda x: way(model, x), pure=pure)
-    for value in (1.0, 2.0, 3.0, 4.0):
-        x = torch.arange(6.0, device="jax").view(2, 3) * value / 10
-        ours, theirs = compiled(x), way(plain, x)
-        to_cpu = lambda t: t.detach().cpu() if isinstance(t, torch.Tensor) else t  # noqa: E731
-        flat = [torch.utils._pytree.tree_leaves(side) for side in (ours, theirs)]
-        torch.testing.assert_close(*[[*map(to_cpu, side)] for side in flat])
-    assert_run(compiled, pure)
-
-
-@both
-def test_losses_summed_outside_are_differentiable(pure):
-    model, plain = network(), network()
-    zeros = torch.zeros(2, 1, device="jax")
-    compiled = torch_jax.jit(lambda x: F.mse_loss(model(x), zeros), pure=pure)
-    x = torch.arange(6.0).view(2, 3).to("jax")
+def test_a_compiled_function_inside_a_transform(pure):
+    inner, x = torch_jax.jit(lambda a: a.sin() * 2, pure=pure), torch.randn(3, 4)
     for _ in range(3):
-        (compiled(x) + compiled(x * 2) * 3).backward()
-        (F.mse_loss(plain(x), zeros) + F.mse_loss(plain(x * 2), zeros) * 3).backward()
-        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad.cpu(), theirs.grad.cpu())
-    assert_run(compiled, pure)
+        actual = func.vmap(func.grad(lambda a: inner(a).sum()))(x.to("jax"))
+        assert_same(actual, 2 * x.cos())
+
+
+# --- outside --------------------------------------------------------------------------------------
+
+
+def losses_that_are_summed(compile):
+    model, zeros, x = network(), torch.zeros(2, 1, device="jax"), ones(2, 3)
+    loss = compile(lambda x: F.mse_loss(model(x), zeros))
+    for _ in range(3):
+        (loss(x) + loss(x * 2) * 3).backward()
+        yield list(model.parameters())
+
+
+def a_graph_that_is_kept_and_gone_through_twice(compile):
+    model = network()
+    forward = compile(lambda x: model(x).square().sum())
+    for _ in range(3):
+        loss = forward(ones(2, 3))
+        loss.backward(retain_graph=True)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            loss.backward()
+        yield list(model.parameters())
+
+
+def a_part_of_the_results(compile):
+    """Gradients flow from some results only, and to arguments that were computed before."""
+    model = network()
+    forward = compile(lambda x: (model(x).sum(), model[0](x), x * 2))
+    for at in (0, 1, 2, 0, 1):
+        x = (ones(2, 3) * (at + 1)).requires_grad_()
+        forward(x.sin() * 2)[at].sum().backward()
+        yield x.grad, list(model.parameters())
+
+
+def inputs_and_parameters(compile):
+    model = network()
+    forward = compile(model)
+    for value in range(3):
+        model.zero_grad()
+        x = (ones(2, 3) * value).requires_grad_()
+        forward(x).square().sum().backward()
+        yield x.grad, list(model.parameters())
+
+
+def indices_that_a_checkpoint_computes_again(compile):
+    """The backward pass of a pure function is recorded, and not run: no index can be looked at."""
+    table, weight = nn.Embedding(5, 3).to("jax"), ones(3, 3).requires_grad_()
+    layers = compile(
+        lambda i: checkpoint(lambda i: (table(i * 1) @ weight).sin(), i, use_reentrant=False)
+    )
+    for number in range(4):
+        y = layers((torch.tensor([1, 2, 4]).to("jax") + number) % 5)
+        scale = torch.arange(9.0, device="jax").view(3, 3)
+        yield torch.autograd.grad((y * scale).sum(), (table.weight, weight))
+
+
+OUTSIDE = [
+    losses_that_are_summed, a_graph_that_is_kept_and_gone_through_twice, a_part_of_the_results,
+    inputs_and_parameters, indices_that_a_checkpoint_computes_again,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", OUTSIDE, ids=lambda program: program.__name__)
+def test_outside(program, agree):
+    agree(program)
 
 
 @both
@@ -127,42 +181,11 @@ def test_a_parameter_written_before_the_backward_call_is_found_out(pure):
     model = network()
     forward = torch_jax.jit(lambda x: model(x).square().sum(), pure=pure)
     for _ in range(3):
-        loss = forward(torch.ones(2, 3, device="jax"))
+        loss = forward(ones(2, 3))
     with torch.no_grad():
         model[2].weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-
-
-@both
-def test_a_graph_is_gone_through_once_or_kept(pure):
-    model, plain = network(), network()
-    forward = torch_jax.jit(lambda x: model(x).square().sum(), pure=pure)
-    x = torch.ones(2, 3, device="jax")
-    for _ in range(3):
-        loss, wanted = forward(x), plain(x).square().sum()
-        for one in (loss, wanted):
-            one.backward(retain_graph=True)
-            one.backward()
-            with pytest.raises(RuntimeError, match="a second time"):
-                one.backward()
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad.cpu())
-
-
-@both
-def test_a_part_of_the_results_is_used(pure):
-    """Gradients flow from some results only, and to arguments that were computed before."""
-    model, plain = network(), network()
-    forward = torch_jax.jit(lambda x: (model(x).sum(), model[0](x), x * 2), pure=pure)
-    for at in (0, 1, 2, 0, 1):
-        x, y = ((torch.ones(2, 3) * (at + 1)).to("jax").requires_grad_() for _ in range(2))
-        forward(x.sin() * 2)[at].sum().backward()
-        (plain(y.sin() * 2), plain[0](y.sin() * 2), y.sin() * 4)[at].sum().backward()
-        torch.testing.assert_close(x.grad.cpu(), y.grad.cpu())
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad.cpu())
-    assert_run(forward, pure)
 
 
 @both
@@ -176,4 +199,4 @@ def test_gradients_of_gradients_outside(pure):
             with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
                 torch.autograd.grad(first.sum(), x)
         else:
-            assert torch.autograd.grad(first.sum(), x)[0].tolist() == [6, 12]
+            assert_same(torch.autograd.grad(first.sum(), x)[0], torch.tensor([6.0, 12.0]))

@@ -80,6 +80,9 @@ def test_functions_files_and_counts(tmp_path):
     assert torch.load(file)["weight"].device.type == "cpu"
     assert " operators, 1 of them recorded" in metrics.metrics_report()
     assert metrics.counter_value("operators") is not None
+    assert len(metrics.short_metrics_report().splitlines()) == 3
+    assert metrics.short_metrics_report(["operators", "none"]).startswith("operators: ")
+    assert len(metrics.short_metrics_report(["operators"], ["cpu_fallbacks"]).splitlines()) == 2
     assert utils.getenv_as("NO_SUCH_VARIABLE", int, 3) == 3
     tracker = xla_model.RateTracker()
     tracker.add(5)

@@ -7,6 +7,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 import torch
@@ -27,6 +28,7 @@ from torch_jax.compat.ax import (
     mappings,
     tensor,
     train,
+    util,
 )
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.environment.environment import default_env
@@ -95,6 +97,13 @@ def test_gradients_are_pytorchs():
     assert_same(gradient, on_jax(3).cpu())
     again = interop.jax_value_and_grad(interop.gradient_checkpoint(loss))
     assert_same(again(on_jax(3))[1], on_jax(3).cpu())
+
+    def kinks(x):
+        rows = torch.nn.functional.embedding(torch.arange(2, device="jax"), x, padding_idx=1)
+        return rows.relu().sum() + (x * 0).norm()
+
+    at = torch.tensor([[0.0, 2.0], [3.0, 4.0]], device="jax")
+    assert interop.jax_value_and_grad(kinks)(at)[1].tolist() == [[0.0, 1.0], [0.0, 0.0]]
 
     def stops(x):
         with torch.no_grad():
@@ -306,6 +315,76 @@ def test_exports_flax_and_checkpoints(tmp_path):
     assert isinstance(torchax.load_checkpoint(str(tmp_path / "b.pt"))["0.bias"], jax.Array)
     with pytest.raises(FileNotFoundError):
         torchax.load_checkpoint(str(tmp_path / "c"))
+
+
+class _TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x, y):
+        return torch.relu(self.layer(x)) + y * x.shape[0], torch.cat([x, x]).sum(0)
+
+
+def test_sizes_that_may_change_stay_open():
+    model, size = _TwoInputs(), torch.export.Dim("size", max=10)
+    args = torch.ones(4, 3), torch.ones(2)
+    program = torch.export.export(model, args, dynamic_shapes=({0: size}, None))
+    weights, exported = export.exported_program_to_stablehlo(program)
+    assert "tensor<?x3xf32>" in exported.mlir_module()
+    _, function = export.exported_program_to_jax(program)
+    for rows in (2, 7):
+        x, y = torch.linspace(-1, 1, rows * 3).view(rows, 3), torch.ones(2)
+        given = (x.numpy(), y.numpy())
+        for run in (function, jax.jit(function), exported.call):
+            for found, expected in zip(run(weights, given), model(x, y), strict=True):
+                assert_same(interop.torch_view(found), expected.detach())
+    with pytest.raises(ValueError, match="size|shape"):
+        exported.call(weights, (jnp.ones((11, 3)), jnp.ones(2)))
+
+
+def test_the_key_is_read_and_set():
+    env = torchax.default_env()
+    assert env.prng_key == env.param.prng == env.prng_key
+    key = jax.random.PRNGKey(5)
+    env.prng_key = key
+    assert env.prng_key is env.param.prng is key
+    first = torch.rand(2, device="jax").tolist()
+    after = env.prng_key
+    assert jax.random.key_data(after).tolist() != key.tolist()
+    with env.override_property(prng=jax.random.key(3)):
+        assert env.param.prng == jax.random.key(3)
+        torch.rand(2, device="jax")
+        assert env.param.prng != jax.random.key(3)
+    assert env.prng_key == after
+    env.param.prng = key
+    assert torch.rand(2, device="jax").tolist() == first
+
+    def draw(x):
+        return [x + interop.torch_view(jax.random.uniform(env.prng_key, (2,))) for _ in range(2)]
+
+    one, same = interop.jax_jit(draw)(on_jax(2))
+    other, _ = interop.jax_jit(draw)(on_jax(2))
+    assert one.tolist() == same.tolist() != other.tolist()
+    with pytest.raises(RuntimeError, match="override_property"):
+        jax.jit(lambda x: setattr(env, "prng_key", key))(jnp.ones(1))
+
+
+def test_a_module_of_flax_takes_arrays():
+    env, dense, x = torchax.default_env(), linen.Dense(2), jnp.ones((1, 3))
+    expected = dense.apply(dense.init(env.prng_key, x), x)
+    module = flax.FlaxNNModule(env, dense, (x,), {})
+    found = module(x)
+    assert_same(found, interop.torch_view(expected).cpu())
+    assert module(np.ones((1, 3), np.float32)).tolist() == found.tolist()
+    call = interop.jax_jit(lambda state, x: torch.func.functional_call(module, state, x))
+    assert_same(call(module.state_dict(), torch.ones(1, 3).to("jax")), found.cpu())
+
+
+def test_lists_of_one_length_are_merged():
+    assert util.merge(*util.partition([1, "a", 2], lambda x: x == 1)) == [1, "a", 2]
+    with pytest.raises(AssertionError, match="lists of 2 and of 1 elements"):
+        util.merge([1, None], [1])
 
 
 def test_a_module_still_moves():

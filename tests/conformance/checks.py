@@ -184,6 +184,17 @@ def errors(entry: Any, error: Any, number: int) -> bool:
     return both_raised(outcome(_apply, entry.op, on("jax", _arguments(sample))), expected)
 
 
+def refused(entry: Any, sample: Any, number: int) -> bool:
+    """A dtype that the CPU does not take is not computed with."""
+    call = functools.partial(_apply, entry.op)
+    expected = outcome(call, on("cpu", detached(sample)))
+    if expected[1] is None:
+        return False
+    actual = outcome(call, on("jax", detached(sample)))
+    assert actual[1] is not None, f"computes, where the CPU raises {expected[1]!r}"
+    return True
+
+
 # --- pieces ---------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,47 @@ VMAP_GAPS: dict[str, list[str]] = {
     "the geometry of a tensor is changed in place, for one example at a time": ["resize_as_"],
 }
 
+# Entries whose derivative by JAX is another one than PyTorch's, in some sample. Refusals are none.
+JAX_GAPS: dict[str, list[str]] = {
+    "of equal elements another is picked, and gets the gradient": [
+        "kthvalue",
+        "linalg.lu_factor",
+        "lu",
+        "mode",
+        "msort",
+        "sort",
+        "topk",
+    ],
+    "JAX has no derivative, and says so": [
+        "index_reduce.prod",
+        "linalg.eig",
+        "linalg.eigvals",
+        "linalg.householder_product",
+        "matrix_exp",
+        "nextafter",
+        "ormqr",
+        "scatter_reduce.prod",
+    ],
+    "a matrix that is not of full rank, whose singular vectors JAX differentiates": [
+        "linalg.lstsq",
+        "linalg.lstsq.grad_oriented",
+        "linalg.pinv",
+        "linalg.pinv.singular",
+        "linalg.svd",
+        "pinverse",
+        "svd",
+    ],
+    "the CPU's gradient is that of a matrix that need not be Hermitian": ["linalg.pinv.hermitian"],
+    "the CPU does not share a negative gradient between equal elements": [
+        "_segment_reduce.lengths",
+        "_segment_reduce.offsets",
+    ],
+    "the CPU's gradient of the input is that of the elements that are overwritten": [
+        "as_strided_scatter",
+    ],
+    "complex32 has no twin in JAX": ["chalf"],
+}
+
 # Entries about layouts other than strided; they count in no percentage.
 OTHER_LAYOUTS = ("sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse")
 

@@ -31,12 +31,14 @@ TARGETS: dict[str, float] = {  # per cent of cases; rows without a target are fo
     "backward": 98,
     "gradgrad": 0,
     "errors": 0,
+    "refused": 100,
     "modules": 100,
     "optimizers": 100,
     "recorded": 0,
     "interpreted": 0,
     "compiled": 0,
     "vmap": 0,
+    "jax derivatives": 0,
 }
 
 

@@ -6,6 +6,7 @@ The database is what PyTorch tests its own devices with
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import zlib
@@ -121,6 +122,16 @@ def samples(entry: Any, dtype: torch.dtype, everything: bool = False) -> list[An
         warnings.simplefilter("ignore")
         found = list(drawn(entry, dtype))
     return found if everything else spread(found, LIMIT)
+
+
+def refusals(entry: Any) -> Iterator[tuple[torch.dtype, Any]]:
+    """A sample of each dtype but floats that the CPU does not support, where there is one."""
+    for dtype in DTYPES:
+        if dtype.is_floating_point or dtype in entry.supported_dtypes("cpu"):
+            continue
+        torch.manual_seed(0)
+        with contextlib.suppress(Exception):  # the database makes no such sample
+            yield dtype, next(iter(entry.sample_inputs("cpu", dtype, requires_grad=False)))
 
 
 def drawn(entry: Any, dtype: torch.dtype) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Every entry of PyTorch's operator database, in every dtype that the CPU supports."""
+"""Every entry of PyTorch's operator database, in every dtype that the CPU supports, or refuses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conformance.checks import CHECKS, errors, first_failure, label
+from tests.conformance.checks import CHECKS, errors, first_failure, label, refused
 from tests.conformance.gaps import OTHER_LAYOUTS, Gap, gaps_of, judge
 from tests.conformance.report import Result
-from tests.conformance.samples import LIMIT, dtype_name, dtypes, due, entries, samples, spread
+from tests.conformance.samples import (
+    LIMIT,
+    dtype_name,
+    dtypes,
+    due,
+    entries,
+    refusals,
+    samples,
+    spread,
+)
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda e: e.full_name)
@@ -20,10 +29,10 @@ def test_operator(entry, record):
     gaps = gaps_of(entry.full_name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = [*_operator(entry, gaps), *_errors(entry)]
+        results = [*_operator(entry, gaps), *_errors(entry), *_refused(entry)]
     if entry.full_name not in OTHER_LAYOUTS:
         names = ["", *map(dtype_name, due(entry))]
-        record([result for result in results if result.dtype in names])
+        record([r for r in results if r.dtype in names or r.row == "refused"])
     judge(results, gaps)
 
 
@@ -46,3 +55,10 @@ def _errors(entry: Any) -> Iterator[Result]:
     asked, message = first_failure(errors, entry, list(entry.error_inputs("cpu")))
     if asked:
         yield Result("errors", entry.full_name, "", message)
+
+
+def _refused(entry: Any) -> Iterator[Result]:
+    for dtype, sample in refusals(entry):
+        asked, message = first_failure(refused, entry, [sample])
+        if asked:
+            yield Result("refused", entry.full_name, dtype_name(dtype), message)

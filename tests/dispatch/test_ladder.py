@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from tests.support.compare import check
+from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.dispatch import ladder, registration
 from torch_jax.eager import variants
@@ -81,3 +83,15 @@ def test_rung_and_call_are_one_answer(name):
     op = variants.overload(name)
     assert ladder.kernel_of(op) is ladder.served(op).call
     assert ladder.rung(op) == ladder.served(op).rung
+
+
+def test_an_operator_may_both_give_results_and_write_arguments():
+    state = [torch.ones(1).long(), torch.ones(1).long(), *map(torch.tensor, ([0.0], [1.0], [1.0]))]
+
+    def observe(x, *state):
+        helper = torch.ops.aten._fused_moving_avg_obs_fq_helper
+        return helper(x, *state, 0.01, 0, 255, 0, False, False)
+
+    given = torch.randn(3, 4), *state, torch.zeros(1, dtype=torch.int32)
+    with config.temporarily("cpu_fallback", "silent"):
+        check(observe, *given)

@@ -64,6 +64,43 @@ CASES = {
 }
 
 
+def flat(device: str) -> torch.Tensor:
+    """Without sparse dims: all values are added to one."""
+    values = dense(device, 2, 3)
+    none = torch.zeros(0, 2, dtype=torch.long, device=device)
+    return torch.sparse_coo_tensor(none, values, (3,))
+
+
+def scalar(device: str) -> torch.Tensor:
+    return torch.tensor(2.0, device=device).to_sparse()
+
+
+def empty(device: str) -> torch.Tensor:
+    indices = torch.zeros(2, 0, dtype=torch.long, device=device)
+    return torch.sparse_coo_tensor(indices, torch.ones(0, device=device), (0, 3))
+
+
+def without_values(device: str) -> torch.Tensor:
+    indices = torch.tensor([[0, 1, 1]], device=device)
+    return torch.sparse_coo_tensor(indices, torch.ones(3, 0, device=device), (4, 0))
+
+
+KINDS = (flat, scalar, empty, without_values, hybrid)
+TAKEN = {
+    "coalesce": lambda x: x.coalesce(),
+    "dense": lambda x: x.to_dense(),
+    "add": lambda x: x + x,
+    "subtract": lambda x: x.to_dense().sparse_mask(x.coalesce()).sub_(x),
+    "dense_add": lambda x: x.to_dense() + x,
+    "dense_mul": lambda x: x.to_dense() * x,
+    "mask": lambda x: torch.ones_like(x.to_dense()).sparse_mask(x.coalesce()),
+    "again": lambda x: x.to_dense().to_sparse(),
+    "no sparse dims": lambda x: x.to_dense().to_sparse(0),
+    "number": lambda x: x + 2,
+    "number in place": lambda x: x.add_(2),
+}
+
+
 def parts(tensor: torch.Tensor) -> Any:
     """A tensor as it is compared: dense, with what makes it sparse."""
     if tensor.layout == torch.strided:
@@ -74,6 +111,18 @@ def parts(tensor: torch.Tensor) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_sparse_tensors_compute_as_on_the_cpu(case):
     assert_same(parts(CASES[case]("jax")), parts(CASES[case]("cpu")))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_tensors_without_dims_or_values(kind):
+    def outcome(take: Any, device: str) -> Any:
+        try:
+            return take(kind(device)).to_dense()
+        except Exception as error:
+            return type(error)
+
+    for take in TAKEN.values():
+        assert_same(outcome(take, "jax"), outcome(take, "cpu"))
 
 
 def test_they_go_to_the_cpu_and_are_printed():
@@ -153,12 +202,18 @@ def test_products_have_gradients():
     assert_same(gradients("jax"), gradients("cpu"))
 
 
+def nested() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+
+
 REFUSED = {
     "an operator": lambda: coo("jax").cos(),
     "csr": lambda: torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1), device="jax"),
     "to csr": lambda: dense("jax").to_sparse_csr(),
     "moved csr": lambda: torch.eye(2).to_sparse_csr().to("jax"),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8).to("jax"),
+    "nested products": lambda: nested() @ dense("jax", 3, 2),
+    "nested linear": lambda: nn.functional.linear(nested(), dense("jax", 2, 3)),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).to("jax"),
 }
 

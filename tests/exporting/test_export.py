@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 import zipfile
 
 import jax
@@ -563,3 +564,11 @@ def test_lower_tells_what_xla_makes(whole):
     assert model._compiled_call_impl is None
     with pytest.raises(ValueError, match="dialect"):
         program.as_text("assembler")
+
+
+def test_a_file_without_flatbuffers_says_what_to_install(monkeypatch):
+    exported = torch_jax.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    monkeypatch.setitem(sys.modules, "jax._src.export.serialization", None)  # as JAX's own import
+    with pytest.raises(ImportError, match=r"torch_jax\[export\]") as caught:
+        exported.serialize()
+    assert caught.value.__suppress_context__  # so that JAX's error is not read first

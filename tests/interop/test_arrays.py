@@ -352,6 +352,13 @@ def test_jax_numpy_takes_tensors_where_it_converts():
     assert not hasattr(torch.ones(1), "__jax_array__")
 
 
+def test_capsules_have_a_version_where_a_consumer_asks():
+    for x in (torch.ones(2), torch.ones(2, device="jax")):
+        assert '"dltensor"' in repr(x.__dlpack__())
+        assert '"dltensor_versioned"' in repr(x.__dlpack__(max_version=(1, 0)))
+        assert torch.from_dlpack(x.__dlpack__(max_version=(1, 0))).tolist() == [1, 1]
+
+
 def test_dlpack():
     array, x = jnp.arange(3.0), on_jax(1.0, 2.0)
     assert memory_of(torch.from_dlpack(array, device="jax")) is array

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.compare import assert_same
 from torch_jax.memory import geometry, windows
 
 SETTINGS = settings(
@@ -288,6 +291,23 @@ def test_narrow_and_split_writes():
         x.narrow(0, 1, 2).narrow(1, 2, 2).zero_()
         x.t()[0].copy_(torch.arange(4.0).to(x.device))
     _same(cpu, jax)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (3, 0), (0, 3), (2, 3)])
+def test_storages_change_places_as_on_the_cpu(sizes):
+    def swapped(device: str) -> Any:
+        one, other = (torch.full((3,), n + 1.0, device=device) for n in range(2))
+        storages = one.untyped_storage(), other.untyped_storage()
+        for storage, size in zip(storages, sizes, strict=True):
+            storage.resize_(size * 4)
+        try:
+            storages[0]._swap_data_ptr_(storages[1])
+        except RuntimeError as error:
+            return str(error)
+        shown = [t.detach() for t, size in zip((one, other), sizes[::-1], strict=True) if size]
+        return [s.nbytes() for s in storages], *shown
+
+    assert_same(swapped("jax"), swapped("cpu"))
 
 
 def test_addresses_tell_storages_apart():

@@ -15,7 +15,10 @@ def answer(capsys, *arguments):
 
 
 def test_the_list_has_every_operator_with_its_rung(capsys):
-    lines = [line.split() for line in answer(capsys).splitlines()]
+    said = answer(capsys).splitlines()
+    lines = [line.split() for line in said if not line.startswith("#")]
+    legend = {line.split()[1] for line in said if line.startswith("#   ")}
+    assert legend == set(operators.RUNGS)
     rungs = {line[0]: line[1] for line in lines}
     assert len(rungs) > 2500
     assert set(rungs.values()) <= set(operators.RUNGS)
@@ -55,7 +58,20 @@ def test_an_unknown_operator_is_an_error(capsys):
 def test_the_list_may_be_cut_short():
     command = f"{sys.executable} -m torch_jax ops | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("aten.") and not done.stderr
+    assert done.stdout.startswith("# rungs") and not done.stderr
+
+
+def test_a_family_alone(capsys):
+    lines = [line for line in answer(capsys, "--family", "ctc").splitlines() if line[0] != "#"]
+    assert len(lines) > 4 and all("torch_jax/ops/ctc.py" in line for line in lines)
+    assert cli.main(["ops", "--family", "nope"]) == 1
+    assert "no family 'nope': they are activation, " in capsys.readouterr().err
+
+
+def test_no_command_is_help(capsys):
+    assert cli.main([]) == 0
+    text = capsys.readouterr().out
+    assert all(row.help in text for row in cli.COMMANDS.values())
 
 
 @pytest.mark.parametrize("name", ["aten.linear", "aten.batch_norm", "aten.gather", "aten.stack"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 
@@ -10,8 +11,8 @@ import pytest
 import torch_jax
 from tests.support import processes
 from torch_jax.observe import cli
+from torch_jax.observe.planning import page, sizes
 from torch_jax.observe.planning import plan as planning
-from torch_jax.observe.planning import sizes
 
 SMALL = {
     "hidden_size": 256,
@@ -142,10 +143,67 @@ def test_links_within_islands_and_networks_between_them():
 def test_what_does_not_fit_says_what_would():
     found = plan("llama-3-70b", batch=8, chip="v5e", remat="none")
     assert not found.fits and found.advice
+    check_advice(found, "--config llama-3-70b --length 8192 --chip v5e", "fsdp=8", 8)
+
+
+def check_advice(found: planning.Plan, options: str, mesh: str, batch: int) -> None:
+    """Each of what is advised fits, by the command itself."""
     for advice in found.advice:
-        command = "plan --config llama-3-70b --length 8192 --chip v5e --json"
-        given = f"--mesh fsdp=8 --batch 8 --remat none {advice}"
-        assert cli.main([*command.split(), *given.split()]) == 0
+        given = f"{options} --mesh {mesh} --batch {batch} {advice}".split()
+        parser = argparse.ArgumentParser()
+        page.add_arguments(parser)
+        assert page.planned(parser.parse_args(given)).fits, advice
+
+
+def test_advice_is_about_the_chips_that_are_there():
+    found = plan("llama-3-405b", {"fsdp": 128}, batch=128, chip="v5p")
+    traded, shorter = found.advice
+    assert traded == "--mesh fsdp=64,tensor=2 --split-length --accumulate 2"
+    assert shorter == "--length 4096"
+    check_advice(found, "--config llama-3-405b --chip v5p", "fsdp=128", 128)
+    more = plan("llama-3-405b", {"fsdp": 8}, batch=8).advice
+    assert more and all("--batch" in one for one in more)
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (
+            {"model_type": "mixtral", "num_local_experts": 8},
+            "mixtral is a mixture of experts .num_",
+        ),
+        ({"model_type": "bert"}, "model_type 'bert' is none of llama"),
+        ({"num_attention_heads": 0}, "num_attention_heads of the config is a whole number from 1"),
+    ],
+)
+def test_other_models_are_refused(config, words):
+    assert plan(SMALL | {"model_type": "qwen2"}, batch=8) == plan(SMALL, batch=8)
+    with pytest.raises(ValueError, match=words):
+        plan(SMALL | config)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": -8},
+        {"length": 0},
+        {"accumulate": -1},
+        {"accumulate": 0},
+        {"efficiency": 3},
+        {"efficiency": 0},
+        {"efficiency": float("nan")},
+        {"batch": 2**40},
+        {"chip": 5},
+        {"chip": "h100,flops=abc"},
+        {"chip": "h100,island=0.5"},
+        {"mesh": {"fsdp": -1}},
+        {"mesh": {"fsdp": 2.0}},
+        {"mesh": {"fsdp": 2**22}, "batch": 2**22},
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=f"\\(--{next(iter(options))}\\)"):
+        plan(**options)
 
 
 def test_what_cannot_be_split_is_an_error():
@@ -172,3 +230,6 @@ def test_the_command(capsys):
     assert "none\n" in said and "It does not fit" in said
     assert command("--mesh", "rows=4") == 1
     assert "'rows=4' is none of data=, fsdp=, tensor=" in capsys.readouterr().err
+    assert command("--mesh", "fsdp=-1") == 1
+    assert "length of axis fsdp is a whole number from 1, not '-1'" in capsys.readouterr().err
+    assert command("--mesh", "tensor=2,model=2") == 1 and "twice" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import torch_jax
 from tests.support.steps import mlp, step_of
 from torch_jax.observe import cli
 from torch_jax.observe.profiling import samples
+from torch_jax.observe.profiling.profile import Profile
 
 HERE = "tests/observe/test_profiling.py"
 
@@ -87,3 +88,12 @@ def test_a_script_is_profiled_and_its_status_kept(tmp_path, capfd):
 def test_there_is_nothing_to_look_at_in_no_call():
     with pytest.raises(ValueError, match="at least one call"):
         torch_jax.profile(slow_python, calls=0)
+
+
+def test_a_page_of_a_script_speaks_of_no_calls():
+    numbers = {"seconds": 2.0, "busy": 1.0, "parts": {"compiling": 1.0}, "compiles": 3, "loaded": 1}
+    none = {"kernels": [], "lines": [], "moves": 0.0, "python_lines": {}}
+    of_script = str(Profile("train.py", 1, **numbers, **none, is_script=True))
+    assert "1.00 s of the whole script, 50% of the time" in of_script
+    assert "call" not in of_script and "warm_up" not in of_script
+    assert "warm_up=" in str(Profile("step", 10, **numbers, **none))

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import json
+import os
 import re
 import sys
 import warnings
@@ -19,6 +20,7 @@ import torch_jax
 from tests.support.processes import forked, run
 from tests.support.ranks import printed_over_gloo
 from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.observe import cli
 from torch_jax.observe.running import costs, page, script
 
 SCRIPTS = Path(__file__).parent / "cuda_scripts"
@@ -110,7 +112,8 @@ def test_a_program_and_its_report(tmp_path):
     assert told["compiles"] + told["loaded"] + told["shared"] >= 11
     assert told["waits"] >= 40 and told["cpu_fallbacks"]
     found = {line["source"]: line for line in told["lines"]}
-    assert len(told["lines"]) == 5 and all(line["file"] == str(file) for line in told["lines"])
+    assert 2 <= len(told["lines"]) <= 5 and all(one["file"] == str(file) for one in told["lines"])
+    assert len({line["instead"] for line in told["lines"]}) == len(told["lines"])
     assert "worth changing" in text and "ended with status 1" in text
     for source, cost in (
         ('torch.ones(n, device="cuda").mul_(2)  # a new shape each time', "for other shapes"),
@@ -151,7 +154,6 @@ def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
         err = capsys.readouterr().err
         assert err.startswith(said) or err.endswith(said), (text, err)
         assert "script.py" not in err.replace(str(file), "")
-    assert script.run(str(tmp_path / "none.py"), []) == 2
     package = tmp_path / "package_of_ends"
     package.mkdir()
     (package / "__main__.py").write_text("import sys; print(sys.argv[1:], __spec__ is not None)")
@@ -159,6 +161,31 @@ def test_the_end_of_a_script(tmp_path, as_a_program, capsys):
     assert script.run("package_of_ends", ["--lr", "3"], is_module=True) == 0
     assert script.run(str(package), ["a"]) == 0
     assert capsys.readouterr().out.splitlines() == ["['--lr', '3'] True", "['a'] True"]
+
+
+@pytest.mark.parametrize("name", ["run", "profile"])
+def test_a_script_that_is_not_there(name, tmp_path, capsys):
+    file = str(tmp_path / "none.py")
+    assert cli.main([name, file]) == 2
+    assert capsys.readouterr() == ("", f"can't open file {file!r}: no such file\n")
+
+
+def test_a_call_of_a_line_is_one_visit(monkeypatch):
+    """The first step of an optimizer compiles for each parameter, in one call of its line."""
+    monkeypatch.setattr(costs, "_costs", None)
+    monkeypatch.setattr(costs.LISTENING, "listener", None)
+    weights = [torch.ones(3, n + 1).to("jax").requires_grad_() for n in range(40, 50)]
+    for weight in weights:
+        weight.grad = torch.ones(3, weight.shape[1]).to("jax")
+    optimizer = torch.optim.Adam(weights, foreach=False)
+    costs.listen()
+    optimizer.step()
+    for n in range(40, 50):
+        torch.full((n,), 2.0, device="jax")
+    costs.stop()
+    step, full = (row for row in costs.measured()["rows"] if row["kind"] == "compile")
+    assert max(step["what"].values()) >= 10 and step["visits"] == 1
+    assert full["what"] == {"aten::full": 10} and full["visits"] == 10
 
 
 def test_the_report_counts_what_xla_did(monkeypatch):
@@ -182,28 +209,37 @@ def test_the_report_counts_what_xla_did(monkeypatch):
 
 
 def test_what_the_report_says_of_lines():
-    def row(kind: str, line: int, count: int, seconds: float, **what: int) -> dict:
+    def row(kind: str, line: int, count: int, seconds: float, visits: int = 0, **what: int) -> dict:
         at = {"kind": kind, "file": __file__, "line": line, "function": "f", "bytes": 8}
         programs = Counts(count, seconds) if kind == "compile" else NOTHING
-        return at | {"count": count, "seconds": seconds, "what": what} | programs._asdict()
+        numbers = {"count": count, "visits": visits, "seconds": seconds}
+        return at | numbers | {"what": what} | programs._asdict()
 
     rows = [
         row("to_host", 1, 3, 9.0),  # now and then
         row("to_device", 2, 500, 0.0),
         row("to_host", 3, 500, 0.5),
-        row("compile", 4, 30, 2.0, **{"aten::mul": 30}),
-        row("compile", 5, 3, 1.0, **{"aten::mul": 1, "aten::add": 2}),
+        row("compile", 4, 30, 2.0, 30, **{"aten::mul": 30}),
+        row("compile", 5, 4, 1.0, 1, **{"aten::mul": 1, "aten::add": 2, "aten::sum": 1}),
         row("fallback", 6, 2, 0.2, **{"aten.lstsq.default": 2}),
+        row("to_host", 7, 20, 0.1),  # as line 3
+        row("check", 8, 20, 0.1, **{"aten::nll_loss_forward": 20}),
+        row("compile", 9, 20, 5.0, 1, **{"aten::zeros_like": 20}),  # a first step of an optimizer
+        row("compile", 10, 9, 5.0, 2, **{"aten::uniform_": 4, "aten::fill_": 5}),  # a model is made
+        row("compile", 11, 1, 5.0, 1, step=1),  # a program as a whole
     ]
     found = {"rows": rows, "device": "cpu", "processes": 1, "peak_bytes": 3 << 20}
     found["operators"] = ["aten::add", "aten::mul"]
     told = page.summary(found, "train.py", 10.0, 0)
-    assert [line["line"] for line in told["lines"]] == [4, 5, 3, 6]
+    assert [line["line"] for line in told["lines"]] == [4, 5, 3, 6, 8]
+    assert told["lines"][2]["also"] == [f"{os.path.relpath(__file__)}:7"]
     assert told["operators"] == 2 and told["loaded"] == told["shared"] == 0
-    assert told["waits"] == 503 and told["bytes_to_device"] == 8 and told["compiles"] == 33
+    assert told["waits"] == 523 and told["bytes_to_device"] == 8 and told["compiles"] == 64
     text = page.text(told)
     for part in (
-        "33 programs in 3.00 s (30 %",
+        "64 programs in 18.00 s (180 %",
+        "checked       20 times",
+        "CHECK_INDICES=never",
         "other shapes or numbers of aten::mul",
         "drop_last",
     ):

@@ -73,3 +73,9 @@ def test_weighted_bags_and_last_offset():
         lambda i, w: F.embedding_bag(i, w, mode="mean", scale_grad_by_freq=True),
         *(torch.tensor([[1, 2], [6, 0]]), table()),
     )
+
+
+def test_a_maximum_of_no_indices():
+    none = torch.zeros(0, dtype=torch.int64)
+    bags = lambda w, i, o: F.embedding_bag(i, w, o, mode="max")  # noqa: E731
+    check(bags, table(), none, torch.tensor([0, 0]))

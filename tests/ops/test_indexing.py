@@ -1,5 +1,7 @@
 """Reading and writing by position."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -52,6 +54,20 @@ def test_read_and_write_dtypes(dtype):
     check(lambda x, m: x[m], x, MASK)
     check(lambda x, i: x.index_put((i,), x[:3]), x, I)
     check(lambda x, i: x.index_put((i,), x[0], accumulate=True), x, torch.tensor([1, 1, 2]))
+
+
+def test_each_mask_of_bytes_is_warned_about_once():
+    def warned(device: str) -> list[int]:
+        x, mask = torch.zeros(7, 7).to(device), torch.ones(7, dtype=torch.uint8).to(device)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            x[mask]
+            first = len(found)
+            x[mask, mask] = torch.ones(7).to(device)
+        assert all(one.filename == __file__ for one in found)
+        return [first, len(found)]
+
+    assert warned("jax") == warned("cpu") == [1, 3]
 
 
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")

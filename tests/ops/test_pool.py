@@ -108,3 +108,10 @@ def test_empty_batch_and_errors():
     check(lambda x: F.max_pool2d(x, 2), torch.empty(0, 3, 4, 4))
     check_raises(lambda x: F.max_pool2d(x, 2, padding=2), torch.ones(1, 1, 4, 4))
     check_raises(lambda x: F.avg_pool2d(x, 9), torch.ones(1, 1, 4, 4))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_fractional_of_an_output_without_elements(n):
+    pool = getattr(F, f"fractional_max_pool{n}d")
+    size, x = (0,) + (2,) * (n - 1), torch.ones(1, 2, *(5,) * n)
+    check(lambda x, s: pool(x, 2, size, _random_samples=s), x, torch.rand(1, 2, n))

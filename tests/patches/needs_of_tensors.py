@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import torch
 import torch.nn.functional as F
-import torch.utils.dlpack as dlpack
 from torch import nn
 from torch.distributed import tensor
 from torch.nn.parallel import comm
@@ -213,13 +212,28 @@ def storages_are_written_and_read() -> bool:
         return new.tolist() == [0, 1, 2]
 
 
+@need("torch.UntypedStorage._swap_data_ptr_")
+def storages_change_places() -> bool:
+    one, other = ones(3), torch.zeros(3, device="jax")
+    places = one.data_ptr(), other.data_ptr()
+    one.untyped_storage()._swap_data_ptr_(other.untyped_storage())
+    return other[1:].tolist() == [1, 1] and (other.data_ptr(), one.data_ptr()) == places
+
+
+@need("torch.UntypedStorage.is_shared", "torch.UntypedStorage.share_memory_")
+def memory_that_is_not_shared_says_so() -> bool:
+    try:
+        nn.Linear(2, 2).to("jax").share_memory()
+    except NotImplementedError as error:
+        return "by value" in str(error) and not ones(2).is_shared()
+    return False
+
+
 for _name, _take in {
     "torch.Tensor.__dlpack__": jnp.from_dlpack,
     "torch.Tensor.__dlpack_device__": jnp.from_dlpack,
     "torch.to_dlpack": lambda x: torch.from_dlpack(torch.to_dlpack(x)),
-    "torch.utils.dlpack.to_dlpack": lambda x: torch.from_dlpack(dlpack.to_dlpack(x)),
     "torch.from_dlpack": lambda x: torch.from_dlpack(x) * x,
-    "torch.utils.dlpack.from_dlpack": lambda x: dlpack.from_dlpack(x) * x,
 }.items():
     need(_name)(lambda take=_take: take(ones(2)).tolist() == [1, 1])  # type: ignore[misc]
 

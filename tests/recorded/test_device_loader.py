@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BatchEncoding
 
-import torch_jax
 from tests.support.lazily import counted, is_pending
+from torch_jax import DeviceLoader, config, lazy
 
 
 class Pair(NamedTuple):
@@ -45,24 +45,19 @@ def ones() -> torch.Tensor:
     return torch.ones(2)
 
 
-def test_the_batches_of_a_data_loader():
-    data = TensorDataset(torch.arange(10.0), torch.arange(10))
-    loader = torch_jax.DeviceLoader(DataLoader(data, batch_size=4))
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_batches_of_a_data_loader(shuffle):
+    plain = DataLoader(TensorDataset(torch.arange(10.0), torch.arange(10)), 4, shuffle)
+    loader = DeviceLoader(plain)
     assert len(loader) == 3
-    for _ in range(2):
-        batches = list(loader)
-        assert [x.tolist() for x, _ in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        assert all(one.device.type == "jax" for batch in batches for one in batch)
-
-
-def test_shuffled_alike():
-    data = TensorDataset(torch.arange(20.0))
-    plain = DataLoader(data, batch_size=5, shuffle=True)
-    torch.manual_seed(1)
-    expected = [x.tolist() for _ in range(2) for (x,) in plain]
-    torch.manual_seed(1)
-    actual = [x.tolist() for _ in range(2) for (x,) in torch_jax.DeviceLoader(plain)]
-    assert actual == expected
+    found = []
+    for each in (loader, plain):
+        torch.manual_seed(1)
+        batches = [batch for _ in range(2) for batch in each]
+        kind = "jax" if each is loader else "cpu"
+        assert all(one.device.type == kind for batch in batches for one in batch)
+        found.append([[one.tolist() for one in batch] for batch in batches])
+    assert found[0] == found[1]
 
 
 CONTAINERS: dict[str, Any] = {
@@ -97,11 +92,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_containers(name):
     given = CONTAINERS[name]
-    (batch,) = torch_jax.DeviceLoader([given])
+    (batch,) = DeviceLoader([given])
     assert type(batch) is type(given)
-    expected, actual = tensors(given), tensors(batch)
-    assert len(actual) == len(expected)
-    for one, two in zip(actual, expected, strict=True):
+    for one, two in zip(tensors(batch), tensors(given), strict=True):
         assert two.device.type == "cpu" and one.tolist() == two.tolist()
         assert one.device.type == "jax" or (name == "packed" and one.dtype == torch.int64)
     if name == "dataclass":
@@ -114,19 +107,13 @@ def test_containers(name):
 
 def test_one_tensor_in_two_places_stays_one():
     x = ones()
-    ((a, b),) = torch_jax.DeviceLoader([[x, x]])
+    ((a, b),) = DeviceLoader([[x, x]])
     assert a is b
 
 
 def test_batches_are_loaded_ahead_and_no_further():
     loaded: list[int] = []
-
-    def load() -> Iterator[torch.Tensor]:
-        for n in range(100):
-            loaded.append(n)
-            yield torch.full((2,), float(n))
-
-    batches = iter(torch_jax.DeviceLoader(load(), ahead=3))
+    batches = iter(DeviceLoader((loaded.append(n) or ones() for n in range(100)), ahead=3))
     next(batches)
     deadline = time.monotonic() + 10
     while len(loaded) < 4 and time.monotonic() < deadline:
@@ -137,7 +124,7 @@ def test_batches_are_loaded_ahead_and_no_further():
 
 
 def test_a_loop_that_is_left_stops_the_thread():
-    loader = torch_jax.DeviceLoader([ones() for _ in range(50)])
+    loader = DeviceLoader([ones() for _ in range(50)])
     for _ in loader:
         assert len(loaders()) <= 1
         break
@@ -155,25 +142,24 @@ def test_errors_are_raised_in_the_loop(at):
 
     seen = []
     with pytest.raises(KeyError, match="no such file") as told:
-        for batch in torch_jax.DeviceLoader(load()):
+        for batch in DeviceLoader(load()):
             seen.append(batch)
     assert len(seen) == at and any(entry.name == "load" for entry in told.traceback)
 
 
 def test_nothing_to_load():
-    assert list(torch_jax.DeviceLoader([])) == []
+    assert list(DeviceLoader([])) == []
     with pytest.raises(ValueError, match="ahead"):
-        torch_jax.DeviceLoader([], ahead=0)
+        DeviceLoader([], ahead=0)
     with pytest.raises(TypeError):
-        len(torch_jax.DeviceLoader(iter([])))
+        len(DeviceLoader(iter([])))
 
 
 def test_each_batch_is_a_step_in_lazy_mode():
-    with torch_jax.lazy(), counted() as did:
+    with lazy(), counted() as did:
         results = []
-        for x in torch_jax.DeviceLoader([torch.full((2,), float(n)) for n in range(5)]):
-            if results:
-                assert not is_pending(results[-1])
+        for x in DeviceLoader([torch.full((2,), float(n)) for n in range(5)]):
+            assert not any(map(is_pending, results))
             results.append((x + 1) * 2)
             assert is_pending(results[-1])
     assert (did.graphs, did.compiles, did.early) == (5, 1, 0)
@@ -181,13 +167,6 @@ def test_each_batch_is_a_step_in_lazy_mode():
 
 
 def test_nothing_is_recorded_on_the_thread_that_loads():
-    def load() -> Iterator[torch.Tensor]:
-        for n in range(3):
-            yield ones().to("jax") * n
-
-    torch_jax.config.set("mode", "lazy")
-    try:
-        pending = [is_pending(x) for x in torch_jax.DeviceLoader(load())]
-    finally:
-        torch_jax.config.set("mode", "eager")
+    with config.temporarily("mode", "lazy"):
+        pending = [is_pending(x) for x in DeviceLoader(ones().to("jax") * n for n in range(3))]
     assert pending[1:] == [False, False]  # the first is loaded by this thread

@@ -63,9 +63,8 @@ print(arrived)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [100, 1000])
-def test_nothing_is_lost(count):
-    assert processes.output("-c", PROGRAM, str(count), new=True) == str(count)
+def test_nothing_is_lost():
+    assert processes.output("-c", PROGRAM, "1000", new=True) == "1000"
 
 
 def test_an_except_of_jax_swallows_none(monkeypatch):

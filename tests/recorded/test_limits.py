@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -13,27 +12,15 @@ from torch import nn
 
 import torch_jax
 from tests.support.lazily import counted
+from torch_jax import config
 from torch_jax.core.active import ACTIVE
 from torch_jax.recorded import limits
 from torch_jax.recorded.path import ROOT, State
 
 
-@pytest.fixture
-def setting() -> Iterator[Any]:
-    before: dict[str, Any] = {}
-
-    def change(name: str, value: Any) -> None:
-        before.setdefault(name, torch_jax.config.get(name))
-        torch_jax.config.set(name, value)
-
-    yield change
-    for name, value in before.items():
-        torch_jax.config.set(name, value)
-
-
-def states(state: State = ROOT) -> list[State]:
+def states() -> list[State]:
     """All that can be reached."""
-    found, left = [], [state]
+    found, left = [], [ROOT]
     while left:
         found.append(left.pop())
         left += found[-1].after.values()
@@ -59,26 +46,25 @@ def test_states_are_counted():
     assert x.tolist() == [11, 11]
 
 
-def test_paths_are_forgotten_those_first_that_ran_long_ago(setting):
-    setting("lazy_states", 60)
-    x = torch.zeros(2).to("jax")
-    always: list[int] = []
-    for length in range(1, 20):
-        with torch_jax.lazy():
-            assert chain(x, length).tolist() == [length] * 2
-        with counted() as did, torch_jax.lazy():
-            y = (x * 2).relu() * 3
-        always.append(did.compiles)
-        assert y.tolist() == [0, 0]
-        assert State.count <= 60 + 22
-        assert len(states()) <= 60 + 22
+def test_paths_are_forgotten_those_first_that_ran_long_ago():
+    x, always = torch.zeros(2).to("jax"), []
+    with config.temporarily("lazy_states", 60):
+        for length in range(1, 20):
+            with torch_jax.lazy():
+                assert chain(x, length).tolist() == [length] * 2
+            with counted() as did, torch_jax.lazy():
+                y = (x * 2).relu() * 3
+            always.append(did.compiles)
+            assert y.tolist() == [0, 0]
+            assert max(State.count, len(states())) <= 60 + 22
     assert always == [1] + [0] * 18  # the graph that is run all the time is known all the time
 
 
-def test_a_recording_under_way_goes_on_where_its_path_is_forgotten():
-    with torch_jax.lazy():
+@pytest.mark.parametrize("forget", [limits.forget, lambda: config.set("matmul_precision", "high")])
+def test_a_recording_under_way_goes_on_where_its_path_is_forgotten(forget):
+    with config.temporarily("matmul_precision", "highest"), torch_jax.lazy():
         x = chain(torch.ones(2).to("jax"), 5)
-        limits.forget()
+        forget()
         x = chain(x, 5)
         torch_jax.sync()
         assert x.tolist() == [11, 11]
@@ -87,26 +73,18 @@ def test_a_recording_under_way_goes_on_where_its_path_is_forgotten():
 
 
 @pytest.mark.slow
-def test_programs_are_bounded(setting):
-    setting("lazy_programs", 4)
+def test_programs_are_bounded():
     x = torch.zeros(2).to("jax")
-    for length in range(1, 12):
-        with torch_jax.lazy():
-            y = chain(x, length)
-        assert y.tolist() == [length] * 2
-        assert sum(programs()) <= 4
-    with counted() as did, torch_jax.lazy():
-        y = chain(x, 1)
+    with config.temporarily("lazy_programs", 4):
+        for length in range(1, 12):
+            with torch_jax.lazy():
+                y = chain(x, length)
+            assert y.tolist() == [length] * 2
+            assert sum(programs()) <= 4
+        with counted() as did, torch_jax.lazy():
+            y = chain(x, 1)
     assert did.compiles == 1 and y.tolist() == [1, 1]
     assert "lazy_programs" in did.explanations[0]
-
-
-def test_another_setting_forgets_all(setting):
-    with torch_jax.lazy():
-        x = chain(torch.ones(2).to("jax"), 3)
-        setting("matmul_precision", "high")
-        x = chain(x, 3)
-    assert x.tolist() == [7, 7]
 
 
 # --- garbage --------------------------------------------------------------------------------------
@@ -145,7 +123,7 @@ def collector() -> Iterator[None]:
 def test_garbage_makes_no_programs(collector):
     """The collector runs at random moments, and a logger keeps a loss for a while."""
     chance, logged = random.Random(0), []
-    x = torch.ones(4).to("jax")
+    x, expected = torch.ones(4).to("jax"), torch.ones(4)
     with counted() as did, torch_jax.lazy():
         for _ in range(60):
             x = step(x, chance, logged)
@@ -154,7 +132,6 @@ def test_garbage_makes_no_programs(collector):
             torch_jax.sync()
             assert max(programs(), default=0) <= 2
     assert did.compiles <= 6
-    expected = torch.ones(4)
     for _ in range(60):
         expected = step(expected, chance, [])
     torch.testing.assert_close(x.cpu(), expected)
@@ -163,21 +140,14 @@ def test_garbage_makes_no_programs(collector):
 @pytest.mark.slow
 def test_garbage_is_collected_before_a_graph_is_compiled_again(collector, monkeypatch):
     monkeypatch.setattr("torch_jax.recorded.program._collecting", [0.0])
-
-    def work(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(3):
-            Cycle(x * 2)
-            x = x + 1
-        return x
-
     x = torch.ones(4).to("jax")
     with counted() as did, torch_jax.lazy():
-        x = work(x)
-        gc.collect()
-        torch_jax.sync()
-        x = work(x)
-        gc.enable()
-        torch_jax.sync()
+        for collect in (gc.collect, gc.enable):
+            for _ in range(3):
+                Cycle(x * 2)
+                x = x + 1
+            collect()
+            torch_jax.sync()
     assert did.compiles == 1 and x.tolist() == [7] * 4
 
 

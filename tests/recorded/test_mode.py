@@ -1,31 +1,35 @@
-"""Which threads record, and when what they recorded is run."""
+"""Which threads record, and when what they recorded is run: lazily, or fused."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 import torch_jax
 from tests.support import processes
+from tests.support.compare import assert_same
 from tests.support.lazily import counted, is_pending
+from torch_jax import config
 from torch_jax.core.active import ACTIVE
 
 
 @pytest.fixture
 def lazy_mode() -> Iterator[None]:
-    torch_jax.config.set("mode", "lazy")
-    yield
-    torch_jax.config.set("mode", "eager")
+    with config.temporarily("mode", "lazy"):
+        yield
 
 
-def on_a_thread(work: Callable[[], Any]) -> Any:
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """One other thread."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
+        yield pool
 
 
 def something() -> torch.Tensor:
@@ -36,76 +40,70 @@ def records() -> bool:
     return is_pending(something())
 
 
-def test_the_mode_holds_for_this_thread_and_later_ones(lazy_mode):
-    assert records() and on_a_thread(records)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(records).result()
-        pool.submit(torch_jax.config.set, "mode", "eager").result()
-        assert not pool.submit(records).result()
-        assert records()
-    assert not on_a_thread(records)
+def test_the_mode_holds_for_this_thread_and_later_ones(lazy_mode, pool):
+    assert records() and pool.submit(records).result()
+    pool.submit(config.set, "mode", "eager").result()
+    assert records() and not pool.submit(records).result()
+    with ThreadPoolExecutor(1) as later:
+        assert not later.submit(records).result()
 
 
-def test_threads_that_run_eagerly_go_on():
-    with ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(records).result()
-        torch_jax.config.set("mode", "lazy")
-        try:
-            assert records() and not pool.submit(records).result()
-        finally:
-            torch_jax.config.set("mode", "eager")
-        assert not records()
-
-
-def test_leaving_the_mode_runs_what_is_recorded(lazy_mode):
-    x = something()
-    assert is_pending(x)
-    torch_jax.config.set("mode", "eager")
-    assert not is_pending(x) and x.tolist() == [2, 2]
+def test_threads_that_run_eagerly_go_on(pool):
+    assert not pool.submit(records).result()
+    for mode in ("lazy", "fused"):
+        with config.temporarily("mode", mode):
+            x = something()
+            assert is_pending(x) and not pool.submit(records).result()
+        assert not is_pending(x) and x.tolist() == [2, 2]  # leaving the mode has run it
+    assert not records() and ACTIVE.recorder is None
 
 
 def test_a_block_outlasts_the_mode():
     with torch_jax.lazy():
-        torch_jax.config.set("mode", "lazy")
+        config.set("mode", "lazy")
         assert records()
     assert records()
     with torch_jax.lazy():
-        torch_jax.config.set("mode", "eager")
+        config.set("mode", "eager")
     assert not records()
 
 
-def test_sync_and_its_other_name():
-    for sync in (torch_jax.sync, torch_jax.mark_step, torch.jax.synchronize):
-        with torch_jax.lazy(), counted() as did:
-            x = something()
-            assert is_pending(x)
-            sync()
-            assert not is_pending(x)
-            sync()
-        assert (did.graphs, did.early) == (1, 0)
+def test_blocks_within_blocks():
+    with torch_jax.lazy():
+        x = something()
+        with torch_jax.lazy():
+            y = x * 2
+        assert is_pending(x) and is_pending(y)
+    assert not is_pending(x) and y.tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("sync", [torch_jax.sync, torch_jax.mark_step, torch.jax.synchronize])
+def test_sync_and_its_other_names(sync):
+    with torch_jax.lazy(), counted() as did:
+        x = something()
+        assert is_pending(x)
+        sync()
+        assert not is_pending(x)
+        sync()
+    assert (did.graphs, did.early) == (1, 0)
     torch_jax.sync(wait=True)
 
 
-def test_the_gradient_of_a_backward_pass_is_recorded(lazy_mode):
-    seen = []
-    w = torch.ones(2).to("jax").requires_grad_()
+def test_backward_passes_are_recorded_on_this_thread_and_no_other(lazy_mode):
+    seen, w = [], torch.ones(2).to("jax").requires_grad_()
     y = w * 2
     y.register_hook(lambda gradient: seen.append(threading.current_thread()))
     y.sum().backward()
     assert is_pending(w.grad) and seen == [threading.current_thread()]
-    torch_jax.config.set("mode", "eager")
-    assert torch._C._is_multithreading_enabled()
-
-
-def test_threads_of_autograd_do_not_record(lazy_mode):
-    w = torch.ones(2).to("jax").requires_grad_()
     y = (w * 2).sum()
     with torch.autograd.set_multithreading_enabled(True):
         y.backward()
-    assert w.grad.tolist() == [2, 2]
+    assert w.grad.tolist() == [4, 4]
+    config.set("mode", "eager")
+    assert torch._C._is_multithreading_enabled()
 
 
-def test_tensors_go_from_thread_to_thread(lazy_mode):
+def test_tensors_go_from_thread_to_thread(lazy_mode, pool):
     x = something()
 
     def use() -> tuple[torch.Tensor, bool]:
@@ -113,13 +111,12 @@ def test_tensors_go_from_thread_to_thread(lazy_mode):
         x.add_(1)
         return y, is_pending(y)
 
-    y, was_pending = on_a_thread(use)
+    y, was_pending = pool.submit(use).result()
     assert was_pending and y.tolist() == [4, 4] and x.tolist() == [3, 3]
 
 
 def test_each_thread_records_its_own(lazy_mode):
-    total = torch.zeros(4).to("jax")
-    barrier = threading.Barrier(4)
+    total, barrier = torch.zeros(4).to("jax"), threading.Barrier(4)
 
     def work(at: int) -> list[float]:
         barrier.wait()
@@ -136,18 +133,17 @@ def test_each_thread_records_its_own(lazy_mode):
     assert total.tolist() == [5.0 * at for at in range(4)]
 
 
-def test_a_result_that_no_tensor_holds_yet_is_not_lost():
+def test_a_result_that_no_tensor_holds_yet_is_not_lost(pool):
     """Another thread runs a recording at any moment of this one's."""
-    stop, seen = threading.Event(), []
-    shared: list[torch.Tensor] = []
+    stop, shared = threading.Event(), []
 
-    def look() -> None:
+    def look() -> int:
+        seen = 0
         while not stop.is_set():
-            if shared:
-                seen.append(shared[-1].tolist())
+            seen += bool(shared and shared[-1].tolist())
+        return seen
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
+    watcher = pool.submit(look)
     try:
         with torch_jax.lazy():
             x = something()
@@ -157,25 +153,18 @@ def test_a_result_that_no_tensor_holds_yet_is_not_lost():
             assert x.tolist() == [32, 32]
     finally:
         stop.set()
-        watcher.join()
-    assert seen
+    assert watcher.result()
 
 
-@pytest.mark.slow
-def test_a_cut_keeps_the_result_of_the_operator_at_which_it_is(monkeypatch):
+@pytest.mark.parametrize("most", [3, 4, 5, 6])
+def test_a_cut_keeps_the_result_of_the_operator_at_which_it_is(most, monkeypatch):
     monkeypatch.setattr("torch_jax.recorded.lazy._warned", ["said before"])
-    for most in (3, 4, 5, 6):
-        before = torch_jax.config.get("lazy_operators")
-        torch_jax.config.set("lazy_operators", most)
-        try:
-            with torch_jax.lazy():
-                x = something()
-                for n in range(8):
-                    x.add_(n)
-                    y = x * 2
-            assert y.tolist() == [60, 60]
-        finally:
-            torch_jax.config.set("lazy_operators", before)
+    with config.temporarily("lazy_operators", most), torch_jax.lazy():
+        x = something()
+        for n in range(8):
+            x.add_(n)
+            y = x * 2
+    assert y.tolist() == [60, 60]
 
 
 def test_early_syncs_are_counted_with_their_lines():
@@ -190,11 +179,6 @@ def test_early_syncs_are_counted_with_their_lines():
     assert all(line.startswith(__file__) for line in did.lines)
 
 
-def test_no_recorder_in_eager_mode():
-    something()
-    assert ACTIVE.recorder is None
-
-
 PROGRAM = """
 import threading, torch
 from torch_jax.core.node import Node
@@ -205,26 +189,16 @@ def pending():
 print(pending())
 threading.Thread(target=lambda: print(pending())).start()
 """
-
-
-@pytest.mark.slow
-def test_the_environment_variable():
-    assert processes.output("-c", PROGRAM, TORCH_JAX_MODE="lazy").split() == ["True", "True"]
-
-
 FORK = """
-import os, sys, torch, torch_jax
+import os, torch, torch_jax
 with torch_jax.lazy():
     x = torch.ones(2).to("jax") + 1
     if os.fork() == 0:
-        try:
-            x.tolist()
-        except RuntimeError as error:
-            print("spawn" in str(error), flush=True)
-        try:
-            x + 1
-        except RuntimeError as error:
-            print("spawn" in str(error), flush=True)
+        for use in (x.tolist, lambda: x + 1):
+            try:
+                use()
+            except RuntimeError as error:
+                print("spawn" in str(error), flush=True)
         os._exit(0)
     os.wait()
     print(x.tolist())
@@ -232,5 +206,67 @@ with torch_jax.lazy():
 
 
 @pytest.mark.slow
+def test_the_environment_variable():
+    assert processes.output("-c", PROGRAM, TORCH_JAX_MODE="lazy").split() == ["True", "True"]
+
+
+@pytest.mark.slow
 def test_a_forked_child_refuses_what_the_parent_goes_on_with():
     assert processes.output("-c", FORK).split("\n") == ["True", "True", "[2.0, 2.0]"]
+
+
+# --- fused mode: recordings cut themselves, and are compiled when they come again -----------------
+
+
+def losses(device, count, look=()):
+    """Those of a training loop, in which some are looked at."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    model = nn.Sequential(*layers).to(device)
+    optimizer, found = torch.optim.Adam(model.parameters(), lr=0.01), []
+    for n in range(count):
+        x, y = torch.randn(4, 6).to(device), torch.randint(3, (4,)).to(device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+        if n in look:
+            loss.item()
+    return torch.stack(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [(), range(24), range(0, 24, 3)], ids=["never", "each", "third"])
+def test_a_loop_is_cut_where_it_comes_around(look):
+    with counted() as did, torch_jax.fused():
+        found = losses("jax", 24, look)
+    assert_same(found, losses("cpu", 24), scale=10)
+    assert did.graphs >= 12  # a group is one step or two, whatever is looked at
+    assert did.compiles <= 8
+    with counted() as did, torch_jax.fused():
+        losses("jax", 8, look)
+    assert did.compiles <= 1
+
+
+def test_a_group_that_comes_once_is_not_compiled():
+    x = torch.rand(5)
+    with counted() as did, torch_jax.fused():
+        y = (x.to("jax") * 3 + 0.25).sin().cos()
+        assert is_pending(y)
+        y.sum().item()
+    assert did.compiles == 0 and did.graphs == 1
+    assert_same(y, (x * 3 + 0.25).sin().cos())
+
+
+def test_a_group_is_never_longer_than_its_bound():
+    def run(x):
+        for n in range(600):
+            x = x * 0.5 if n % 7 else x + 1
+        return x
+
+    x = torch.rand(5)
+    with counted() as did, torch_jax.fused():
+        found = run(x.to("jax"))
+    assert did.graphs >= 3
+    assert_same(found, run(x))

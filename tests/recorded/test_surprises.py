@@ -13,45 +13,51 @@ from torch import nn
 import torch_jax
 from tests.support.compare import assert_same
 from tests.support.lazily import counted
+from torch_jax import config
 
 STEPS = 8
 ROOT = Path(__file__).parents[2]
 
 
-def model(*more: nn.Module) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), *more, nn.Linear(8, 3))
-
-
 class Loop:
     """A training loop on the device, and on the CPU for comparison."""
 
-    def __init__(self, *more: nn.Module, rate: float = 0.1):
-        self.expected, self.model = model(*more), model(*more).to("jax")
-        self.optimizer, self.host_optimizer = (
-            torch.optim.SGD(one.parameters(), lr=rate) for one in (self.model, self.expected)
-        )
-        self.last: torch.Tensor | None = None
+    def __init__(self):
+        self.models = [self.model("jax"), self.model("cpu")]
+        self.optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in self.models]
 
-    def step(self, n: int, size: int = 4) -> torch.Tensor:
+    def model(self, device):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(device)
+
+    def step(self, n, size=4):
         """A step; the loss."""
-        numbers = torch.Generator().manual_seed(n)
+        numbers, losses = torch.Generator().manual_seed(n), []
         x = torch.randn(size, 6, generator=numbers)
         y = torch.randint(3, (size,), generator=numbers)
-        for network, optimizer, device in (
-            (self.expected, self.host_optimizer, "cpu"),
-            (self.model, self.optimizer, "jax"),
+        for model, optimizer, device in zip(
+            self.models, self.optimizers, ("jax", "cpu"), strict=True
         ):
             optimizer.zero_grad()
-            loss = F.cross_entropy(network(x.to(device)), y.to(device))
-            loss.backward()
+            losses.append(F.cross_entropy(model(x.to(device)), y.to(device)))
+            losses[-1].backward()
             optimizer.step()
-        return loss.detach()
+        return losses[0].detach()
 
-    def check(self) -> None:
-        """Both have learned the same."""
-        actual, expected = self.model.state_dict(), self.expected.state_dict()
-        assert_same(list(actual.values()), list(expected.values()), scale=10)
+    def run(self, after=lambda n, loss: None, sizes=(4,) * STEPS, before_sync=True):
+        """Some steps, with what is done after each; what was recorded."""
+        with counted() as did, torch_jax.lazy():
+            for n, size in enumerate(sizes):
+                loss = self.step(n, size)
+                if before_sync:
+                    after(n, loss)
+                    del loss
+                torch_jax.sync()
+                if not before_sync:
+                    after(n, loss)
+        actual, expected = (list(one.state_dict().values()) for one in self.models)
+        assert_same(actual, expected, scale=10)
+        return did
 
 
 @pytest.fixture
@@ -59,170 +65,124 @@ def loop():
     return Loop()
 
 
+def run(step):
+    """Steps, each of which ends in a sync; what was recorded."""
+    with counted() as did, torch_jax.lazy():
+        for n in range(STEPS):
+            step(n)
+            torch_jax.sync()
+    return did
+
+
 @pytest.mark.slow
 def test_no_mark_step_is_cut_with_a_warning(loop, monkeypatch):
-    """A loop that never syncs."""
     monkeypatch.setattr("torch_jax.recorded.lazy._warned", [])
-    before = torch_jax.config.get("lazy_operators")
-    torch_jax.config.set("lazy_operators", 30)
-    try:
-        with counted() as did, pytest.warns(UserWarning) as told, torch_jax.lazy():
-            for n in range(STEPS):
-                loop.step(n)
-    finally:
-        torch_jax.config.set("lazy_operators", before)
+    monkeypatch.setattr(torch_jax, "sync", lambda: None)
+    with config.temporarily("lazy_operators", 30), pytest.warns(UserWarning) as told:
+        did = loop.run()
     (warning,) = (str(one.message) for one in told if "without a torch_jax.sync()" in str(one))
     assert f"{__file__}:" in warning and "DeviceLoader" in warning
     assert did.graphs >= 4
-    loop.check()
 
 
 @pytest.mark.slow
 def test_printing_in_the_loop_runs_what_it_needs_and_is_counted(loop):
-    """``print(loss)``."""
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            print(loop.step(n))
-            torch_jax.sync()
+    def printing(n, loss):
+        print(loss)
+
+    did = loop.run(printing)
     assert did.compiles == 1 and did.early == STEPS
     (line,) = did.lines
-    assert "test_printing_in_the_loop" in line and __file__ in line
-    loop.check()
+    assert "in printing" in line and __file__ in line
 
 
 @pytest.mark.slow
 def test_a_branch_on_a_value_is_taken_as_eager_code_takes_it(loop):
-    """``if loss < x``."""
-    ways = []
-    with torch_jax.lazy():
-        for n in range(STEPS):
-            loss = loop.step(n)
-            ways.append(bool(loss < 1.05))
-            if ways[-1]:
-                for p in (*loop.model.parameters(), *loop.expected.parameters()):
-                    p.data.mul_(0.99)
-            torch_jax.sync()
-    assert len(set(ways)) == 2
-    loop.check()
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            if loop.step(n) < 1.05:
-                loop.model[0].weight.data.mul_(0.99)
-            torch_jax.sync()
-    assert did.compiles <= 3  # a step, each of the ways
+    ways = set()
+
+    def after(n, loss):
+        way = bool(loss < 1.05)
+        if way:
+            for model in loop.models:
+                model[0].weight.data.mul_(0.99)
+        ways.add(way)
+
+    did = loop.run(after)
+    assert len(ways) == 2 and did.compiles <= 3  # a step, each of the ways
 
 
 def test_a_changing_learning_rate_is_an_input(loop):
-    schedules = [
-        torch.optim.lr_scheduler.ExponentialLR(one, 0.9)
-        for one in (loop.optimizer, loop.host_optimizer)
-    ]
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            loop.step(n)
-            for schedule in schedules:
-                schedule.step()
-            torch_jax.sync()
+    rates = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in loop.optimizers]
+    did = loop.run(lambda n, loss: [one.step() for one in rates])
     assert did.compiles == 1 and did.early == 0
-    loop.check()
 
 
 @pytest.mark.slow
 def test_a_smaller_last_batch_is_one_more_program(loop):
-    with counted() as did, torch_jax.lazy():
-        for epoch in range(2):
-            for n in range(STEPS):
-                loop.step(n + epoch * STEPS, 4 if n < STEPS - 1 else 2)
-                torch_jax.sync()
+    did = loop.run(sizes=2 * ((4,) * (STEPS - 1) + (2,)))
     assert did.compiles == 2
     assert "float32[2,6], was float32[4,6]" in did.explanations[1]
-    loop.check()
 
 
 def test_item_for_logging_after_the_sync_splits_nothing(loop):
-    """``.item()`` of a loss that was computed by then."""
     losses: list[float] = []
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            loss = loop.step(n)
-            torch_jax.sync()
-            losses.append(loss.item())
+    did = loop.run(lambda n, loss: losses.append(loss.item()), before_sync=False)
     assert did.compiles == 1 and did.graphs == STEPS and did.early == 0
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow
 def test_item_for_logging_before_the_sync_costs_no_more_programs(loop):
-    with counted() as did, torch_jax.lazy():
-        total = 0.0
-        for n in range(STEPS):
-            total += loop.step(n).item()
-            torch_jax.sync()
+    did = loop.run(lambda n, loss: loss.item())
     assert did.compiles == 1 and did.early == STEPS
 
 
 @pytest.mark.slow
 def test_a_kept_loss_is_one_more_program_at_most(loop):
-    """A logger that keeps every third loss, and looks at it later."""
     kept = []
-    with counted() as did, torch_jax.lazy():
-        for n in range(2 * STEPS):
-            loss = loop.step(n)
-            if n % 3 == 2:
-                kept.append(loss)
-            del loss
-            torch_jax.sync()
+    did = loop.run(lambda n, loss: kept.append(loss) if n % 3 == 2 else None, (4,) * STEPS * 2)
     assert did.compiles == 2 and all(one.item() > 0 for one in kept)
 
 
 def test_writes_to_slices_are_two_programs_wherever_they_are():
-    rows, expected = torch.zeros(16, 3, device="jax"), torch.zeros(16, 3)
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            for one in (rows, expected):
-                one[n] += n
-                one[n + 1 : n + 4].mul_(2).add_(1)
-            torch_jax.sync()
-    assert_same(rows, expected)
+    rows = torch.zeros(16, 3, device="jax"), torch.zeros(16, 3)
+
+    def step(n):
+        for one in rows:
+            one[n] += n
+            one[n + 1 : n + 4].mul_(2).add_(1)
+
+    did = run(step)
+    assert_same(*rows)
     assert did.compiles == 2  # the second takes the places as inputs
     assert "inputs from now on" in did.explanations[1]
 
 
 def test_dropout_draws_anew_and_as_eagerly():
-    layer, x = nn.Dropout(0.5), torch.ones(64, device="jax")
+    layer, x, actual = nn.Dropout(0.5), torch.ones(64, device="jax"), []
     torch.manual_seed(3)
     expected = [layer(x).tolist() for _ in range(STEPS)]
     torch.manual_seed(3)
-    with counted() as did, torch_jax.lazy():
-        actual = []
-        for _ in range(STEPS):
-            actual.append(layer(x))
-            torch_jax.sync()
+    did = run(lambda n: actual.append(layer(x)))
     assert [one.tolist() for one in actual] == expected
     assert did.compiles == 1 and expected[0] != expected[1]
 
 
 @pytest.mark.slow
 def test_a_growing_sequence_is_a_program_for_each_length_said_why():
-    w = torch.eye(3, device="jax")
-    with counted() as did, torch_jax.lazy():
-        sequence = torch.ones(1, 3).to("jax")
-        for _ in range(4):
-            sequence = torch.cat([sequence, sequence[-1:] @ w])
-            torch_jax.sync()
-    assert sequence.tolist() == [[1.0] * 3] * 5
+    w, grown = torch.eye(3, device="jax"), {}
+
+    def step(n):
+        last = torch.ones(1, 3).to("jax") if n % 4 == 0 else grown["sequence"]
+        grown["sequence"] = torch.cat([last, last[-1:] @ w])
+
+    did = run(step)  # the lengths come twice
+    assert grown["sequence"].tolist() == [[1.0] * 3] * 5
     assert did.compiles == 4
     assert all("[" in why and ", was " in why for why in did.explanations[2:])
-    with counted() as did, torch_jax.lazy():  # the lengths come again
-        sequence = torch.ones(1, 3).to("jax")
-        for _ in range(4):
-            sequence = torch.cat([sequence, sequence[-1:] @ w])
-            torch_jax.sync()
-    assert did.compiles == 0
 
 
 def test_sizes_that_hang_on_values_are_asked_for():
-    """``torch.nonzero``."""
     with counted() as did, torch_jax.lazy():
         x = torch.tensor([0.0, 2.0, 0.0, 3.0]).to("jax") * 2
         found = x.nonzero()
@@ -233,19 +193,14 @@ def test_sizes_that_hang_on_values_are_asked_for():
 
 
 def test_python_numbers_are_inputs():
-    x = torch.ones(3, device="jax")
-    with counted() as did, torch_jax.lazy():
-        for n in range(STEPS):
-            y = x * n + random.random()
-            torch_jax.sync()
-    assert did.compiles == 1 and y.shape == (3,)
+    x, kept = torch.ones(3, device="jax"), {}
+    did = run(lambda n: kept.update(y=x * n + random.random()))
+    assert did.compiles == 1 and kept["y"].shape == (3,)
 
 
 def test_the_page_has_a_row_for_each():
     """Each row names its test, and each name is one."""
     page = (ROOT / "docs" / "lazy.md").read_text()
     named = {word.strip("`") for word in page.split() if word.startswith("`test_")}
-    tests = {name for name in globals() if name.startswith("test_")} - {
-        "test_the_page_has_a_row_for_each"
-    }
-    assert named == tests
+    tests = {name for name in globals() if name.startswith("test_")}
+    assert named == tests - {"test_the_page_has_a_row_for_each"}

@@ -48,6 +48,10 @@ def test_registering_twice_does_nothing(imported):
     assert imported["registered twice"] == [2.0, 2.0]
 
 
+def test_functions_that_were_copied_by_name_before_the_first_use_act():
+    assert script("imported_by_name", new=True) == "all act"
+
+
 def test_a_broken_jax_leaves_torch_working_and_says_so_at_first_use(tmp_path):
     (tmp_path / "jax.py").write_text("raise ImportError('this jax is broken')")
     code = "import torch; print(torch.ones(2).sum().item()); torch.ones(2, device='jax')"

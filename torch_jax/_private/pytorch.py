@@ -15,6 +15,7 @@ import itertools
 import operator
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -228,6 +229,39 @@ def call_on_cpu(op: Any, named: dict[str, Any]) -> Any:
             break
         positional.append(rest.pop(argument.name))
     return op.redispatch(CPU_KEYS, *positional, **rest)
+
+
+_number = torch.zeros((), device="cpu")
+
+
+def without_warnings(function: Callable[[], Any]) -> Any:
+    """Call a function, whose warnings nobody sees.
+
+    PyTorch keeps those of C++ until the method returns that has been called from Python last, which
+    would be the user's: here it is ``apply_``.
+    """
+    results: list[Any] = []
+
+    def called(number: float) -> float:
+        results.append(function())
+        return number
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _number.apply_(called)
+    return results[0]
+
+
+_script_name = _lookup("jit._builtins._find_builtin")
+_script_as = _lookup("jit._builtins._register_builtin")
+
+
+def script_as_well(functions: dict[Any, Any]) -> None:
+    """Have TorchScript take new functions for the operators for which it takes the old ones."""
+    with contextlib.suppress(RuntimeError):
+        for old, new in functions.items():
+            if name := _script_name(old):
+                _script_as(new, name)
 
 
 current_graph_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from torch_jax.compat.tables import MODULES, NOT_CARRIED
+from torch_jax.environment import redirects, regions
 
 # Modules that hold others; of what is not carried over, these know their modules' names only.
 _FOLDERS = {
@@ -95,6 +96,8 @@ _FINDER = _Finder()
 def install(*packages: str) -> None:
     """Have ``import torch_xla`` and ``import torchax`` find what this package has of them.
 
+    With ``torch_xla``, ``"xla"`` means ``"jax"`` wherever PyTorch takes a device.
+
     The bridges themselves go first where they are installed. A script calls it above its imports,
     as the processes that it starts run these again.
 
@@ -107,3 +110,6 @@ def install(*packages: str) -> None:
     _FINDER.packages.update(packages or _BRIDGES)
     if _FINDER not in sys.meta_path:
         sys.meta_path.append(_FINDER)
+    if "torch_xla" in _FINDER.packages:
+        redirects.install()
+        regions.take_xla(True)

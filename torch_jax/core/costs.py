@@ -20,7 +20,8 @@ class Cost(NamedTuple):
     """One thing that was done: of which kind, to what, and what it took.
 
     Attributes:
-      kind: ``"compile"``, ``"to_host"``, ``"to_device"`` or ``"fallback"``.
+      kind: ``"compile"``, ``"to_host"``, ``"check"`` (a wait that the device asks for, to see that
+        indices are within bounds), ``"to_device"`` or ``"fallback"``.
       what: the operator or the program, where one is meant.
       seconds: how long it took, or was waited for.
       bytes: how many were copied.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,15 +127,18 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 
 
-def refuse_cast(
-    result: torch.dtype, target: torch.dtype, kind: type[Exception] = RuntimeError
-) -> None:
+def refuse_cast(result: torch.dtype, target: torch.dtype) -> None:
     """Raise PyTorch's error where a result may not be stored in an output of another dtype."""
     if not torch.can_cast(result, target):
         names = (_SCALAR_TYPES.get(dtype, str(dtype)) for dtype in (result, target))
-        raise kind("result type {} can't be cast to the desired output type {}".format(*names))
+        raise RuntimeError(
+            "result type {} can't be cast to the desired output type {}".format(*names)
+        )
 
 
-def another_dtype(op: Any, result: torch.dtype, target: torch.dtype) -> RuntimeError:
-    """The error of an operator whose ``out=`` must have the dtype of the result."""
-    return RuntimeError(f"{op}: expected out= to have dtype {result}, but got {target} instead")
+def refuse_dims(size: Sequence[int]) -> None:
+    """Raise where a tensor would have more dimensions than an array can have."""
+    if len(size) > 64:
+        raise RuntimeError(
+            f"device 'jax' has tensors of up to 64 dimensions, not {len(size)}: join some of them"
+        )

@@ -4,6 +4,10 @@ A row is a function that is given the original and returns its replacement; its 
 the original does not do. :func:`apply` puts replacements in place, :func:`without` takes one away
 for a block, which is how tests show that it is still needed.
 
+Programs copy functions by name, ``from torch import manual_seed``, often before the device is used.
+So functions of modules that are replaced later stand behind *doors* from ``import torch`` on
+(:data:`BY_NAME`): each calls the original, and its replacement once that is there.
+
 >>> from torch_jax.core.patching import PATCHES
 >>> PATCHES["torch.nn.Module._apply"].when
 'import torch'
@@ -13,15 +17,33 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from torch_jax._private import pytorch
 
 AT_IMPORT = "import torch"
 AT_FIRST_USE = "the first use of the device"
 AT_FIRST_JIT = "the first use of torch_jax.jit"
 _MISSING = object()
+
+# Public functions that rows replace after `import torch`, at all places from which programs take
+# them. A test holds this against the table.
+BY_NAME = """
+    signal.getsignal signal.signal
+    torch.autograd.backward torch.autograd.grad
+    torch.clear_autocast_cache
+    torch.from_dlpack torch.utils.dlpack.from_dlpack
+    torch.get_rng_state torch.random.get_rng_state
+    torch.manual_seed torch.random.manual_seed
+    torch.seed torch.random.seed
+    torch.set_rng_state torch.random.set_rng_state
+    torch.to_dlpack torch.utils.dlpack.to_dlpack
+""".split()
 
 
 class Patch(NamedTuple):
@@ -46,6 +68,7 @@ class Patch(NamedTuple):
 
 PATCHES: dict[str, Patch] = {}
 _undo: dict[str, Callable[[], None] | None] = {}  # of the patches that are in place
+_behind: dict[Any, SimpleNamespace] = {}  # for each door, what it calls
 
 
 def patch(
@@ -74,6 +97,29 @@ def apply(when: str) -> None:
             _put(row)
 
 
+def open_doors() -> None:
+    """Put doors before the functions of :data:`BY_NAME`; called once, at ``import torch``."""
+    doors: dict[Any, Any] = {}  # one function at two places has one
+    for target in BY_NAME:
+        owner, name = _owner(target)
+        original = getattr(owner, name, None)
+        if original is not None:
+            doors[original] = doors.get(original) or _door(original)
+            setattr(owner, name, doors[original])
+    pytorch.script_as_well(doors)
+
+
+def _door(original: Any) -> Any:
+    behind = SimpleNamespace(now=original)
+
+    @functools.wraps(original)
+    def door(*args: Any, **kwargs: Any) -> Any:
+        return behind.now(*args, **kwargs)
+
+    _behind[door] = behind
+    return door
+
+
 def _put(row: Patch) -> None:
     owner, name = _owner(row.target)
     original = getattr(owner, name, _MISSING)
@@ -99,13 +145,15 @@ def _put(row: Patch) -> None:
 def _owner(target: str) -> tuple[Any, str]:
     """What holds the last part of a dotted name; None where a part is not there.
 
-    A module comes before an attribute of its name: ``torch._higher_order_ops.cond`` is both.
+    A module comes before an attribute of its name: ``torch._higher_order_ops.cond`` is both. What
+    stands behind a door is held there, as ``now``.
     """
     *path, name = target.split(".")
     owner: Any = None
     for end, part in enumerate(path, start=1):
         owner = sys.modules.get(".".join(path[:end]), getattr(owner, part, None))
-    return owner, name
+    behind = _behind.get(vars(owner).get(name)) if isinstance(owner, type(sys)) else None
+    return (owner, name) if behind is None else (behind, "now")
 
 
 def in_place() -> set[str]:

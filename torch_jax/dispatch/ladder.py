@@ -226,18 +226,17 @@ def derived(op: Any, functional: Any) -> Call:
 
 def _composed_in_place(op: Any, functional: Any) -> Call:
     """In-place out of a functional operator that is itself composed of others."""
-    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
-    names = [a.name for a in op._schema.arguments]
+    sig = signature(op, frozenset())
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = functional(*args, **kwargs)
-        given = dict(zip(names, args, strict=False)) | kwargs
-        results = [result] if len(written) == 1 else list(result)
-        for name, value in zip(written, results, strict=True):
+        given = dict(zip(sig.names, args, strict=False)) | kwargs
+        results = [result] if sig.fresh + len(sig.writes) == 1 else list(result)
+        for name, value in zip(sig.writes, results[sig.fresh :], strict=True):
             _write(given[name], value)
-        if not op._schema.returns:
-            return None
-        return given[written[0]] if len(written) == 1 else tuple(given[n] for n in written)
+        new = iter(results)
+        returned = [next(new) if name is None else given[name] for name in sig.returns]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     return call
 

@@ -1,8 +1,7 @@
 """``out=``: a functional result written into tensors that were given.
 
-Whether an output may have another dtype than the result, and whether resizing it warns, is up to
-each operator. PyTorch's meta function of the ``out=`` overload tells where it can; what only its
-CPU kernels know is listed here.
+Whether an output may have another dtype than the result is up to each operator: the CPU's kernel of
+the ``out=`` overload is asked. Whether resizing warns, only these kernels know: it is listed here.
 """
 
 from __future__ import annotations
@@ -15,21 +14,10 @@ import torch
 
 from torch_jax.core import errors
 from torch_jax.dispatch.storage_kernels import copy_, resize_
-from torch_jax.eager import overlap
+from torch_jax.eager import overlap, refused_dtypes
 from torch_jax.eager.meta import infer
 from torch_jax.eager.variants import is_mutated, is_out_argument, table_name
 from torch_jax.memory.storage import is_jax
-
-# Operators whose CPU kernels, not meta functions, ask for outputs of the result's very dtype.
-SAME_DTYPE = frozenset(
-    """
-    all amax amin aminmax angle any avg_pool3d bitwise_not bucketize complex conj_physical
-    cummax cummin cumprod cumsum diag diag_embed diagonal_copy heaviside index_add index_copy
-    index_select isin kthvalue linalg_cross linalg_solve_triangular linalg_vector_norm
-    masked_select mode msort multinomial nan_to_num neg nonzero polar round scatter_reduce
-    searchsorted slice_scatter sort take tril triu unfold_copy
-    """.split()
-)
 
 # Operators that resize an output with elements without the usual warning.
 RESIZED_SILENTLY = frozenset(
@@ -39,20 +27,8 @@ RESIZED_SILENTLY = frozenset(
     """.split()
 )
 
-# What is raised where a result cannot be cast to its output, if not RuntimeError.
-CAST_ERRORS = {
-    "_chunk_cat": TypeError,
-    "cat": TypeError,
-    "nansum": NotImplementedError,
-    "normal": NotImplementedError,
-    "stack": TypeError,
-}
-
 # Operators whose ``dtype=`` is another matter than the dtype of their output.
 OWN_DTYPE = frozenset({"linalg_vector_norm", "nansum"})
-
-# Operators that fill an output of any dtype.
-ANY_DTYPE = frozenset({"bernoulli"})
 
 # Operators that do not touch an output where the result is empty: batch norm in evaluation.
 UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm"})
@@ -70,7 +46,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         overlap.refuse(op, args, kwargs)
         outs = {name: kwargs.pop(name) for name in names}
-        first = outs[names[0]]
+        first, given = outs[names[0]], dict(kwargs)
         for choice in choices:  # sums are taken in the output's dtype, factories run on its device
             if kwargs.get(choice) is None:
                 kwargs[choice] = getattr(first, choice)
@@ -78,9 +54,9 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
         results = [result] if isinstance(result, torch.Tensor) else list(result)
         targets = [*outs.values(), *(args[i] for i in written)]
         pairs = list(zip(targets, results, strict=True))
-        other_dtype = any(out.dtype != new.dtype for out, new in pairs)
-        if other_dtype and _packet(op) not in ANY_DTYPE:
-            _refuse_dtypes(op, args, {k: v for k, v in kwargs.items() if k not in choices}, outs)
+        if any(out.dtype != new.dtype for out, new in pairs):
+            dtypes = {name: new.dtype for name, new in zip(names, results, strict=False)}
+            _refuse_dtypes(op, args, given | outs, dtypes)
         for out, new in pairs:
             if not is_jax(out):
                 raise errors.same_device(op, out)
@@ -94,18 +70,17 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
     return call
 
 
-def _refuse_dtypes(op: Any, args: tuple, kwargs: dict, outs: dict[str, torch.Tensor]) -> None:
-    """Raise what PyTorch raises for outputs of these dtypes."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a resize is warned about where it happens
-            infer(op, args, kwargs | outs)
-    except RuntimeError as error:
-        raise _cast_error(op)(str(error)) from error
-
-
-def _cast_error(op: Any) -> type[Exception]:
-    return CAST_ERRORS.get(_packet(op), RuntimeError)
+def _refuse_dtypes(
+    op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
+) -> None:
+    """Raise what PyTorch raises for outputs of other dtypes than the results."""
+    if refused_dtypes.refuse_outputs(op, args, kwargs, results):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a resize is warned about where it happens
+        infer(op, args, kwargs)
+    for name, result in results.items():
+        errors.refuse_cast(result, kwargs[name].dtype)
 
 
 def _packet(op: Any) -> str:
@@ -114,11 +89,6 @@ def _packet(op: Any) -> str:
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
     """Make an output ready for a result; returns whether its shape has changed."""
-    if out.dtype != result.dtype:
-        if _packet(op) in SAME_DTYPE:
-            raise errors.another_dtype(op, result.dtype, out.dtype)
-        if _packet(op) not in ANY_DTYPE:
-            errors.refuse_cast(result.dtype, out.dtype, _cast_error(op))
     silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
     return _resize(out, tuple(result.shape), silently)
 

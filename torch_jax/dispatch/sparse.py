@@ -18,16 +18,17 @@ from torch_jax.core import errors
 from torch_jax.dispatch.storage_kernels import kernel
 
 _COO = "SparsePrivateUse1"
+_NESTED = "NestedTensorPrivateUse1"
 _NAMES = {
     _COO: "sparse COO",
     "SparseCsrPrivateUse1": "sparse compressed",
     "QuantizedPrivateUse1": "quantized",
-    "NestedTensorPrivateUse1": "strided nested",
+    _NESTED: "strided nested",
 }
 _INSTEAD = {
     "SparseCsrPrivateUse1": "use .to_sparse(), in layout torch.sparse_coo, or keep it on the CPU",
     "QuantizedPrivateUse1": "keep it on the CPU, or dequantize() it there first",
-    "NestedTensorPrivateUse1": "use layout=torch.jagged, or pad it on the CPU",
+    _NESTED: "use layout=torch.jagged, or pad it on the CPU",
 }
 # What makes, reads and marks the container, and computes nothing.
 _CONTAINER = """
@@ -64,6 +65,10 @@ def install() -> list[Any]:
     for key, names in _REFUSED.items():
         for op in filter(None, map(_overload, names.split())):
             library.impl(op, functools.partial(_refuse, "SparseCsrPrivateUse1", op), key)
+    for name in pytorch.names_with_kernel("NestedTensorCPU"):  # composites would ask for sizes
+        op = _overload(name.removeprefix("aten::"))
+        if op is not None and pytorch.has_kernel(name, "CompositeImplicitAutograd"):
+            library.impl(op, functools.partial(_refuse, _NESTED, op), _NESTED)
     others = torch.library.Library("_", "IMPL")
     for key in _NAMES:
         others.fallback(functools.partial(_refuse, key), key)
@@ -100,6 +105,7 @@ def _make(like: Any, indices: Any, values: Any, size: Any = None, coalesced: boo
     size = like.shape if size is None else size
     dims = indices.shape[0], len(size) - indices.shape[0]
     options = {"dtype": values.dtype, "layout": torch.sparse_coo, "device": values.device}
+    coalesced = coalesced or not indices.shape[1]
     return make(*dims, list(size), indices, values, is_coalesced=coalesced, **options)
 
 
@@ -108,8 +114,33 @@ def _with_values(tensor: Any, values: Any) -> Any:
     return _make(tensor, tensor._indices(), values, coalesced=tensor.is_coalesced())
 
 
-def _places(tensor: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(tensor._indices().unbind(0))
+def _places(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """An index for each sparse dim; without any, for the one of :func:`_over_places`."""
+    return tuple(indices.unbind(0)) or (indices.new_zeros(indices.shape[1]),)
+
+
+def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
+    """A view of a dense tensor whose leading dims are those of the places of a sparse one."""
+    return dense if sparse.sparse_dim() else dense[None]
+
+
+def _taken(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
+    """What a dense tensor has at the places of a sparse one."""
+    if not sparse._nnz():  # nor need there be any place
+        return dense.new_empty(sparse._values().shape)
+    return _over_places(dense, sparse)[_places(sparse._indices())]
+
+
+def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
+    """A dense tensor, after values were added at the places of a sparse one."""
+    if sparse._nnz():
+        places = _places(sparse._indices())
+        _over_places(dense, sparse).index_put_(places, values, accumulate=True)
+    return dense
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout != torch.strided
 
 
 @_kernel("_to_copy")
@@ -157,12 +188,14 @@ def _coalesce(self) -> Any:
     steps = [1] * len(rows)
     for axis in reversed(range(len(rows) - 1)):
         steps[axis] = steps[axis + 1] * rows[axis + 1]
-    flat = sum(index * step for index, step in zip(_places(self), steps, strict=True))
+    columns = self._indices().new_tensor(steps or [1])[:, None]
+    flat = (torch.stack(_places(self._indices())) * columns).sum(0)
     flat, number = torch.unique(flat, return_inverse=True)
     values = self._values()
     added = values.new_zeros(flat.shape[0], *values.shape[1:]).index_add_(0, number, values)
-    indices = torch.stack([flat // step % row for step, row in zip(steps, rows, strict=True)])
-    return _make(self, indices, added, coalesced=True)
+    below = list(zip(steps, rows, strict=True))
+    indices = torch.stack([flat // max(step, 1) % max(row, 1) for step, row in below] or [flat])
+    return _make(self, indices[: len(rows)], added, coalesced=True)
 
 
 # --- to and from dense ----------------------------------------------------------------------------
@@ -171,7 +204,7 @@ def _coalesce(self) -> Any:
 @_kernel("_to_dense")
 def _to_dense(self, dtype=None, masked_grad=None) -> torch.Tensor:
     values = self._values() if dtype is None else self._values().to(dtype)
-    return values.new_zeros(self.shape).index_put_(_places(self), values, accumulate=True)
+    return _added(values.new_zeros(self.shape), self, values)
 
 
 @kernel("_to_sparse")
@@ -186,10 +219,15 @@ def _to_sparse(self, *, layout=None, blocksize=None, dense_dim=None) -> Any:
 
 @kernel("_to_sparse.sparse_dim")
 def _to_sparse_dim(self, sparse_dim: int) -> Any:
+    if not min(self.dim(), 1) <= sparse_dim <= self.dim():
+        raise RuntimeError(
+            f"dense_to_sparse: sparse_dim argument must be in [{min(self.dim(), 1)},{self.dim()}] "
+            f"range, but {sparse_dim} is given"
+        )
     rest = tuple(range(sparse_dim, self.dim()))
-    indices = ((self != 0).any(dim=rest) if rest else self != 0).nonzero()
-    values = self[tuple(indices.unbind(1))]
-    return _make(self, indices.t().contiguous(), values, coalesced=True)
+    indices = ((self != 0).any(dim=rest) if rest else self != 0).nonzero().t().contiguous()
+    values = self if sparse_dim else self[None]
+    return _make(self, indices, values[_places(indices)], coalesced=True)
 
 
 for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
@@ -202,7 +240,7 @@ def _sparse_mask(self, mask) -> Any:
     """The values of a dense tensor where a sparse one has some."""
     if self.layout != torch.strided:
         self = self.to_dense()
-    return _with_values(mask, self[_places(mask)])
+    return _with_values(mask, _taken(self, mask))
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -212,7 +250,7 @@ def _sparse_mask(self, mask) -> Any:
 def _add(self, other, *, alpha=1) -> Any:
     if self.layout == torch.strided:
         return _add_to_dense(self.clone(), other, alpha=alpha)
-    if other.layout == torch.strided:
+    if not _is_sparse(other):
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     if self.shape != other.shape or self.sparse_dim() != other.sparse_dim():
         raise RuntimeError(
@@ -232,9 +270,7 @@ def _add_to_dense(self, other, *, alpha=1) -> Any:
             "add: expected 'self' and 'other' to be of same size, but self has size "
             f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
         )
-    return self.index_put_(
-        _places(other), (other._values() * alpha).to(self.dtype), accumulate=True
-    )
+    return _added(self, other, (other._values() * alpha).to(self.dtype))
 
 
 @_kernel("sub.Tensor")
@@ -242,15 +278,20 @@ def _subtract(self, other, *, alpha=1) -> Any:
     return _add(self, other, alpha=-alpha)
 
 
+@_kernel("sub_.Tensor")
+def _subtract_in_place(self, other, *, alpha=1) -> Any:
+    return _add_to_dense(self, other, alpha=-alpha)
+
+
 @_kernel("mul.Tensor", "mul.Scalar")
 def _multiply(self, other) -> Any:
     """By a number, or by a dense tensor of the same shape, in either order."""
-    if isinstance(other, torch.Tensor) and other.layout != torch.strided:
+    if _is_sparse(other):
         self, other = other, self
-    if isinstance(other, torch.Tensor) and other.layout != torch.strided:
+    if _is_sparse(other):
         _refuse(_COO, torch.ops.aten.mul.Tensor, self, other)
     if isinstance(other, torch.Tensor) and other.dim():
-        other = other.expand(self.shape)[_places(self)]
+        other = _taken(other.expand(self.shape), self)
     return _with_values(self, self._values() * other)
 
 
@@ -341,7 +382,7 @@ def _mm(self, mat2) -> torch.Tensor:
     if self.layout == torch.strided and mat2.layout != torch.strided:
         return _mm(mat2.t(), self.t()).t()
     _check_matrices(torch.ops.aten.mm.default, self, mat2)
-    row, column = _places(self)
+    row, column = _places(self._indices())
     weighted = self._values()[:, None] * mat2[column]
     return weighted.new_zeros(self.shape[0], mat2.shape[1]).index_add_(0, row, weighted)
 

@@ -112,6 +112,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     if ACTIVE.recorder is not None and ACTIVE.tracer is None:  # a part of the graph costs no copy
         zeros = torch.ops.aten.zeros.default(shape, dtype=dtype, device=pytorch.DEVICE_TYPE)
         return storage.held_by(zeros)
+    errors.refuse_dims(shape)
     twin = dtypes.to_jax(dtype)
     try:
         with x64():

@@ -14,13 +14,14 @@ import contextlib
 import dataclasses
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import checkpoint as dcp
 
 from torch_jax._private import checkpoints
+from torch_jax.distributed import checkpoint_sums
 
 _MARK = "_torch_jax_keeps_whole"
 
@@ -37,12 +38,23 @@ def is_marked(writer: Any) -> bool:
 
 
 def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: Any) -> Any:
-    """Write files, under other names than those of a checkpoint that is there already."""
+    """Write files, under other names than those of a checkpoint that is there already.
+
+    What a save that fails has written is removed: the disk may be full.
+    """
     prefix = getattr(plan.storage_data, "prefix", None)
     if prefix is not None and checkpoints.holds_checkpoint(writer):
         named = dataclasses.replace(plan.storage_data, prefix=f"{prefix}{uuid.uuid4().hex[:8]}_")
         plan = dataclasses.replace(plan, storage_data=named)
-    return original(writer, plan, planner)
+    if prefix is None or not isinstance(writer.path, Path):  # some other file system, by fsspec
+        return original(writer, plan, planner)
+    try:
+        written = original(writer, plan, planner)
+        checkpoint_sums.sign(writer.path, [one.storage_data for one in written.wait()])
+    except BaseException:
+        _remove(writer.path.glob(f"{plan.storage_data.prefix}*.distcp"))
+        raise
+    return written
 
 
 def finish(original: Callable[..., Any], writer: Any, metadata: Any, results: Any) -> None:
@@ -51,15 +63,23 @@ def finish(original: Callable[..., Any], writer: Any, metadata: Any, results: An
         original(writer, metadata, results)
         return
     _sync(writer.path)
-    with _replacing(writer):
-        original(writer, metadata, results)
+    try:
+        with _replacing(writer):
+            original(writer, metadata, results)
+    except BaseException:
+        new = {one.storage_data.relative_path for each in results for one in each}
+        _remove([*(writer.path / name for name in new), *writer.path.glob("*.metadata.tmp")])
+        raise
     _sync(writer.path)
     own = "__" if writer.use_collectives or writer.rank is None else f"__{writer.rank}_"
     named = {info.relative_path for info in metadata.storage_data.values()}
-    for path in writer.path.glob(f"{own}*.distcp"):
-        if path.name not in named:
-            with contextlib.suppress(OSError):  # it does no harm
-                path.unlink()
+    _remove(path for path in writer.path.glob(f"{own}*.distcp") if path.name not in named)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # it does no harm
+            path.unlink()
 
 
 class _Replacing:
@@ -103,7 +123,7 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     """The checkpoint of ``torch.distributed.checkpoint`` that was finished last, for a new start.
 
     Looks at ``folder`` itself and at the folders in it. One whose saving was cut short has no
-    metadata, or files are missing or too short: it does not count.
+    metadata, or files are missing, too short or damaged: it does not count.
 
     Args:
       folder: where ``dcp.save(..., checkpoint_id=...)`` has written; it need not exist.
@@ -115,12 +135,13 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     """
     below = Path(folder)
     candidates = [below, *below.iterdir()] if below.is_dir() else []
-    found = [(_finished(one), one) for one in candidates if _is_whole(one)]
-    return max(found)[1] if found else None
+    last_first = sorted(candidates, key=_finished, reverse=True)
+    return next((one for one in last_first if _is_whole(one)), None)
 
 
-def _finished(folder: Path) -> int:
-    return (folder / ".metadata").stat().st_mtime_ns
+def _finished(folder: Path) -> tuple[int, Path]:
+    metadata = folder / ".metadata"
+    return metadata.stat().st_mtime_ns if metadata.is_file() else 0, folder
 
 
 def _is_whole(folder: Path) -> bool:
@@ -130,10 +151,12 @@ def _is_whole(folder: Path) -> bool:
     except Exception:  # no file, or not one of DCP's
         return False
     ends: dict[str, int] = {}
-    for info in (metadata.storage_data or {}).values():
+    entries = list((metadata.storage_data or {}).values())
+    for info in entries:
         ends[info.relative_path] = max(ends.get(info.relative_path, 0), info.offset + info.length)
     sizes = {name: _size(folder / name) for name in ends}
-    return all(sizes[name] >= end for name, end in ends.items())
+    whole = all(sizes[name] >= end for name, end in ends.items())
+    return whole and checkpoint_sums.are_right(folder, entries)
 
 
 def _size(path: Path) -> int:

@@ -97,7 +97,7 @@ def _numbers_to_check(op: Any) -> set[str]:
     if op.namespace == "torch_jax":  # no CPU kernel to ask
         return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
-    names = {a.name for a in op._schema.arguments if _takes_number(a)}
+    names = {a.name for a in op._schema.arguments if takes_number(a)}
     drawing = torch.Tag.nondeterministic_seeded in op.tags
     if (
         packet in EXEMPT | _SIZED
@@ -109,7 +109,8 @@ def _numbers_to_check(op: Any) -> set[str]:
     return names
 
 
-def _takes_number(argument: Any) -> bool:
+def takes_number(argument: Any) -> bool:
+    """Whether an argument of a schema is a number, or a list of such, that no size hangs on."""
     return any(name in str(argument.real_type) for name in ("number", "float"))
 
 
@@ -173,7 +174,7 @@ def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
     error = twins.refusal(op, named)
     if error is None:
         return None
-    takers = [a.name for a in op._schema.arguments if _takes_number(a)]
+    takers = [a.name for a in op._schema.arguments if takes_number(a)]
     for ordinary in _ORDINARY:
         other = {k: _instead(v, ordinary) if k in takers else v for k, v in named.items()}
         if twins.refusal(op, other) is None:

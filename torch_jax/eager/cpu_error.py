@@ -2,7 +2,8 @@
 
 PyTorch's meta functions let some arguments pass that its kernels refuse, each in its own words and
 by its own type of exception. So where a lowering fails, the CPU is asked for its error: it gets the
-same call, on copies.
+same call, on copies. What meta functions do refuse they say in other words than the kernels, so
+the CPU is asked then, too, on tensors of the same geometry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
-from torch_jax.memory.storage import is_jax, memory_of
+from torch_jax.eager import twins
+from torch_jax.memory.storage import is_jax, memory_of, tensors_in
+
+_MOST = 1 << 26
 
 
 def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
@@ -25,15 +29,38 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     ours = errors.from_jax(error, op, args, kwargs)
     if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
         return ours
-    if op.namespace == "torch_jax":  # no operator of the CPU's
-        return ours
-    found = _raised(op, args, kwargs)
+    theirs = twins.on_cpu(op)
+    found = None if theirs is None else _raised(theirs, args, kwargs)
     if found is None:
         return ours
     try:
         return type(found)(f"{str(found).rstrip()} (in {errors.describe_call(op, args, kwargs)})")
     except TypeError:  # an exception that is not made of a message
         return found
+
+
+def instead_of_metas(
+    error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]
+) -> Exception | None:
+    """The CPU's error for a call that a meta function refuses with ``error``.
+
+    None where the CPU has no kernel, computes, or runs out of memory on the way.
+    """
+    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    if twins.on_cpu(op) is not op or not _is_plain(given):
+        return None
+    found = twins.refusal(op, twins.twins(op, given, twins.whole))
+    if found is None or "Could not run" in str(found) or "can't allocate memory" in str(found):
+        return None
+    found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
+    return found.with_traceback(None)
+
+
+def _is_plain(given: dict[str, Any]) -> bool:
+    """Whether tensors have sizes that are known, and few enough elements to be made once more."""
+    tensors = list(tensors_in(given))
+    sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
+    return set(map(type, sizes)) <= {int} and sum(t.numel() for t in tensors) <= _MOST
 
 
 def _raised(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:

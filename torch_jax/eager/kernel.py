@@ -23,7 +23,7 @@ from torch.autograd.graph import increment_version
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import tiers
-from torch_jax.core import errors, log, numbers, policies, precision, progress, tracers
+from torch_jax.core import costs, errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
@@ -36,6 +36,7 @@ from torch_jax.eager import (
     likes,
     masks,
     overlap,
+    refused_dtypes,
     unrolled,
     variants,
 )
@@ -222,10 +223,14 @@ class Kernel:
         """JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)
-        if not getattr(self.lowering.function, "__module__", "").startswith("torch_jax"):
+        if not self._is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function stays as it is
         return cpu_error.instead_of(error, self.op, args, kwargs)
+
+    def _is_ours(self) -> bool:
+        """Whether the lowering is none of a user's."""
+        return getattr(self.lowering.function, "__module__", "").startswith("torch_jax")
 
     def _writing(self) -> Callable[..., Any]:
         """The path of operators that write: views of one storage must share one memory."""
@@ -379,6 +384,8 @@ class Kernel:
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
+        if self._is_ours():
+            refused_dtypes.refuse(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
             placed = template(self.signature, args, kwargs, slots)
@@ -443,8 +450,11 @@ class Kernel:
         if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
             if ACTIVE.tracer is not None:
                 ACTIVE.tracer.checks.append((ok, message, kind))
-        elif not transfer.on_host(ok):
-            raise kind(message)
+        else:
+            with costs.measured("check", self.op.name()):
+                holds = transfer.on_host(ok)
+            if not holds:
+                raise kind(message)
         return (values, arrays[1]) if entry.concrete else values
 
     def _finish(self, entry, arrays, args, kwargs, storages, slots, memories) -> Any:

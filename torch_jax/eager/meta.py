@@ -6,13 +6,16 @@ computes nothing. It happens once per compiled entry, not per call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_jax._private import dynamo, symbolic
+from torch_jax.eager import cpu_error
 from torch_jax.memory import geometry
 
 
@@ -25,7 +28,10 @@ class Output(NamedTuple):
 
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
-    """Outputs by PyTorch's meta function, which also raises PyTorch's errors; None without one."""
+    """Outputs by PyTorch's meta function; None without one.
+
+    Where it refuses a call, the CPU's error is raised, or PyTorch's own if the CPU does not raise.
+    """
     _spare_imports()
     given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
     if any(a.name == "device" for a in op._schema.arguments):
@@ -33,13 +39,12 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     names = [a.name for a in op._schema.arguments]
     plain = [v if n == "scalars" else _meta(v) for n, v in zip(names, args, strict=False)]
     try:
-        result = op(*plain, **given)
+        with _in_any_order():
+            result = op(*plain, **given)
     except NotImplementedError:
         return None
-    except (ZeroDivisionError, AssertionError, ValueError) as error:
-        if not _from_python(error):
-            raise
-        raise RuntimeError(str(error)) from error
+    except Exception as error:
+        raise _told(error, op, args, kwargs) from error
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
@@ -50,6 +55,28 @@ def _spare_imports() -> None:
     """Once, before the first of PyTorch's meta functions runs."""
     symbolic.spare_imports()
     dynamo.spare_imports()
+
+
+@contextlib.contextmanager
+def _in_any_order() -> Iterator[None]:
+    """Have meta functions not speak of CUDA under ``use_deterministic_algorithms``."""
+    mode = torch.get_deterministic_debug_mode()
+    if not mode:
+        yield
+        return
+    torch.set_deterministic_debug_mode(0)
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
+def _told(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+    found = cpu_error.instead_of_metas(error, op, args, kwargs)
+    if found is not None:
+        return found
+    odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)
+    return RuntimeError(str(error)) if odd and _from_python(error) else error
 
 
 def _from_python(error: Exception) -> bool:

@@ -21,10 +21,18 @@ Make = Callable[[torch.Tensor], torch.Tensor]
 # not depend on the sizes of tensors. CPU kernels trust all others (the ``C`` of a norm) blindly.
 _COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
 _UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
+_LARGE = 1 << 16
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
 # Random operators draw from this one: the user's generators stay where they are.
 _generator = torch.Generator("cpu")
+
+
+def on_cpu(op: Any) -> Any:
+    """The CPU's overload for one that is called here; None where it has none."""
+    if op.namespace != "torch_jax":
+        return op
+    return torch.ops.aten.copy_.default if op.name() == "torch_jax::write_" else None
 
 
 def names_of(op: Any) -> list[str]:
@@ -37,6 +45,16 @@ def small(tensor: torch.Tensor) -> torch.Tensor:
     size = [min(n, 2) for n in tensor.shape]
     make = torch.ones if tensor.dtype.is_floating_point or tensor.dtype.is_complex else torch.zeros
     return make(size, dtype=tensor.dtype, device="cpu")
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of zeros of the same geometry; where that is large, one with untouched memory.
+
+    A kernel that refuses shapes does so before it reads or writes anything.
+    """
+    size, stride = tuple(tensor.shape), tensor.stride()
+    twin = torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
+    return twin.zero_() if tensor.numel() < _LARGE else twin
 
 
 def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
@@ -59,6 +77,8 @@ def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
             named[argument.name] = torch.tensor(value, device="cpu")
     if "generator" in names_of(op):
         named["generator"] = _generator
+    if make is whole:
+        return named
     return named | {name: _few(named[name]) for name in _COUNTS & named.keys()}
 
 

@@ -1,4 +1,4 @@
-"""``torch.distributed`` where ``"cuda"`` means jax: the backend ``"nccl"`` is ``"jax"``."""
+"""``torch.distributed`` where other devices mean jax: the backend ``"nccl"`` is ``"jax"``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ import torch
 
 from torch_jax._private import dynamo
 from torch_jax.environment import callables
-from torch_jax.environment.regions import JAX, mapped, redirects_cuda
+from torch_jax.environment.regions import JAX, mapped, redirects_cuda, renamed
 
-# Functions that take the name of a backend or of a device.
-_TAKERS = "init_process_group new_group new_subgroups init_device_mesh split_group"
+# Functions that take the name of a backend, and ones that take that of a device.
+_TAKERS = "init_process_group new_group new_subgroups split_group"
+_PLACED = "init_device_mesh"
 
 
 def install() -> None:
     """Replace them, where this PyTorch has processes at all."""
     if not torch.distributed.is_available():
         return
-    takers = [getattr(torch.distributed, name, None) for name in _TAKERS.split()]
-    makers: dict[Any, Callable[[Any], Any]] = {one: _taking for one in takers if one is not None}
+    makers: dict[Any, Callable[[Any], Any]] = {
+        getattr(torch.distributed, name): make
+        for names, make in ((_TAKERS, _taking), (_PLACED, _placed))
+        for name in names.split()
+        if hasattr(torch.distributed, name)
+    }
     makers[torch.distributed.is_nccl_available] = _available
     for original, places in callables.places(list(makers)).items():
         wrapper = callables.wrapper_of(original, places, makers[original](original))
         callables.replace(places, wrapper)
     kind: Any = torch.distributed.DeviceMesh
-    kind.__init__ = functools.wraps(kind.__init__)(dynamo.unseen(_taking(kind.__init__)))
+    kind.__init__ = functools.wraps(kind.__init__)(dynamo.unseen(_placed(kind.__init__)))
 
 
 def backend(value: Any) -> Any:
@@ -50,6 +55,17 @@ def _taking(original: Any) -> Callable[..., Any]:
             args = tuple(map(backend, args))
             kwargs = {name: backend(value) for name, value in kwargs.items()}
         return original(*args, **kwargs)
+
+    return call
+
+
+def _placed(original: Any) -> Callable[..., Any]:
+    """``original`` with the devices among its arguments that mean jax become jax."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        words = renamed()
+        args = tuple(mapped(value, words) for value in args)
+        return original(*args, **{name: mapped(value, words) for name, value in kwargs.items()})
 
     return call
 

@@ -28,11 +28,11 @@ from torch_jax.environment import (
 from torch_jax.environment.cuda_names import query
 from torch_jax.environment.regions import (
     JAX,
-    device_of,
     fills_in,
     is_enabled,
     mapped,
     redirects_cuda,
+    renamed,
 )
 from torch_jax.memory import generators
 
@@ -134,6 +134,8 @@ def _factory(original: Any) -> Callable[..., Any]:
             else:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
             kwargs = _with_device(kwargs, caller)
+        if kwargs.get("device") is not None and (words := renamed()):
+            kwargs = kwargs | {"device": _device_of(kwargs["device"], words)}
         return original(*args, **kwargs)
 
     return factory
@@ -144,8 +146,7 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
     if device is None and kwargs.get("pin_memory"):
         return _unpinned(kwargs | {"device": "cpu"})
     if device is not None:
-        kwargs = _unpinned(kwargs)
-        return kwargs | {"device": device_of(device)} if redirects_cuda() else kwargs
+        return _unpinned(kwargs)
     elsewhere = kwargs.get("out") is not None
     inside = caller.startswith("torch.") and not caller.startswith(_FOR_USERS)
     if elsewhere or inside or not fills_in():
@@ -153,6 +154,11 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
     if pytorch.function_modes() and pytorch.default_device():
         return kwargs
     return kwargs | {"device": JAX}
+
+
+def _device_of(value: Any, words: tuple[str, ...]) -> Any:
+    """As :func:`mapped`, where a number too is a device."""
+    return JAX if type(value) is int and "cuda" in words else mapped(value, words)
 
 
 def _unpinned(kwargs: dict[str, Any], *like: Any) -> dict[str, Any]:
@@ -167,12 +173,12 @@ def _unpinned(kwargs: dict[str, Any], *like: Any) -> dict[str, Any]:
 
 
 def _mapped(original: Any) -> Callable[..., Any]:
-    """``original`` with every CUDA device among its arguments become jax."""
+    """``original`` with every device among its arguments that means jax become jax."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if redirects_cuda():
-            args = tuple(map(mapped, args))
-            kwargs = {name: mapped(value) for name, value in kwargs.items()}
+        if words := renamed():
+            args = tuple([mapped(value, words) for value in args])
+            kwargs = {name: mapped(value, words) for name, value in kwargs.items()}
         if kwargs.get("pin_memory") and is_enabled():
             kwargs = _unpinned(kwargs, *args[:1])
         return original(*args, **kwargs)
@@ -193,8 +199,8 @@ def _moved(original: Any) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Return the storage of a file on jax where it was saved on CUDA, or is asked for there."""
-    if not (location.startswith("cuda") and redirects_cuda()):
+    """Return the storage of a file on jax where it is of a device that means jax here."""
+    if location.partition(":")[0] not in renamed():
         return None  # another rule of PyTorch's is asked
     return torch.serialization.default_restore_location(storage, JAX)
 
@@ -210,11 +216,10 @@ def _to_jax(original: Any) -> Callable[..., Any]:
 
 def _of_autocast(original: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not redirects_cuda():
-            return original(*args, **kwargs)
-        if not args or not isinstance(args[0], str):  # the deprecated form without a device type
-            args = (JAX, *args)
-        return original(mapped(args[0]), *args[1:], **kwargs)
+        words = renamed()
+        if "cuda" in words and not (args and isinstance(args[0], str)):
+            args = (JAX, *args)  # the deprecated form without a device type
+        return original(*[mapped(value, words) for value in args[:1]], *args[1:], **kwargs)
 
     return call
 

@@ -16,6 +16,7 @@ JAX = pytorch.DEVICE_TYPE
 
 regions = Scopes("torch_jax environment")
 _everywhere = False
+_is_xla_ours = False
 _is_lost = False  # in a process forked from one that had used the device
 
 
@@ -44,14 +45,35 @@ def redirects_cuda() -> bool:
     return _is_asked_for() and config.get("redirect_cuda")
 
 
+def take_xla(is_on: bool) -> None:
+    """Have ``"xla"`` mean jax on all threads, whether the environment is enabled or not."""
+    global _is_xla_ours
+    _is_xla_ours = is_on
+
+
+@dynamo_constants.question
+def redirects_xla() -> bool:
+    """Whether ``"xla"`` means jax: PyTorch has the word, and no kernels for it."""
+    return _is_xla_ours
+
+
+def renamed() -> tuple[str, ...]:
+    """The types of devices that mean jax to the caller."""
+    if redirects_xla():
+        return ("cuda", "xla") if redirects_cuda() else ("xla",)
+    return ("cuda",) if redirects_cuda() else ()
+
+
 @dynamo_constants.question
 def fills_in() -> bool:
     """Whether a factory that is given no device makes tensors on jax."""
     return config.get("redirect_default")
 
 
-def mapped(value: Any) -> Any:
+def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
     """``"cuda"``, ``"cuda:0"`` and CUDA devices as jax; other values as they are.
+
+    So it is with the other types of devices among ``words``.
 
     Each number means the one device of the process, as of rank 1 that has the number 1.
 
@@ -59,14 +81,9 @@ def mapped(value: Any) -> Any:
     ('jax', device(type='jax'), 'cpu')
     """
     if isinstance(value, torch.device):
-        return torch.device(JAX) if value.type in ("cuda", JAX) else value
-    is_name = isinstance(value, str) and value.partition(":")[0] == "cuda"
+        return torch.device(JAX) if value.type in (*words, JAX) else value
+    is_name = isinstance(value, str) and value.partition(":")[0] in words
     return JAX if is_name else value
-
-
-def device_of(value: Any) -> Any:
-    """As :func:`mapped`, where a number too is a device."""
-    return JAX if type(value) is int else mapped(value)
 
 
 def _after_fork() -> None:

@@ -129,10 +129,8 @@ class Exported:
         with jax.enable_x64(True):
             try:
                 return bytes(self.program.serialize(vjp_order=vjp_order))
-            except ImportError as error:
-                raise ImportError("exported files need flatbuffers: pip install flatbuffers") from (
-                    error
-                )
+            except ImportError:
+                raise _no_flatbuffers() from None
 
     def _write(self, file: Any, program: bytes, weights: dict[str, Any]) -> None:
         header = self.header | {"weights": weights.get("weights")}
@@ -251,11 +249,18 @@ def _are_ranges(sizes: Any) -> bool:
     )
 
 
+def _no_flatbuffers() -> ImportError:
+    return ImportError(
+        "exported files need flatbuffers, which JAX does not bring along: pip install flatbuffers, "
+        'or pip install "torch_jax[export]"'
+    )
+
+
 def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_export.Exported:
     try:
         return jax_export.deserialize(bytearray(program))
-    except ImportError as error:
-        raise ImportError("exported files need flatbuffers: pip install flatbuffers") from error
+    except ImportError:
+        raise _no_flatbuffers() from None
     except Exception as error:
         raise ValueError(
             f"the program of {where}, made with jax {header.get('jax')}, cannot be read by jax "

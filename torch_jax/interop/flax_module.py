@@ -110,7 +110,13 @@ def _on_device(value: Any) -> Any:
     """An example argument, on the device."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(pytorch.DEVICE_TYPE)
-    return _tensor(value) if isinstance(value, jax.Array | np.ndarray) else value
+    return _as_input(value)
+
+
+def _as_input(value: Any) -> Any:
+    """A tensor for an array, which is an input of programs; all else as it is."""
+    is_array = isinstance(value, jax.Array | np.ndarray) and value.dtype in dtypes.TO_TORCH
+    return _tensor(value) if is_array else value
 
 
 def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
@@ -204,6 +210,7 @@ class FlaxModule(nn.Module):
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the flax module, and update the buffers."""
         definition, training = self._definition, self.training
+        args, kwargs = trees.map(_as_input, (args, kwargs))
         kwargs = {**definition.flags(method, training, args, kwargs), **kwargs}
         owners = dict(self.named_modules())
         tensors = [getattr(owners[above], name) for above, name in self._places]

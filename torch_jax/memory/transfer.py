@@ -43,6 +43,7 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
     then share the memory of that copy, which nobody else sees.
     """
     policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
+    errors.refuse_dims(tensor.shape)
     host = np.array(dtypes.numpy_of(tensor.contiguous()))
     TRAFFIC.to_device(host.nbytes)
     if processes.is_wide(wanted):

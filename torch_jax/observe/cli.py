@@ -50,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser, module = _parser(arguments[0] if arguments else "")
     given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 0
     try:
         return _print(module.answer(given))
     except COMMANDS[given.command].refusals as error:
@@ -65,7 +68,7 @@ def _parser(name: str) -> tuple[argparse.ArgumentParser, Any]:
     parser = argparse.ArgumentParser(
         prog="python -m torch_jax", description="JAX as a native device of PyTorch."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     parsers = {one: commands.add_parser(one, help=row.help) for one, row in COMMANDS.items()}
     if name not in COMMANDS:
         return parser, None

@@ -41,6 +41,11 @@ class Operator(NamedTuple):
     rung: str
     where: str
 
+    @property
+    def family(self) -> str:
+        """The file of ``torch_jax/ops`` that the lowering stands in, or ''."""
+        return Path(self.where.partition(":")[0]).stem if "/ops/" in self.where else ""
+
 
 def describe(op: Any) -> Operator:
     """The answer for one overload.
@@ -118,8 +123,7 @@ def family(op: Any) -> str:
     >>> family(torch.ops.aten.relu_.default)
     'activation'
     """
-    where = _where(op)
-    return Path(where.partition(":")[0]).stem if "/ops/" in where else ""
+    return Operator(str(op), "", _where(op)).family
 
 
 # --- example calls --------------------------------------------------------------------------------

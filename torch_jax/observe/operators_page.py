@@ -1,6 +1,7 @@
 """``python -m torch_jax ops``: which operators run on JAX, and how.
 
-- ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it;
+- ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it,
+  ``--family conv`` those whose lowerings stand in ``torch_jax/ops/conv.py``;
 - ``python -m torch_jax ops aten.dropout`` shows what the operator ends in, for training and for
   inference, on example arguments;
 - ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` shows it for a call;
@@ -21,6 +22,7 @@ from torch_jax.observe import operators, trace_ops
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
+    parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
     parser.add_argument("--call", help="a Python expression; torch, F and nn are there")
     parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
 
@@ -29,17 +31,28 @@ def answer(given: argparse.Namespace) -> Iterator[str]:
     """What the command prints.
 
     Raises:
-      KeyError: there is no such operator.
+      KeyError: there is no such operator, or family.
     """
     if given.markdown:
         return _page()
     if given.call:
         return _call(given.call)
-    return _operator(given.name) if given.name else _list()
+    return _operator(given.name) if given.name else _list(given.family)
 
 
-def _list() -> Iterator[str]:
-    for operator in operators.operators():
+def _list(family: str | None) -> Iterator[str]:
+    """All operators, or those of a family, below what the rungs are in lines that begin with #."""
+    found = operators.operators()
+    if family is not None:
+        known = {operator.family for operator in found}
+        if family not in known:
+            raise KeyError(f"no family {family!r}: they are {', '.join(sorted(known - {''}))}")
+        found = [operator for operator in found if operator.family == family]
+    yield "# rungs, of which the first that can serves an operator:"
+    for rung, text in operators.RUNGS.items():
+        yield f"#   {rung:14} {text}"
+    yield f"{'# operator':60} {'rung':14} where"
+    for operator in found:
         yield f"{operator.name:60} {operator.rung:14} {operator.where}".rstrip()
 
 

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.ops.derivatives import slope
 from torch_jax.ops.pointwise import wide
 from torch_jax.ops.registry import op
 
 
 @op("relu")
+@slope(lambda x: threshold_backward(1, x, 0))
 def relu(self):
     """NaN stays."""
     return jnp.maximum(self, 0)
@@ -67,6 +69,7 @@ def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, 
 
 
 @op("elu")
+@slope(lambda x, alpha=1, scale=1, i=1: elu_backward(1, alpha, scale, i, False, x))
 def elu(self, alpha=1, scale=1, input_scale=1):
     """``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
     x, a, s, i = wide(self, alpha, scale, input_scale)
@@ -153,6 +156,7 @@ def mish_backward(grad_output, self):
 
 
 @op("hardtanh")
+@slope(lambda x, low=-1, high=1: hardtanh_backward(1, x, low, high))
 def hardtanh(self, min_val=-1, max_val=1):
     """Clamped; NaN stays."""
     x, low, high = wide(self, min_val, max_val)
@@ -167,6 +171,7 @@ def hardtanh_backward(grad_output, self, min_val, max_val):
 
 
 @op("hardsigmoid")
+@slope(lambda x: hardsigmoid_backward(1, x))
 def hardsigmoid(self):
     """``clamp(x + 3, 0, 6) / 6``."""
     (x,) = wide(self)
@@ -181,6 +186,7 @@ def hardsigmoid_backward(grad_output, self):
 
 
 @op("hardswish")
+@slope(lambda x: hardswish_backward(1, x))
 def hardswish(self):
     """``x * hardsigmoid(x)``."""
     (x,) = wide(self)
@@ -195,6 +201,7 @@ def hardswish_backward(grad_output, self):
 
 
 @op("softplus")
+@slope(lambda x, beta=1, threshold=20: softplus_backward(1, x, beta, threshold))
 def softplus(self, beta=1, threshold=20):
     """``log(1 + exp(beta x)) / beta``, and ``x`` itself where ``beta x`` exceeds ``threshold``."""
     x, b, t = wide(self, beta, threshold)
@@ -236,6 +243,7 @@ def hardshrink_backward(grad_out, self, lambd):
 
 
 @op("log_sigmoid_forward", meta=False)
+@slope(lambda x: (log_sigmoid_backward(1, x, None), 0))
 def log_sigmoid_forward(self):
     """The buffer is ``exp(-|x|)`` as on CPU; the meta function leaves it empty, as CUDA does."""
     (x,) = wide(self)

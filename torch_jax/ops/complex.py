@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import category, opmath, promote
 from torch_jax.ops.registry import op
 
@@ -28,7 +29,15 @@ def complex_(real, imag):
 @op("polar", refuses="bool int half complex")
 def polar(abs, angle):
     """From absolute value and angle."""
-    size, angle = promote(abs, angle)
+    return _polar(*promote(abs, angle))
+
+
+def _polar_off_0(size, angle):
+    return _make(*(jnp.where(size == 0, 0, size) * part(angle) for part in (jnp.cos, jnp.sin)))
+
+
+@differentiated_as(_polar_off_0)
+def _polar(size, angle):
     return _make(size * jnp.cos(angle), size * jnp.sin(angle))
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as, root
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.reduction import vector_norm
 from torch_jax.ops.registry import op
@@ -28,11 +29,29 @@ def euclidean_dist(x1, x2):
     product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
     a = jnp.sum(x1 * x1, -1)[..., :, None]
     b = jnp.sum(x2 * x2, -1)[..., None, :]
-    return jnp.sqrt(jnp.maximum(a + b - 2 * product, 0))
+    return root(jnp.maximum(a + b - 2 * product, 0))
+
+
+def _with_all_largest(difference, p):
+    """Of equal largest differences each has the whole slope."""
+    distance = vector_norm(difference, p, (-1,))
+    if p != np.inf:
+        return distance
+    slope = _slope(difference, distance[..., None], p)
+    return jnp.sum(lax.stop_gradient(slope) * difference, -1)
+
+
+@differentiated_as(_with_all_largest)
+def _distance(difference, p):
+    return vector_norm(difference, p, (-1,))
 
 
 def _differences(x1, x2):
     return x1[..., :, None, :] - x2[..., None, :, :]
+
+
+def _one_by_one(x1, x2, p, compute_mode=None):
+    return _distance(_differences(x1, x2), p)
 
 
 # the values of ``compute_mode``, and the number of rows beyond which the product is used unasked
@@ -41,13 +60,14 @@ _LARGE = 25
 
 
 @op("_cdist_forward", static=("p",))
+@differentiated_as(_one_by_one)
 def cdist(x1, x2, p, compute_mode):
     """The product serves Euclidean distances of many rows, as on CPU."""
     mode = compute_mode or _IF_LARGE
     large = max(x1.shape[-2], x2.shape[-2]) > _LARGE
     if p == 2 and (mode == _WITH_PRODUCT or (mode == _IF_LARGE and large)):
         return euclidean_dist(x1, x2)
-    return vector_norm(_differences(x1, x2), p, (-1,))
+    return _distance(_differences(x1, x2), p)
 
 
 def _slope(difference, distance, p: float):
@@ -84,7 +104,7 @@ def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
 def pdist(self, p=2.0):
     """Distances of the pairs of rows above the diagonal."""
     i, j = _pairs(len(self))
-    return vector_norm(self[i] - self[j], p, (-1,))
+    return _distance(self[i] - self[j], p)
 
 
 @op("_pdist_backward", static=("p",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
 
@@ -31,7 +32,15 @@ def _counts(indices: jax.Array, count: int) -> jax.Array:
     return jnp.zeros(count, jnp.int32).at[indices].add(1, mode="drop", wrap_negative_indices=False)
 
 
+def _counted_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    rows = _rows(weight, indices)
+    if scale_grad_by_freq:
+        rows = rows / _counts(indices, weight.shape[0])[indices][..., None]
+    return rows if padding_idx < 0 else jnp.where((indices == padding_idx)[..., None], 0, rows)
+
+
 @op("embedding", check=_in_range)
+@differentiated_as(_counted_rows)
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
     """Rows of ``weight``; the other arguments concern the gradient."""
     return _rows(weight, indices)
@@ -93,12 +102,12 @@ def _embedding_bag(
     begins = offsets[:-1] if include_last_offset else offsets
     count = begins.shape[0]
     bag = _bag_of(indices, begins)
-    rows = _rows(weight, indices).astype(opmath(weight.dtype))
+    rows = embedding(weight, indices, -1, scale_grad_by_freq).astype(opmath(weight.dtype))
     # an index that pads belongs to no bag
     target = bag if padding_idx < 0 else jnp.where(indices == padding_idx, count, bag)
     sizes = _counts(target, count)
-    largest = jnp.zeros(0, indices.dtype)
-    if mode == _MAX:
+    largest = jnp.full((count, rows.shape[1]) if mode == _MAX else 0, -1, indices.dtype)
+    if mode == _MAX and len(rows):
         out, largest = _bag_max(rows, indices, target, count)
         out = jnp.where(sizes[:, None] > 0, out, 0)
     else:
@@ -111,13 +120,24 @@ def _embedding_bag(
     return out, bag, sizes, largest
 
 
+def _first_largest(rows, out, bag, count):
+    """The position of the first row that holds the maximum of a bag."""
+    n = len(rows)
+    position = jnp.where(rows == _rows(out, bag), jnp.arange(n)[:, None], n)
+    return jax.ops.segment_min(position, bag, count)
+
+
+def _rows_of_first_largest(rows, indices, bag, count):
+    out, largest = _bag_max(jax.lax.stop_gradient(rows), indices, bag, count)
+    first = _first_largest(rows, out, bag, count)
+    return jnp.take_along_axis(rows, first, 0, mode="fill", fill_value=0), largest
+
+
+@differentiated_as(_rows_of_first_largest)
 def _bag_max(rows, indices, bag, count):
     """Maxima over bags, and the index of the first row that holds each."""
     out = jax.ops.segment_max(rows, bag, count)
-    best = _rows(out, bag)
-    n = indices.shape[0]
-    position = jnp.where(rows == best, jnp.arange(n)[:, None], n)
-    first = jax.ops.segment_min(position, bag, count)
+    first = _first_largest(rows, out, bag, count)
     return out, indices.at[first].get(mode="fill", fill_value=-1)
 
 

@@ -12,6 +12,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import slope
 from torch_jax.ops.registry import op
 from torch_jax.ops.unary import float_op, wide_float
 
@@ -24,6 +25,7 @@ BERNOULLI = (
 )
 
 
+@slope(lambda x: polygamma(1, x))
 def digamma(x):
     """At zero, infinity of the other sign; NaN at negative integers."""
     return jnp.where(x == 0, jnp.copysign(np.inf, -x).astype(x.dtype), lax.digamma(x))
@@ -86,6 +88,7 @@ def _trigamma(x):
 
 
 @op("polygamma", refuses="complex")
+@slope(lambda n, x: polygamma(n + 1, x))
 def polygamma(n, self):
     """The ``n``-th derivative of digamma."""
     x = wide_float(self)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -85,17 +84,6 @@ def _match_mask(self, mask, axis: int) -> None:
 
 def _has_mask(indices) -> bool:
     return any(is_mask(i) for i in indices)
-
-
-def _warn_of_bytes(indices) -> None:
-    """PyTorch's warning of each mask of bytes, where a call is made for the first time."""
-    for index in indices:
-        if index is not None and index.dtype == np.uint8:
-            warnings.warn(
-                "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool "
-                "instead.",
-                stacklevel=2,
-            )
 
 
 def _knows_masks(indices) -> bool:
@@ -175,7 +163,6 @@ def write(x, at: tuple, values, method: str = "set"):
 )
 def index(self, indices):
     """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
-    _warn_of_bytes(indices)
     if isinstance(self, np.ndarray):
         return self[_expand_masks(self, indices)]
     padded = _padded(self, indices)
@@ -244,7 +231,6 @@ def _check_put(self, indices, values):
 )
 def index_put(self, indices, values, accumulate=False, unsafe=False):
     """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
-    _warn_of_bytes(indices)
     masked = _one_mask(indices)
     padded = None if masked else _padded(self, indices)
     padded = padded if padded is not None and padded.takes(values.shape) else None

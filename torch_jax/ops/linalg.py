@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import linalg as lax_linalg
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
 from torch_jax.ops.registry import column_major, op
@@ -155,7 +156,13 @@ def _determinant_parts(A, A_is_contiguous):
     return lu, pivots, jnp.diagonal(lu, axis1=-2, axis2=-1), (1 - 2 * odd).astype(A.dtype)
 
 
+def _determinant(A, A_is_contiguous):
+    _, lu, pivots = linalg_det(jax.lax.stop_gradient(A), A_is_contiguous=A_is_contiguous)
+    return jnp.linalg.det(A), lu, pivots
+
+
 @op("_linalg_det", contiguous=("A",))
+@differentiated_as(_determinant)
 def linalg_det(A, *, A_is_contiguous):
     lu, pivots, diagonal, sign = _determinant_parts(A, A_is_contiguous)
     return sign * jnp.prod(diagonal, axis=-1), lu, pivots
@@ -186,6 +193,7 @@ def _first_bad_minor(x: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, x.shape[-1], eliminate, start)[1].astype(jnp.int32)
 
 
+@differentiated_as(lambda x, lower: (x + adjoint(x)) / 2)
 def hermitian_of(x: jax.Array, lower: bool) -> jax.Array:
     """The Hermitian matrix of which ``x`` holds one triangle."""
     half = jnp.tril(x, -1) if lower else jnp.triu(x, 1)

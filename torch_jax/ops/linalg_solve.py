@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import linalg as lax_linalg
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.linalg import adjoint as adjoint_of
 from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
 from torch_jax.ops.on_host import on_host
@@ -96,7 +97,12 @@ def linalg_inv_ex(A, *, check_errors=False):
 # Cholesky
 
 
+def _solve_with_whole_factor(self, A, upper):
+    return jnp.linalg.solve(adjoint_of(A) @ A if upper else A @ adjoint_of(A), self)
+
+
 @op("_cholesky_solve_helper")
+@differentiated_as(_solve_with_whole_factor)
 def cholesky_solve(self, A, upper):
     first = triangular(A, self, upper=upper, transpose=upper, conjugate=upper)
     return triangular(A, first, upper=upper, transpose=not upper, conjugate=not upper)

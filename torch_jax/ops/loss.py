@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from torch_jax.ops.activation import relu
+from torch_jax.ops.derivatives import slope
 from torch_jax.ops.pointwise import rounded
 from torch_jax.ops.promotion import opmath, promote, result_type
 from torch_jax.ops.registry import op
@@ -55,17 +57,25 @@ def mse_loss_backward(grad_output, self, target, reduction):
 @op("smooth_l1_loss")
 def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
     a, b = _wide(self, target)
-    z = jnp.abs(a - b)
-    return _reduce(jnp.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta), reduction)
+    return _reduce(_smooth_l1(a - b, beta), reduction)
+
+
+def _smooth_l1_slope(x, beta):
+    inside = jnp.where(beta == 0, jnp.sign(x), x / beta)
+    return jnp.where(jnp.abs(x) >= beta, jnp.sign(x), inside)
+
+
+@slope(_smooth_l1_slope)
+def _smooth_l1(x, beta):
+    z = jnp.abs(x)
+    return jnp.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
 
 
 @op("smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
     g, a, b = _wide(grad_output, self, target)
     x = a - b
-    inside = jnp.where(beta == 0, jnp.sign(x), x / beta)
-    slope = jnp.where(jnp.abs(x) >= beta, jnp.sign(x), inside)
-    return _spread(g, x.size, reduction) * slope
+    return _spread(g, x.size, reduction) * _smooth_l1_slope(x, beta)
 
 
 @op("huber_loss")
@@ -114,14 +124,23 @@ def _is_probability(self):
 def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
     """Logarithms are bounded below by -100."""
     x, y, w = _wide(self, target, weight)
-    loss = (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
+    loss = _cross_entropy(x, y)
     return _reduce(loss if w is None else loss * w, reduction)
+
+
+def _cross_entropy_slope(x, y):
+    return (x - y) / jnp.maximum((1 - x) * x, 1e-12)
+
+
+@slope(_cross_entropy_slope, lambda x, y: jnp.log1p(-x) - jnp.log(x))
+def _cross_entropy(x, y):
+    return (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
 
 
 @op("binary_cross_entropy_backward")
 def binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
     g, x, y, w = _wide(grad_output, self, target, weight)
-    slope = (x - y) / jnp.maximum((1 - x) * x, 1e-12)
+    slope = _cross_entropy_slope(x, y)
     return _spread(g, x.size, reduction) * (slope if w is None else slope * w)
 
 
@@ -258,7 +277,7 @@ def multilabel_margin_loss_forward(self, target, reduction):
     x, labels = _batched(self.astype(opmath(self.dtype))), _batched(target)
     listed, is_target = _label_sets(labels)
     picked = jnp.take_along_axis(x, jnp.where(listed, labels, 0), 1)
-    z = jnp.maximum(1 - picked[:, :, None] + x[:, None, :], 0)
+    z = relu(1 - picked[:, :, None] + x[:, None, :])
     counted = listed[:, :, None] & ~is_target[:, None, :]
     loss = jnp.sum(jnp.where(counted, z, 0), axis=(1, 2)) / max(x.shape[1], 1)
     loss = loss if self.ndim > 1 else loss[0]

@@ -119,10 +119,10 @@ def adam_(params, grads, means, squares, maxima, sizes, corrections, decay, weig
             grad = rounded(grad + decay * param)
         mean = rounded(lerp(mean, grad, weight))
         square = rounded(addcmul(rounded(square * beta2), grad, grad, value=share))
-        maximum = [jnp.maximum(one, square) for one in maximum]
-        root = rounded(jnp.sqrt((maximum or [square])[0]))
+        largest = [jnp.maximum(one, square) for one in maximum]
+        root = rounded(jnp.sqrt((largest or [square])[0]))
         root = rounded(rounded(root / correction) + eps)
-        return rounded(addcdiv(param, mean, root, value=size)), mean, square, *maximum
+        return rounded(addcdiv(param, mean, root, value=size)), mean, square, *largest
 
     lists = [params, grads, means, squares, sizes, corrections, *([maxima] if maxima else [])]
     new = [list(column) for column in zip(*map(update, *lists), strict=True)]

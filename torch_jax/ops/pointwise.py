@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import (
     category,
@@ -119,6 +120,7 @@ def rounded(x, dtype):
     return lax.reduce_precision(x, limits.nexp, limits.nmant)
 
 
+@differentiated_as(lambda a, b: jnp.zeros_like(a))
 def _floor_divide(a, b):
     """Python's floor division; the float remainder is taken off first, so the quotient is exact."""
     if category(a.dtype) != 2:
@@ -174,8 +176,14 @@ def floor_divide(self, other):
     return divide_mode(self, other, rounding_mode="floor")
 
 
+def _with_fixed_sign(self, other):
+    a, b = wide(self, other, to_float=True)
+    return a * lax.stop_gradient(jnp.sign(a) * jnp.copysign(1, b))
+
+
 @op("copysign.Tensor", meta="div.Tensor", refuses="complex")
 @op("copysign.Scalar", meta="div.Scalar", refuses="complex")
+@differentiated_as(_with_fixed_sign)
 def copysign(self, other):
     """``jnp.copysign``. Its own meta function, in Python, loses strides."""
     return jnp.copysign(*wide(self, other, to_float=True))
@@ -218,7 +226,14 @@ def _integer_power(base, exponent):
     return jnp.where(exponent < 0, reciprocal, power)
 
 
+def _power_but_0_to_0(self, exponent):
+    self, exponent = wide(self, exponent)
+    both = (self == 0) & (exponent == 0)
+    return jnp.where(both, 1, jnp.power(jnp.where(both, 1, self), exponent))
+
+
 @op("pow.Tensor_Tensor", "pow.Scalar", refuses="bool")
+@differentiated_as(_power_but_0_to_0)
 def power(self, exponent):
     """Integers stay integers."""
     self, exponent = wide(self, exponent)
@@ -311,13 +326,22 @@ def _logaddexp2(a, b):
     return jnp.where(same, a, jnp.logaddexp2(jnp.where(same, 0, a), jnp.where(same, 0, b)))
 
 
-def _x_times(log: Callable[[jax.Array], jax.Array]) -> Callable[..., Any]:
-    """``x * log(y)`` that is 0 where ``x`` is, except for NaN in ``y``."""
+def _x_times(log: Callable[[jax.Array], jax.Array], least: int) -> Callable[..., Any]:
+    """``x * log(y)`` that is 0 where ``x`` is, except for NaN in ``y``; ``log(least)`` is -inf."""
 
     def product(x, y):
         return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, 0, x * log(y)))
 
-    return product
+    def slopes(x, y):
+        nothing = (x == 0) & (y <= least)
+        return x * log(jnp.where(nothing, 1, y))
+
+    return differentiated_as(slopes)(product)
+
+
+def _arctan2_off_0(a, b):
+    nothing = (a == 0) & (b == 0)
+    return jnp.where(nothing, 0, jnp.arctan2(a, jnp.where(nothing, 1, b)))
 
 
 def _promoted(*operands: Any, to_float: bool = False) -> list[Any]:
@@ -325,9 +349,9 @@ def _promoted(*operands: Any, to_float: bool = False) -> list[Any]:
 
 
 for _name, _function in {
-    "atan2": jnp.arctan2,
-    "xlogy": _x_times(jnp.log),
-    "special_xlog1py": _x_times(jnp.log1p),
+    "atan2": differentiated_as(_arctan2_off_0)(jnp.arctan2),
+    "xlogy": _x_times(jnp.log, 0),
+    "special_xlog1py": _x_times(jnp.log1p, -1),
     "special_zeta": zeta,
 }.items():
     _elementwise(
@@ -340,12 +364,15 @@ for _name, _function in {
         refuses="half complex" if _name == "special_zeta" else "complex",
     )
 
+_fmax = differentiated_as(lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b))(jnp.fmax)
+_fmin = differentiated_as(lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b))(jnp.fmin)
+
 _PLAIN: dict[str, Callable[..., Any]] = {
     "hypot": _hypot,
     "maximum": jnp.maximum,
     "minimum": jnp.minimum,
-    "fmax": jnp.fmax,
-    "fmin": jnp.fmin,
+    "fmax": _fmax,
+    "fmin": _fmin,
     "logaddexp": logaddexp,
     "logaddexp2": _logaddexp2,
     "heaviside": _heaviside,
@@ -396,7 +423,16 @@ def lerp(self, end, weight):
     return jnp.where(jnp.abs(weight) < 0.5, self + step, end - (end - self) * (1 - weight))
 
 
+def _clamped(self, min=None, max=None):
+    self, low, high = promote(self, min, max)
+    if low is not None:  # which has no slope where both limits are one
+        slope = low if high is None else jnp.where(low == high, lax.stop_gradient(low), low)
+        self = jnp.where(self < low, slope, self)
+    return self if high is None else jnp.where(self > high, high, self)
+
+
 @op("clamp", "clamp.Tensor", refuses="complex")
+@differentiated_as(_clamped)
 def clamp(self, min=None, max=None):
     """Above both limits where they cross, ``max`` counts; NaN stays."""
     self, low, high = promote(self, min, max)

@@ -6,6 +6,7 @@ PyTorch's scan of the whole window does: the first of equals, the last of NaNs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
 
@@ -306,7 +308,7 @@ def _fractional_starts(sample, size: int, count: int, kernel: int):
     i = jnp.arange(count).astype(sample.dtype)
     starts = ((i + sample[..., None]) * alpha).astype(jnp.int32)
     starts -= (sample[..., None] * alpha).astype(jnp.int32)
-    return starts.at[..., -1].set(size - kernel)
+    return jnp.where(jnp.arange(count) == count - 1, size - kernel, starts)
 
 
 def _register_fractional_max_pool(n: int) -> None:
@@ -341,12 +343,17 @@ def _register_fractional_max_pool(n: int) -> None:
 # ---- unpooling --------------------------------------------------------------------------------
 
 
-def _unpool(n, self, indices, output_size):
+def _unpool(n, self, indices, output_size, method="set"):
     lead = self.shape[: self.ndim - n]
     count, each = math.prod(lead), math.prod(self.shape[len(lead) :])
     flat = jnp.zeros((count, math.prod(output_size)), self.dtype)
     at = flat.at[jnp.arange(count)[:, None], indices.reshape(count, each)]
-    return at.set(self.reshape(count, each), mode="drop").reshape(*lead, *output_size)
+    put = getattr(at, method)
+    return put(self.reshape(count, each), mode="drop").reshape(*lead, *output_size)
+
+
+# what has a place in common with others has the gradient of that place, too
+_put = differentiated_as(functools.partial(_unpool, method="add"))(_unpool)
 
 
 def _check_unpool(indices, output_size):
@@ -358,13 +365,13 @@ def _check_unpool(indices, output_size):
 @op("max_unpool2d", channels_last=("self",), check=_check_unpool)
 def max_unpool2d(self, indices, output_size):
     """Each value at its place in a tensor of zeros."""
-    return _unpool(2, self, indices, output_size)
+    return _put(2, self, indices, output_size)
 
 
 @op("max_unpool3d", check=_check_unpool)
 def max_unpool3d(self, indices, output_size, stride, padding):
     """Each value at its place in a tensor of zeros."""
-    return _unpool(3, self, indices, output_size)
+    return _put(3, self, indices, output_size)
 
 
 for _n in (2, 3):

@@ -104,6 +104,7 @@ def randn_like(self, *, dtype=None, key):
 
 def _randint(low: int, high: int, size, dtype, key):
     """Integers in [low, high), which must be numbers of ``dtype``."""
+    refuse("random", dtype, "complex")
     if low >= high:
         raise RuntimeError(
             f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"

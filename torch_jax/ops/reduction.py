@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.ops import sums
+from torch_jax.ops.derivatives import differentiated_as, magnitude, power_of_size, root
 from torch_jax.ops.pointwise import quotient
 from torch_jax.ops.promotion import category, convert, floating, opmath, refuse
 from torch_jax.ops.registry import op
@@ -135,7 +136,7 @@ def var(self, dim=None, *, correction=None, keepdim=False):
 @op("std.correction", refuses="bool int")
 def std(self, dim=None, *, correction=None, keepdim=False):
     """The root of :func:`var`."""
-    return jnp.sqrt(var(self, dim, correction=correction, keepdim=keepdim))
+    return root(var(self, dim, correction=correction, keepdim=keepdim))
 
 
 @op("var_mean.correction", refuses="bool int")
@@ -148,7 +149,7 @@ def var_mean(self, dim=None, *, correction=None, keepdim=False):
 def std_mean(self, dim=None, *, correction=None, keepdim=False):
     """Deviation and mean in one pass."""
     variance, mean = _moments(self, dim, correction, keepdim)
-    return jnp.sqrt(variance), mean
+    return root(variance), mean
 
 
 def _reduces_some(self, dim=None):
@@ -178,7 +179,13 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
     def over_all(self):
         return reduce(self)
 
+    def picked(self, dim, keepdim=False):
+        x, index = jnp.atleast_1d(self), positions(self, dim, keepdim)
+        at = arg(x, dim, keepdims=True)
+        return jnp.take_along_axis(x, at, dim).reshape(index.shape), index
+
     @op(f"{name}.dim", refuses="complex")
+    @differentiated_as(picked)
     def with_index(self, dim, keepdim=False):
         _require_some(name, self, dim)
         values = reduce(self, axes(self, dim), keepdims=keepdim)
@@ -264,8 +271,8 @@ def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = Fals
     over = axes(x, dim)
     if ord == 2:
         square = jnp.square(x) if category(x.dtype) == 2 else x.real**2 + x.imag**2
-        return jnp.sqrt(jnp.sum(square, over, keepdims=keepdim))
-    size = jnp.abs(x)
+        return root(jnp.sum(square, over, keepdims=keepdim))
+    size = magnitude(x) if category(x.dtype) == 2 else jnp.abs(x)
     if ord == math.inf:
         # of nothing 0, which only shapes with nothing else to reduce arrive at
         return jnp.max(size, over, keepdims=keepdim, initial=0)
@@ -275,7 +282,8 @@ def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = Fals
         return jnp.sum((size != 0).astype(size.dtype), over, keepdims=keepdim)
     if ord == 1:
         return jnp.sum(size, over, keepdims=keepdim)
-    return jnp.sum(size**ord, over, keepdims=keepdim) ** (1 / ord)
+    total = jnp.sum(power_of_size(size, ord), over, keepdims=keepdim)
+    return power_of_size(total, 1 / ord)
 
 
 @op("linalg_vector_norm", static=("ord",))
@@ -289,7 +297,7 @@ def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     """``sum |x|^ord``."""
     x = self if dtype is None else self.astype(dtype)
     size = jnp.abs(x.astype(opmath(x.dtype)))
-    return jnp.sum(size**ord, axes(x, dim), keepdims=keepdim)
+    return jnp.sum(power_of_size(size, ord), axes(x, dim), keepdims=keepdim)
 
 
 @op("norm.Scalar", "norm.ScalarOpt_dtype", "native_norm", static=("p",))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.indexing import along, dim_bounds, strict, write
 from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
@@ -133,23 +135,43 @@ def _reduce_into(self, into, reduce: str, include_self: bool, src):
     return jnp.where(touched, mean, self)
 
 
-@op("scatter_reduce.two", check=dim_bounds)
-def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
-    """sum, prod, mean, amax or amin of what goes to each position."""
+def _shared_by_extremes(self, into, reduce: str, include_self: bool, src):
+    """Extremes as means of the elements that equal them, which share their gradient evenly."""
+    if reduce not in ("amax", "amin"):
+        return _reduce_into(self, into, reduce, include_self, src)
+    result = lax.stop_gradient(_reduce_into(self, into, reduce, include_self, src))
 
+    def put(values):
+        return into(jnp.zeros(self.shape, values.dtype), values, "add")
+
+    at_src = jax.vjp(put, jnp.zeros(src.shape, self.dtype))[1](result)[0]
+    own, given = self == result, src == at_src
+    shares = own + put(given.astype(self.dtype))
+    if not include_self:
+        own &= put(jnp.ones(src.shape, self.dtype)) == 0
+    return (jnp.where(own, self, 0) + put(jnp.where(given, src, 0))) / shares
+
+
+def _scatter_reduce(self, dim, index, src, reduce, *, include_self=True, by=_shared_by_extremes):
     def into(x, values, method):
         return _combine(x, dim, index, values, method)
 
-    return _reduce_into(self, into, reduce, include_self, src)
+    return by(self, into, reduce, include_self, src)
+
+
+@op("scatter_reduce.two", check=dim_bounds)
+@differentiated_as(_scatter_reduce)
+def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
+    """sum, prod, mean, amax or amin of what goes to each position."""
+    how = {"include_self": include_self, "by": _reduce_into}
+    return _scatter_reduce(self, dim, index, src, reduce, **how)
 
 
 def _check_index(self, dim, index):
     return dim_bounds(self, dim, index)[:2]
 
 
-@op("index_reduce", host=("index",), check=_check_index)
-def index_reduce(self, dim, index, source, reduce, *, include_self=True):
-    """prod, mean, amax or amin of the slices that go to each index."""
+def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_shared_by_extremes):
     rest = [d for d in range(self.ndim) if d != dim % self.ndim]
     if source.ndim == self.ndim and any(self.shape[d] != source.shape[d] for d in rest):
         raise RuntimeError(
@@ -162,4 +184,12 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
         return write(flat, at, values, method).reshape(x.shape)
 
     source = source.reshape(source.shape or (1,)).astype(self.dtype)
-    return _reduce_into(self, into, reduce, include_self, source)
+    return by(self, into, reduce, include_self, source)
+
+
+@op("index_reduce", host=("index",), check=_check_index)
+@differentiated_as(_index_reduce)
+def index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    """prod, mean, amax or amin of the slices that go to each index."""
+    how = {"include_self": include_self, "by": _reduce_into}
+    return _index_reduce(self, dim, index, source, reduce, **how)

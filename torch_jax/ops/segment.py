@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.indexing import write
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
@@ -51,6 +52,10 @@ class _Segments:
         start = jnp.full((self.batch, self.count, x.shape[-1]), initial, x.dtype)
         return write(start, self.at, x, method)
 
+    def extremes(self, x, result):
+        """Which elements are NaN or what their segment came to."""
+        return jnp.isnan(x) | (x == self.spread(result))
+
     def spread(self, x):
         """To each element what its segment has, and 0 to elements of none."""
         return x.at[self.at].get(mode="fill", fill_value=0)
@@ -63,7 +68,6 @@ def _check_lengths(data, lengths=None, axis=0, unsafe=False):
     return ok, "lengths must not be negative and sum to the size of data's axis", RuntimeError
 
 
-@op("segment_reduce", check=_check_lengths)
 def segment_reduce(
     data,
     reduce,
@@ -87,6 +91,22 @@ def segment_reduce(
     return segments.join(result)
 
 
+def _shared_by_extremes(data, reduce, *, lengths=None, offsets=None, axis=0, **options):
+    """Extremes as means of the elements that equal them, which share their gradient evenly."""
+    how = {"lengths": lengths, "offsets": offsets, "axis": axis, **options}
+    result = segment_reduce(data, reduce, **how)
+    if reduce not in ("max", "min"):
+        return result
+    segments = _Segments(lengths, offsets, data.shape, axis)
+    x = segments.split(data, segments.size)
+    chosen = segments.extremes(x, segments.split(lax.stop_gradient(result), segments.count))
+    share = jnp.maximum(segments.reduce(chosen.astype(x.dtype), "add"), 1)
+    return segments.join(segments.reduce(jnp.where(chosen, x, 0), "add") / share)
+
+
+op("segment_reduce", check=_check_lengths)(differentiated_as(_shared_by_extremes)(segment_reduce))
+
+
 @op("_segment_reduce_backward", meta=False)
 def segment_reduce_backward(
     grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None
@@ -96,8 +116,7 @@ def segment_reduce_backward(
     x = segments.split(data, segments.size)
     grads = segments.spread(segments.split(grad, segments.count))
     if reduce in ("max", "min"):
-        whole = segments.spread(segments.split(output, segments.count))
-        chosen = jnp.isnan(x) | (x == whole)
+        chosen = segments.extremes(x, segments.split(output, segments.count))
         share = segments.spread(segments.reduce(chosen.astype(x.dtype), "add"))
         grads = jnp.where(chosen, grads / jnp.maximum(share, 1), 0)
     elif reduce == "mean":

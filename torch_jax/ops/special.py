@@ -18,6 +18,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import slope
 from torch_jax.ops.unary import float_op
 
 # fmt: off
@@ -315,6 +316,7 @@ def airy_ai(x):
     return jnp.where(jnp.isinf(x), np.nan, value)
 
 
+@slope(lambda x: 2 * x * erfcx(x) - 2 / math.sqrt(math.pi))
 def erfcx(x):
     """``exp(x²) erfc(x)``, without the two for positive ``x``, where they over- and underflow."""
     t = 3 / (3 + jnp.abs(x))
@@ -322,6 +324,7 @@ def erfcx(x):
     return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)
 
 
+@slope(lambda x: math.sqrt(2 / math.pi) / erfcx(-x * math.sqrt(0.5)))
 def log_ndtr(x):
     """For negative ``x`` by ``erfcx``, where ``ndtr`` itself would vanish."""
     t = x * math.sqrt(0.5)

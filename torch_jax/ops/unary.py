@@ -12,6 +12,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
+from torch_jax.ops.derivatives import magnitude, slope
 from torch_jax.ops.promotion import category, floating, opmath
 from torch_jax.ops.registry import op
 
@@ -144,7 +145,7 @@ for _name, _function in {
     "exp": _exp,
     "exp2": _exp2,
     "expm1": jnp.expm1,
-    "i0": jsp.i0,
+    "i0": slope(jsp.i1)(jsp.i0),
     "log": jnp.log,
     "log10": jnp.log10,
     "log1p": jnp.log1p,
@@ -200,9 +201,9 @@ def frac(self):
 @op("abs", refuses="bool")
 def absolute(self):
     """Real for complex, and infinite where a part is."""
+    if category(self.dtype) < 3:
+        return magnitude(self)
     size = jnp.abs(self)
-    if category(self.dtype) != 3:
-        return size
     return jnp.where(jnp.isinf(self.real) | jnp.isinf(self.imag), np.inf, size)
 
 

@@ -14,6 +14,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import border, transfer
 
 _JAX = pytorch.DEVICE_TYPE
+_HOST = torch.utils.dlpack.DLDeviceType.kDLCPU
 
 
 def _is_ours(value: Any) -> bool:
@@ -39,8 +40,11 @@ def _patch_export(original: Any) -> Any:
         if not _is_ours(self):
             return original(self, copy=copy, **options)
         _refuse(self, copy)
+        array: Any = transfer.value_of(self)
+        if options.get("max_version") and array.__dlpack_device__()[0] == _HOST:
+            return original(self.cpu(), **options)  # JAX knows no capsules with a version
         with x64():
-            array = transfer.value_of(self).copy()
+            array = array.copy()
         return array.__dlpack__(**{k: v for k, v in options.items() if v is not None})
 
     return __dlpack__
@@ -61,19 +65,19 @@ def _patch_device(original: Any) -> Any:
 
 
 @patch("torch.to_dlpack", AT_FIRST_USE)
-@patch("torch.utils.dlpack.to_dlpack", AT_FIRST_USE)
 def _patch_to_dlpack(original: Any) -> Any:
     """In C++ a capsule of such a tensor holds an address of nothing."""
 
     @functools.wraps(original)
-    def to_dlpack(tensor: Any) -> Any:
-        return tensor.__dlpack__() if _is_ours(tensor) else original(tensor)
+    def to_dlpack(tensor: Any, **options: Any) -> Any:
+        if _is_ours(tensor):
+            return tensor.__dlpack__(**options)
+        return original(tensor, **options)
 
     return to_dlpack
 
 
 @patch("torch.from_dlpack", AT_FIRST_USE)
-@patch("torch.utils.dlpack.from_dlpack", AT_FIRST_USE)
 def _patch_from_dlpack(original: Any) -> Any:
     """A tensor of the device stays there, and shares its storage, as between two CPU tensors."""
 

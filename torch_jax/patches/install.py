@@ -18,6 +18,7 @@ from torch_jax.patches import parallel as parallel
 
 def at_import() -> None:
     """What must be there before the device is first used."""
+    patching.open_doors()
     patching.apply(patching.AT_IMPORT)
     imports.install()
 

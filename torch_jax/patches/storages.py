@@ -44,7 +44,7 @@ class _JaxStorage:
         """A stable number that no other living storage has; it is not an address of memory."""
         if self.array.size == 0:
             return 0
-        if "_address" not in self.__dict__:
+        if not self.__dict__.get("_address"):
             pages = _JaxStorage.nbytes(self) >> 20
             self._address = next(itertools.islice(_addresses, pages, None))
         return self._address
@@ -79,6 +79,19 @@ class _JaxStorage:
     def _write_file(self, *args: Any) -> None:
         _JaxStorage.cpu(self)._write_file(*args)
 
+    def is_shared(self) -> bool:
+        """Whether other processes see what is written here: they never do."""
+        return False
+
+    def share_memory_(self) -> Any:
+        """Raise: a process that is sent the tensor gets a copy."""
+        raise NotImplementedError(
+            f"share_memory_() of {_JaxStorage.nbytes(self)} bytes on device 'jax': its arrays are "
+            "never written, so processes cannot share them, and each would train a copy of its "
+            "own. Share the tensor or module on the CPU, before .to('jax'), and copy values to and "
+            "from it; or send them through a queue of torch.multiprocessing, by value"
+        )
+
     def _set_from_file(self, *args: Any) -> Any:
         host = torch.UntypedStorage(_JaxStorage.nbytes(self))
         host._set_from_file(*args)
@@ -96,6 +109,35 @@ def _copy_to_host(original: Any) -> Any:
         return either(self, src.cpu() if crosses else src, *args, **kwargs)
 
     return copy_
+
+
+@patch("torch.UntypedStorage._swap_data_ptr_", AT_FIRST_USE, since="torch 2.12")
+def _swap_arrays(original: Any) -> Any:
+    """C++ swaps addresses, of which storages of this device have none."""
+
+    @functools.wraps(original)
+    def swap(self: Any, other: Any) -> None:
+        both = isinstance(other, torch.UntypedStorage) and storage.is_jax_storage(other)
+        if not (both and storage.is_jax_storage(self)):
+            return original(self, other)  # which refuses any other pair with a jax storage
+        sizes = self.nbytes(), other.nbytes()
+        if sizes[0] != sizes[1] and 0 not in sizes:
+            raise RuntimeError(
+                "_swap_data_ptr_: storages must have the same nbytes or one must have 0, got "
+                f"{sizes[0]} and {sizes[1]}"
+            )
+        addresses = other.data_ptr(), self.data_ptr()
+        _exchange(self, other)
+        self._address, other._address = addresses
+        return None
+
+    return swap
+
+
+def _exchange(one: Any, other: Any) -> None:
+    arrays = storage.memory_in(one), storage.memory_in(other)
+    if not storage.put_back((one, other), arrays, arrays[::-1]):
+        _exchange(one, other)
 
 
 def _either(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:

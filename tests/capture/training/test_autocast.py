@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 
 import pytest
@@ -13,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_jax
 from tests.support.autocast import autocast
-from tests.support.jitted import assert_run, both
+from tests.support.jitted import both
 from tests.support.values import randn
 
 BF16, F16 = torch.bfloat16, torch.float16
@@ -36,22 +35,6 @@ class Product(torch.autograd.Function):
         return (gradient @ w.t()).float(), (x.t() @ gradient).float()
 
 
-def region(x, w):
-    with autocast():
-        return (x @ w).exp(), x @ w
-
-
-def of_float16(x, w):
-    with autocast(F16):
-        return F.layer_norm(x @ w, (4,)), x @ w
-
-
-def of_the_default_dtype(x, w):
-    with torch.autocast("jax"):
-        assert torch.get_autocast_dtype("jax") == F16
-        return x @ w
-
-
 def nested(x, w):
     with autocast():
         a = x @ w
@@ -64,12 +47,6 @@ def nested(x, w):
         return a, b, c, d, c @ w
 
 
-def without_a_cache(x, w):
-    with autocast(cache_enabled=False):
-        assert not torch.is_autocast_cache_enabled()
-        return (x @ w) @ w
-
-
 def written_between(x, w):
     with autocast():
         a = x @ w
@@ -78,174 +55,83 @@ def written_between(x, w):
         return a, x @ w
 
 
-@autocast()
-def decorated(x, w):
-    return x @ w
+def again(reentrant):
+    products = lambda x, w: F.gelu(x @ w) @ w  # noqa: E731
+    return lambda x, w: checkpoint(products, x, w, use_reentrant=reentrant)
 
 
-def by_hand(x, w):
-    before = torch.is_autocast_enabled("jax"), torch.get_autocast_dtype("jax")
-    torch.set_autocast_enabled("jax", True)
-    torch.set_autocast_dtype("jax", BF16)
-    try:
-        return x @ w
-    finally:
-        torch.set_autocast_enabled("jax", before[0])
-        torch.set_autocast_dtype("jax", before[1])
-        torch.clear_autocast_cache()
+CASES = {
+    "region": autocast()(lambda x, w: ((x @ w).exp(), x @ w)),
+    "float16": autocast(F16)(lambda x, w: (F.layer_norm(x @ w, (4,)), x @ w)),
+    "default dtype": torch.autocast("jax")(lambda x, w: x @ w),
+    "nested": nested,
+    "without a cache": autocast(cache_enabled=False)(lambda x, w: (x @ w) @ w),
+    "written between": written_between,
+    "function": autocast()(lambda x, w: Product.apply(x, w)),
+    "checkpoint": autocast()(again(False)),
+    "reentrant": autocast()(again(True)),
+}
+AROUND = ("region", "nested", "function")  # these have their backward pass in a region, too
 
 
-def custom_function(x, w):
-    with autocast():
-        return Product.apply(x, w)
-
-
-def _two_products(x, w):
-    return F.gelu(x @ w) @ w
-
-
-def checkpointed(x, w):
-    with autocast():
-        return checkpoint(_two_products, x, w, use_reentrant=False)
-
-
-def checkpointed_reentrant(x, w):
-    with autocast():
-        return checkpoint(_two_products, x, w, use_reentrant=True)
-
-
-def transformed(x, w):
-    with autocast():
-        rows = torch.func.vmap(lambda row: row @ w)(x)
-    return rows
-
-
-CASES = [
-    region, of_float16, of_the_default_dtype, nested, without_a_cache, written_between, decorated,
-    by_hand, custom_function, checkpointed, checkpointed_reentrant, transformed,
-]  # fmt: skip
-
-
-def step_of(case, backward_inside=False):
-    """A step that returns what the case gives, and gradients in ``.grad``."""
-
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, around", [*((name, False) for name in CASES), *((name, True) for name in AROUND)]
+)
+def test_regions_in_a_compiled_step(name, around, agree):
     def step(x, w):
-        with autocast() if backward_inside else nullcontext():
-            result = case(x, w)
+        with autocast() if around else nullcontext():
+            result = CASES[name](x, w)
             results = result if isinstance(result, tuple) else (result,)
             sum(r.float().square().sum() for r in results).backward()
         return [r.detach() for r in results]
 
-    return step
+    def program(compile):
+        x, w = ((torch.randn(n, 4) / 2).to("jax").requires_grad_() for n in (3, 4))
+        compiled = compile(step)
+        for _ in range(4):
+            x.grad = w.grad = None
+            yield compiled(x, w), x, w
+        assert not torch.is_autocast_enabled("jax") and torch.is_autocast_cache_enabled()
+
+    agree(program, tolerance=2e-2)
 
 
-def run(wrap, case, calls=2, **options):
-    torch.manual_seed(0)
-    x = (torch.randn(3, 4) / 2).to("jax").requires_grad_()
-    w = nn.Parameter((torch.randn(4, 4) / 2).to("jax"))
-    step, found = wrap(step_of(case, **options)), []
-    for _ in range(calls):
-        x.grad = w.grad = None
-        found.append([t.cpu() for t in (*step(x, w), x.grad, w.grad)])
-    assert not torch.is_autocast_enabled("jax") and torch.is_autocast_cache_enabled()
-    return found, step
+def test_a_region_around_the_call_is_part_of_what_is_compiled(agree):
+    def program(compile):
+        w, x = randn(4, 4, requires_grad=True), randn(3, 4)
+        compiled = compile(lambda x: x @ w)
+        for dtype in (None, BF16, F16, None, BF16):
+            with autocast(dtype or BF16, enabled=dtype is not None):
+                yield compiled(x)
+
+    agree(program, kinds=3, tolerance=2e-2)
 
 
-@pytest.mark.slow
-@both
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_regions_in_a_compiled_step(case, pure):
-    eager, _ = run(lambda step: step, case, 4)
-    compiled, step = run(torch_jax.jit(pure=pure), case, 4)
-    assert_run(step, pure)
-    for ours, theirs in zip(compiled, eager, strict=True):
-        assert [t.dtype for t in ours] == [t.dtype for t in theirs]
-        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
-
-
-@both
-@pytest.mark.parametrize("case", [region, nested, custom_function], ids=lambda case: case.__name__)
-def test_backward_inside_the_region(case, pure):
-    eager, _ = run(lambda step: step, case, backward_inside=True)
-    compiled, _ = run(torch_jax.jit(pure=pure), case, 4, backward_inside=True)
-    assert [t.dtype for t in compiled[3]] == [t.dtype for t in eager[1]]
-    torch.testing.assert_close(compiled[2:], eager, rtol=2e-2, atol=2e-2)
-
-
-@both
-def test_a_region_around_the_call_is_part_of_what_is_compiled(pure):
-    w = nn.Parameter(randn(4, 4))
-    x = randn(3, 4)
-    compiled = torch_jax.jit(lambda x: x @ w, pure=pure)
-    for dtype in (None, BF16, F16, None, BF16):
-        with autocast(dtype or BF16, enabled=dtype is not None):
-            assert compiled(x).dtype == (x @ w).dtype == (dtype or torch.float32)
-    assert_run(compiled, pure, kinds=3)
-
-
-@pytest.mark.slow
-@both
-def test_a_compiled_module_in_a_region_of_an_ordinary_loop(pure):
-    def train(wrap):
-        torch.manual_seed(0)
-        model = wrap(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)).to("jax"))
+def test_a_compiled_module_in_a_region_of_an_ordinary_loop(agree):
+    def program(compile):
+        model = compile(nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)).to("jax"))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        x = torch.linspace(-1, 1, 24, device="jax").reshape(6, 4)
-        losses = []
+        x = torch.linspace(-1, 1, 24).reshape(6, 4).to("jax")
         for _ in range(4):
             optimizer.zero_grad()
             with autocast():
-                out = model(x)
-                assert out.dtype == BF16
-                loss = F.mse_loss(out, x.sum(1, keepdim=True))
+                y = model(x)
+                loss = F.mse_loss(y, x.sum(1, keepdim=True))
             loss.backward()
-            assert all(p.grad.dtype == torch.float32 for p in model.parameters())
             optimizer.step()
-            losses.append(loss.item())
-        return losses
+            yield y, loss, list(model.parameters())
 
-    wrap = torch_jax.jit(pure=pure)
-    torch.testing.assert_close(train(wrap), train(lambda m: m), rtol=2e-2, atol=2e-2)
-
-
-@both
-def test_each_thread_has_its_own_region(pure):
-    w = nn.Parameter(randn(4, 4))
-    x = randn(3, 4)
-    compiled = torch_jax.jit(lambda x: x @ w, pure=pure)
-    barrier, seen = threading.Barrier(2), {}
-
-    def work(dtype):
-        with autocast(dtype):
-            for _ in range(5):
-                barrier.wait()
-                seen.setdefault(dtype, set()).add(compiled(x).dtype)
-
-    threads = [threading.Thread(target=work, args=(dtype,)) for dtype in (BF16, F16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == {BF16: {BF16}, F16: {F16}}
-    assert compiled(x).dtype == torch.float32
+    agree(program, tolerance=2e-2)
 
 
 @both
 @pytest.mark.filterwarnings("ignore:.*gradients are wanted elsewhere")  # of the layers' slices
 def test_scanned_layers_in_a_region(pure):
-    torch.manual_seed(0)
-    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)).to("jax")
-    x = randn(2, 4)
-
-    @torch_jax.jit(pure=pure)
-    def scanned(x):
-        with autocast():
-            return torch_jax.scan_layers(layers, x.to(BF16))
-
+    layers, x = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)).to("jax"), randn(2, 4).to(BF16)
     with autocast():
-        expected = x.to(BF16)
-        for layer in layers:
-            expected = layer(expected)
+        expected = nn.Sequential(*layers)(x)
+    scanned = torch_jax.jit(autocast()(lambda x: torch_jax.scan_layers(layers, x)), pure=pure)
     for _ in range(3):
         result = scanned(x)
         assert result.dtype == expected.dtype == BF16

@@ -13,17 +13,14 @@ import torch_jax
 from tests.support import executors
 from tests.support.jitted import assert_run, both
 
-DOTS = torch_jax.checkpoint_policy("dots_saveable")
-NAMED = torch_jax.checkpoint_policy(names=["hidden"])
-OPERATORS = functools.partial(
-    create_selective_checkpoint_contexts, [torch.ops.aten.sin.default, torch.ops.aten.mm.default]
-)
+OPERATORS = [torch.ops.aten.sin.default, torch.ops.aten.mm.default]
 CONTEXTS = {
     "nothing": {},
-    "dots": {"context_fn": DOTS},
-    "names": {"context_fn": NAMED},
-    "operators": {"context_fn": OPERATORS},
+    "dots": {"context_fn": torch_jax.checkpoint_policy("dots_saveable")},
+    "names": {"context_fn": torch_jax.checkpoint_policy(names=["hidden"])},
+    "operators": {"context_fn": functools.partial(create_selective_checkpoint_contexts, OPERATORS)},
 }
+PLAIN, JITTED = ("eager", "jit"), ("eager", "lazy", "jit")
 
 
 class Block(nn.Module):
@@ -34,7 +31,6 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, wide), nn.Linear(wide, width)
 
     def forward(self, x):
-        """From (batch, width) to the same."""
         hidden = torch_jax.checkpoint_name(torch.sin(torch.tanh(self.up(x))), "hidden")
         return x + self.down(torch.sin(hidden * 2))
 
@@ -50,99 +46,66 @@ def through(layers, x, options):
     return x
 
 
-def gradients(layers, run, device, runs=lambda function: function):
-    """Of the parameters and the input, after three calls."""
-    layers.to(device)
-    x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device).requires_grad_()
-
-    @runs
-    def step(x):
-        return torch.autograd.grad(run(x).square().sum(), [x, *layers.parameters()])
-
-    for _ in range(3):
-        found = step(x)
-    return [gradient.cpu() for gradient in found]
+def scanned(layers, x, options):
+    return torch_jax.scan_layers(layers, x, checkpoint=True, **options)
 
 
-def check(run, runs):
-    """``run(layers, x)`` has the gradients of plain layers on the CPU."""
+def nested(layers, x, options):
+    return checkpoint(through, layers, x, options, use_reentrant=False)
+
+
+def assert_same_gradients(executor, gradients, expected=None):
+    """``gradients(device, wrap)`` gives the same on the CPU, and by the executor on the device."""
+    on_cpu = (expected or gradients)("cpu", lambda function: function)
+    torch.testing.assert_close(gradients("jax", executors.EXECUTORS[executor]), on_cpu)
+
+
+WAYS = [
+    *(executors.param(e, through, what) for e in executors.EXECUTORS for what in CONTEXTS),
+    *(executors.param(e, scanned, what) for e in PLAIN for what in CONTEXTS),
+    *(executors.param(e, nested, "dots") for e in JITTED),
+]
+
+
+@pytest.mark.parametrize("way, what, executor", WAYS)
+def test_gradients_are_those_without_a_checkpoint(way, what, executor):
+    def gradients(run, device, wrap):
+        layers = blocks(2).to(device)
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).to(device).requires_grad_()
+        leaves = [x, *layers.parameters()]
+        step = wrap(lambda x: torch.autograd.grad(run(layers, x).square().sum(), leaves))
+        return [[gradient.cpu() for gradient in step(x)] for _ in range(3)]
 
     def plainly(layers, x):
-        for layer in layers:
-            x = layer(x)
-        return x
+        return nn.Sequential(*layers)(x)
 
-    layers = blocks(2)
-    expected = gradients(layers, functools.partial(plainly, layers), "cpu")
-    found = gradients(layers, functools.partial(run, layers), "jax", runs)
-    torch.testing.assert_close(found, expected)
+    run = functools.partial(way, options=CONTEXTS[what])
+    expected = functools.partial(gradients, plainly)
+    assert_same_gradients(executor, functools.partial(gradients, run), expected)
 
 
-@executors.each
-@pytest.mark.parametrize("what", CONTEXTS)
-def test_gradients_are_those_without_a_checkpoint(what, executor):
-    check(lambda layers, x: through(layers, x, CONTEXTS[what]), executors.EXECUTORS[executor])
-
-
-@pytest.mark.parametrize("executor", ["eager", "jit"])
-@pytest.mark.parametrize("what", CONTEXTS)
-def test_scanned_layers_take_the_same_policies(what, executor):
-    scan = functools.partial(torch_jax.scan_layers, checkpoint=True, **CONTEXTS[what])
-    check(scan, executors.EXECUTORS[executor])
-
-
-@pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
-def test_checkpoints_in_a_checkpoint(executor):
-    def inner(layers, x):
-        return checkpoint(through, layers, x, CONTEXTS["dots"], use_reentrant=False)
-
-    check(inner, executors.EXECUTORS[executor])
-
-
-@pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
+@pytest.mark.parametrize("executor", JITTED)
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_several_results_and_arguments(executor, reentrant):
-    def parts(x, y):
-        return (x * y).sin(), None, (x + y).tanh()
-
-    def grads(device, runs):
+    def gradients(device, wrap):
         x, y = (torch.linspace(0, n, 3).to(device).requires_grad_() for n in (1, 2))
+        parts = lambda x, y: ((x * y).sin(), None, (x + y).tanh())  # noqa: E731
 
-        @runs
         def step(x, y):
             x.grad = y.grad = None
             a, _, b = checkpoint(parts, x, y, use_reentrant=reentrant)
             (a * b).sum().backward()
             return x.grad, y.grad
 
-        for _ in range(3):
-            found = step(x, y)
-        return [gradient.cpu() for gradient in found]
+        step = wrap(step)
+        return [[gradient.cpu() for gradient in step(x, y)] for _ in range(3)]
 
-    expected = grads("cpu", lambda function: function)
-    torch.testing.assert_close(grads("jax", executors.EXECUTORS[executor]), expected)
-
-
-@pytest.mark.parametrize("executor", ["eager", "lazy", "jit"])
-def test_gradients_of_gradients(executor):
-    def second(device, runs):
-        x = torch.linspace(0.1, 1, 3).to(device).requires_grad_()
-
-        @runs
-        def step(x):
-            y = checkpoint(lambda x: x.sin() * x, x, use_reentrant=False)
-            (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-            return torch.autograd.grad(first.sum(), x)[0]
-
-        return [step(x).cpu() for _ in range(3)]
-
-    expected = second("cpu", lambda function: function)
-    torch.testing.assert_close(second("jax", executors.EXECUTORS[executor]), expected)
+    assert_same_gradients(executor, gradients)
 
 
 @both
 def test_a_step_with_a_policy(pure):
-    layers = blocks(2).to("jax")
+    layers, x = blocks(2).to("jax"), torch.ones(3, 4, device="jax")
 
     @torch_jax.jit(pure=pure)
     def step(x):
@@ -150,10 +113,9 @@ def test_a_step_with_a_policy(pure):
         through(layers, x, CONTEXTS["operators"]).square().sum().backward()
         return [parameter.grad for parameter in layers.parameters()]
 
-    x = torch.ones(3, 4, device="jax")
-    first = [gradient.cpu() for gradient in step(x)]
-    for _ in range(3):
-        torch.testing.assert_close([gradient.cpu() for gradient in step(x)], first)
+    first, *others = ([gradient.cpu() for gradient in step(x)] for _ in range(4))
+    for gradients in others:
+        torch.testing.assert_close(gradients, first)
     assert_run(step, pure)
 
 
@@ -167,40 +129,26 @@ def test_kinds_and_names():
         assert y.device == x.device and y.tolist() == x.grad.tolist() == [1, 1]
 
 
-# --- memory ---------------------------------------------------------------------------------------
-
-
-def temporaries(run):
-    """MiB of temporaries of a compiled step over eight layers."""
-    layers = blocks(8, 64, 256).to("jax")
-
-    def step(x):
-        layers.zero_grad()
-        run(layers, x).square().sum().backward()
-        return [parameter.grad for parameter in layers.parameters()]
-
-    program = torch_jax.lower(step, torch.ones(2048, 64, device="jax"))
-    return program.memory_analysis().temp_size_in_bytes / 2**20
-
-
-def checkpointed(**options):
-    return lambda layers, x: through(layers, x, options)
-
-
-def scanned(**options):
-    return lambda layers, x: torch_jax.scan_layers(layers, x, **options)
-
-
 @pytest.mark.xla_default
 def test_only_what_a_policy_keeps_takes_memory():
+    def temporaries(run):
+        """MiB of temporaries of a compiled step over eight layers."""
+        layers = blocks(8, 64, 256).to("jax")
+
+        def step(x):
+            layers.zero_grad()
+            run(layers, x).square().sum().backward()
+            return [parameter.grad for parameter in layers.parameters()]
+
+        program = torch_jax.lower(step, torch.ones(2048, 64, device="jax"))
+        return program.memory_analysis().temp_size_in_bytes / 2**20
+
+    kept = {
+        n: temporaries(lambda layers, x, o=o: through(layers, x, o)) for n, o in CONTEXTS.items()
+    }
     # x of each layer is 0.5 MiB, what is in its middle 2 MiB, and its second product 0.5
-    nothing = temporaries(checkpointed())
-    assert nothing < 13
-    assert nothing + 8 * 2 <= temporaries(checkpointed(context_fn=NAMED)) < 8 * 2 + 14
-    assert nothing + 8 * 2 <= temporaries(checkpointed(context_fn=DOTS)) < 8 * 2.5 + 14
-    assert temporaries(scanned()) > 40
-
-
-@pytest.mark.xla_default
-def test_scanned_layers_keep_nothing_with_a_checkpoint():
-    assert temporaries(scanned(checkpoint=True)) < 16
+    assert kept["nothing"] < 13
+    assert kept["nothing"] + 8 * 2 <= kept["names"] < 8 * 2 + 14
+    assert kept["nothing"] + 8 * 2 <= kept["dots"] < 8 * 2.5 + 14
+    assert temporaries(torch_jax.scan_layers) > 40
+    assert temporaries(functools.partial(scanned, options={})) < 16

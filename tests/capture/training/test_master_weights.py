@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 
 import torch_jax
 from tests.support import executors
@@ -16,27 +15,29 @@ from tests.support.jitted import assert_skipped
 from tests.support.steps import step_of
 from torch_jax import MasterWeights
 
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=False),
-    "adamw foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
-    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
-}
 BF16 = torch.bfloat16
+OPTIMIZERS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "adamw": lambda p: optim.AdamW(p, lr=0.01, foreach=False),
+    "adamw foreach": lambda p: optim.AdamW(p, lr=0.01, foreach=True),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.5),
+}
+RUNS = {
+    **executors.EXECUTORS,
+    "recorded": torch_jax.jit,
+    "pure": torch_jax.jit(pure=True),
+}
 
 
 class Training:
     """A model in bfloat16, with a norm in float32, whose gradients are the same everywhere."""
 
-    def __init__(self, device, make=OPTIMIZERS["sgd"], runs=lambda function: function):
+    def __init__(self, device, name="sgd", runs=lambda function: function):
         torch.manual_seed(0)
-        self.model = nn.ParameterDict(
-            {"weight": torch.randn(4, 3).to(BF16), "bias": torch.zeros(3, dtype=BF16)}
-        )
-        self.model["scale"] = torch.ones(3)
-        self.model.to(device)
-        self.optimizer = MasterWeights(make(self.model.parameters()))
+        made = {"weight": torch.randn(4, 3).to(BF16), "bias": torch.zeros(3, dtype=BF16)}
+        self.model = nn.ParameterDict({**made, "scale": torch.ones(3)}).to(device)
+        self.optimizer = MasterWeights(OPTIMIZERS[name](self.model.parameters()))
         self.device, self.call = device, runs(self.one_step)
 
     def one_step(self, x):
@@ -47,7 +48,7 @@ class Training:
         self.optimizer.step()
 
     def run(self, count=6):
-        schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+        schedule = optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
         for at in range(count):
             self.call(torch.full((4, 3), 2.0**-at, dtype=BF16, device=self.device))
             schedule.step()
@@ -60,34 +61,28 @@ class Training:
         return [t.detach().cpu() for t in found if isinstance(t, torch.Tensor)]
 
 
-@executors.each
-def test_steps_are_those_of_the_cpu(executor):
-    make = OPTIMIZERS["adamw"]
-    expected = Training("cpu", make).run().tensors()
-    found = Training("jax", make, executors.EXECUTORS[executor]).run().tensors()
-    torch.testing.assert_close(found, expected)
+CASES = [
+    *(executors.param(run, "adamw") for run in executors.EXECUTORS),
+    *(pytest.param(name, run, marks=pytest.mark.slow)
+      for name in OPTIMIZERS for run in ("eager", "recorded", "pure")
+      if (name, run) != ("adagrad", "pure")),  # it counts its steps on the CPU
+]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_any_optimizer_eagerly_and_compiled(name):
-    make = OPTIMIZERS[name]
-    expected = Training("cpu", make).run().tensors()
-    for runs in (lambda f: f, torch_jax.jit, torch_jax.jit(pure=True)):
-        if name == "adagrad" and isinstance(runs, functools.partial):
-            continue  # it counts its steps on the CPU
-        training = Training("jax", make, runs).run()
-        torch.testing.assert_close(training.tensors(), expected)
-        if isinstance(runs, functools.partial):
-            assert_skipped(training.call)
+@pytest.mark.parametrize("name, run", CASES)
+def test_steps_are_those_of_the_cpu(name, run):
+    training = Training("jax", name, RUNS[run]).run()
+    torch.testing.assert_close(training.tensors(), Training("cpu", name).run().tensors())
+    if run == "pure":
+        assert_skipped(training.call)
 
 
 def test_masters_are_those_of_a_model_in_float32():
     """And not those of steps that were rounded."""
     model = nn.Linear(2, 2, bias=False).to("jax", BF16)
     plain = nn.Parameter(model.weight.detach().float())
-    optimizer = MasterWeights(torch.optim.SGD(model.parameters(), lr=2.0**-12))
-    whole = torch.optim.SGD([plain], lr=2.0**-12)
+    optimizer = MasterWeights(optim.SGD(model.parameters(), lr=2.0**-12))
+    whole = optim.SGD([plain], lr=2.0**-12)
     for _ in range(20):
         model.weight.grad, plain.grad = torch.ones_like(model.weight), torch.ones_like(plain)
         optimizer.step()
@@ -96,30 +91,25 @@ def test_masters_are_those_of_a_model_in_float32():
     assert torch.equal(model.weight.detach().cpu(), plain.detach().cpu().to(BF16))
 
 
-@pytest.mark.slow
 def test_states_are_saved_and_loaded():
-    training = Training("jax").run(3)
-    file = io.BytesIO()
+    training, other, file = Training("jax").run(3), Training("jax").run(1), io.BytesIO()
     torch.save([training.model.state_dict(), training.optimizer.state_dict()], file)
     file.seek(0)
-    other = Training("jax").run(1)
     model, optimizer = torch.load(file, weights_only=True)
     other.model.load_state_dict(model)
     other.optimizer.load_state_dict(optimizer)
-    torch.testing.assert_close(other.tensors(), training.tensors(), rtol=0, atol=0)
-    for one in (training, other):
-        one.run(2)
-    torch.testing.assert_close(other.tensors(), training.tensors(), rtol=0, atol=0)
-
+    for count in (0, 2):
+        tensors = [one.run(count).tensors() for one in (other, training)]
+        torch.testing.assert_close(*tensors, rtol=0, atol=0)
     del optimizer["masters"][-1]
     with pytest.raises(ValueError, match="masters of 1 parameters, and the optimizer 2"):
         other.optimizer.load_state_dict(optimizer)
 
 
 def test_a_state_without_masters_takes_the_parameters():
-    plain = torch.optim.SGD([nn.Parameter(torch.ones(2, dtype=BF16, device="jax"))], lr=0.5)
+    plain = optim.SGD([nn.Parameter(torch.ones(2, dtype=BF16, device="jax"))], lr=0.5)
     parameter = nn.Parameter(torch.zeros(2, dtype=BF16, device="jax"))
-    optimizer = MasterWeights(torch.optim.SGD([parameter], lr=0.1))
+    optimizer = MasterWeights(optim.SGD([parameter], lr=0.1))
     with torch.no_grad():
         parameter.fill_(3)
     optimizer.load_state_dict(plain.state_dict())
@@ -127,10 +117,9 @@ def test_a_state_without_masters_takes_the_parameters():
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-@pytest.mark.slow
 def test_copies_groups_closures_and_an_optimizer_that_has_stepped():
     parameter, late = (nn.Parameter(torch.ones(2, dtype=BF16, device="jax")) for _ in range(2))
-    inner = torch.optim.SGD([parameter], lr=0.5, momentum=0.5)
+    inner = optim.SGD([parameter], lr=0.5, momentum=0.5)
     parameter.grad = torch.ones_like(parameter)
     inner.step()
     optimizer = MasterWeights(inner)
@@ -153,10 +142,9 @@ def test_copies_groups_closures_and_an_optimizer_that_has_stepped():
     assert twin.param_groups[0]["params"][0] is next(iter(twin.masters.values()))
 
 
-@pytest.mark.slow
 def test_memory_is_two_bytes_and_four_beside_the_states():
     model = nn.Linear(64, 64).to("jax", BF16)
-    optimizer = MasterWeights(torch.optim.AdamW(model.parameters()))
+    optimizer = MasterWeights(optim.AdamW(model.parameters()))
     step = step_of(model, optimizer, lambda y: y.float().square().mean())
     x = torch.ones(4, 64, dtype=BF16, device="jax")
     step(x)

@@ -14,8 +14,8 @@ from torch import nn
 import torch_jax
 from examples.sharding.llama import Config, Llama
 from tests.distributed.mesh.on_mesh import collectives, lazily, purely, same, says, spec
-from torch_jax.loops.master_weights import kept_for
 from torch_jax.distributed import zero
+from torch_jax.loops.master_weights import kept_for
 from torch_jax.memory import sharding
 
 Make = Callable[[Any], Any]

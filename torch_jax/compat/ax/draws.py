@@ -39,6 +39,65 @@ def is_raw() -> bool:
     return ACTIVE.tracer is None and not jax_core.is_outside_traces()
 
 
+class _Put(threading.local):
+    """The key that draws were last told to begin from on this thread, and where they began."""
+
+    key: Any = None
+    place: tuple[Any, Any] | None = None
+
+
+_put = _Put()
+
+
+def _place() -> tuple[Any, Any]:
+    """Where draws are: the words of the run and its steps, or the seed and the offset."""
+    if is_in_program():
+        return ACTIVE.tracer.words, ACTIVE.tracer.steps
+    return generators.default_generator.where()
+
+
+def key_now() -> Any:
+    """The key that draws stand at, without a draw: the one that was put, until one is drawn.
+
+    None in a function that JAX traces and that was given no key.
+    """
+    if is_raw():
+        return None
+    root, steps = _place()
+    if _put.place is not None and steps == _put.place[1] and _is_same(root, _put.place[0]):
+        return _put.key
+    if is_in_program():
+        return None if root is None else key_of(ACTIVE.tracer.peek())
+    return key_of(generators.default_generator.get_state().numpy().view(np.uint32))
+
+
+def _is_same(root: Any, other: Any) -> bool:
+    return root is other or type(root) is type(other) is int and root == other
+
+
+def put_key(key: Any) -> None:
+    """Have draws begin from a key, from here on.
+
+    Raises:
+      RuntimeError: JAX traces a function that was given no key.
+    """
+    if is_raw() or tracers.is_traced(key) and not is_in_program():
+        raise RuntimeError(
+            "JAX traces this function, whose draws a key from outside cannot govern: open a block "
+            "with env.override_property(prng=key)"
+        )
+    _begin(key, key_words(as_key(key)))
+
+
+def _begin(key: Any, words: Any) -> None:
+    if is_in_program():
+        ACTIVE.tracer.words, ACTIVE.tracer.steps = words, 0
+    else:
+        high, low = np.asarray(words)[:2].tolist()
+        generators.default_generator.put(high << 32 | low, 0)
+    _put.key, _put.place = key, _place()
+
+
 def next_words() -> Any:
     """Key words of the next draw: of the run, or of the generator of the device.
 
@@ -82,25 +141,30 @@ def is_key(value: Any) -> bool:
 def drawing_from(key: Any) -> Iterator[None]:
     """A block whose random operators draw from a key."""
     words = key_words(as_key(key))
+    put = _put.key, _put.place
     if is_in_program():
-        run, before = ACTIVE.tracer, (ACTIVE.tracer.words, ACTIVE.tracer.steps)
-        run.words, run.steps = words, 0
+        run, before = ACTIVE.tracer, _place()
+        _begin(key, words)
         try:
             yield
         finally:
             run.words, run.steps = before
+            _put.key, _put.place = put
     elif is_raw() or tracers.is_traced(words):
         with program(words):
-            yield
+            _put.key, _put.place = key, _place()
+            try:
+                yield
+            finally:
+                _put.key, _put.place = put
     else:
-        high, low = np.asarray(words)[:2].tolist()
-        own = generators.default_generator
-        before = own.where()
-        own.put(high << 32 | low, 0)
+        own, before = generators.default_generator, _place()
+        _begin(key, words)
         try:
             yield
         finally:
             own.put(*before)
+            _put.key, _put.place = put
 
 
 # --- functions that JAX traces --------------------------------------------------------------------

@@ -34,6 +34,19 @@ class _Properties(threading.local):
     mesh: Any = None
     autocast_dtype: Any = None
 
+    @property
+    def prng(self) -> Any:
+        """The ``jax.random.key`` that draws stand at; reading it draws nothing.
+
+        Raises:
+          RuntimeError: JAX traces a function that was given no key.
+        """
+        return _known(draws.key_now())
+
+    @prng.setter
+    def prng(self, key: Any) -> None:
+        draws.put_key(key)
+
 
 class Environment(contextlib.ContextDecorator):
     """A block in which torchax's programs run; there may be many, which are all alike.
@@ -116,8 +129,12 @@ class Environment(contextlib.ContextDecorator):
 
     @property
     def prng_key(self) -> Any:
-        """A ``jax.random.key``, from which nothing else is drawn."""
-        return self.get_and_rotate_prng_key()
+        """The ``jax.random.key`` that draws stand at, the same until something is drawn."""
+        return self._properties.prng
+
+    @prng_key.setter
+    def prng_key(self, key: Any) -> None:
+        self._properties.prng = key
 
     def get_and_rotate_prng_key(self, generator: torch.Generator | None = None) -> Any:
         """A ``jax.random.key``, another at each call; inside of a program, one of its own.
@@ -127,13 +144,7 @@ class Environment(contextlib.ContextDecorator):
         """
         if generator is not None:
             return jax.random.key(generator.initial_seed() % (1 << 63))
-        key = draws.key_of(draws.next_words())
-        if key is None:
-            raise RuntimeError(
-                "JAX traces this function, and a key from outside would be the same at each call: "
-                "use torchax.interop.jax_jit, which brings one along, or pass a key as an argument"
-            )
-        return key
+        return _known(draws.key_of(draws.next_words()))
 
     def manual_seed(self, key: Any) -> None:
         """Seed the device's random numbers, by an integer or a tensor of one."""
@@ -141,7 +152,7 @@ class Environment(contextlib.ContextDecorator):
 
     @property
     def param(self) -> Any:
-        """The properties of this thread, ``mesh`` and ``autocast_dtype``."""
+        """The properties of this thread, ``mesh``, ``prng`` and ``autocast_dtype``."""
         return self._properties
 
     @contextlib.contextmanager
@@ -197,6 +208,20 @@ def tensor_of(value: Any) -> Any:
     if not isinstance(value, jax.Array) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return value
     return border.tensor_of(value)
+
+
+def _known(key: Any) -> Any:
+    """A key.
+
+    Raises:
+      RuntimeError: there is none.
+    """
+    if key is None:
+        raise RuntimeError(
+            "JAX traces this function, and a key from outside would be the same at each call: "
+            "use torchax.interop.jax_jit, which brings one along, or pass a key as an argument"
+        )
+    return key
 
 
 def _moved(value: Any) -> Any:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax
+import torch
+from torch.utils import _pytree as pytree
 
 from torch_jax.compat.ax.environment import default_env
+from torch_jax.core.x64 import x64
+from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
+from torch_jax.memory import dtypes
 
 
 def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> tuple[Any, ...]:
     """The weights of an exported program as a list of arrays, and it as a function of these.
 
-    The function is ``f(weights, args)`` and gives a tuple. With ``export_raw`` the names of the
-    weights come first, and the weights are tensors.
+    The function is ``f(weights, args)`` and gives a tuple. Where sizes of the program may change,
+    it takes arrays of any sizes that the program allows, and symbols of ``jax.export``. With
+    ``export_raw`` the names of the weights come first, and the weights are tensors.
     """
-    interpreter = JaxInterpreter(exported_program)
-    names = list(interpreter.state)
+    run: Any
+    if symbolic.has_symbols(exported_program):
+        run = symbolic.SymbolicProgram(exported_program)
+        call = _of_any_size(run)
+    else:
+        run = JaxInterpreter(exported_program)
+        call = run.call
+    names = list(run.state)
 
     def function(weights: Any, args: Any) -> Any:
-        result = interpreter.call(dict(zip(names, weights, strict=True)), *args)
+        result = call(dict(zip(names, weights, strict=True)), *args)
         return result if isinstance(result, tuple) else (result,)
 
     if export_raw:
@@ -30,14 +43,25 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
             **exported_program.constants,
         }
         return names, [tensors[name] for name in names], function
-    return default_env().t2j_copy(list(interpreter.state.values())), function
+    return default_env().t2j_copy(list(run.state.values())), function
+
+
+def _of_any_size(run: symbolic.SymbolicProgram) -> Any:
+    def call(state: Any, *args: Any) -> Any:
+        with x64():
+            results = run(state, args, {})
+        return pytree.tree_map_only(torch.Tensor, operator.attrgetter("array"), results)
+
+    return call
 
 
 def exported_program_to_stablehlo(exported_program: Any) -> tuple[Any, Any]:
     """The weights, and an exported program of ``jax.export``: its ``mlir_module()`` is the text.
 
-    Sizes that may change are sizes that the program was exported with here; ``torch_jax.export``
-    keeps them open, and writes a file that runs without PyTorch.
+    Sizes that may change stay open. ``torch_jax.export`` writes a file that runs without PyTorch.
+
+    Raises:
+      NotTraceableError: sizes may change, and an operator of the program cannot take that.
     """
     weights, function = exported_program_to_jax(exported_program)
     return weights, jax.export.export(jax.jit(function))(weights, _inputs(exported_program))
@@ -49,4 +73,13 @@ def _inputs(exported_program: Any) -> Any:
         raise NotImplementedError(
             f"arguments {sorted(kwargs)} are named: torch_jax.export takes named arguments"
         )
-    return default_env().t2j_copy(tuple(args))
+    args = tuple(args)
+    if not symbolic.has_symbols(exported_program):
+        return default_env().t2j_copy(args)
+    leaves, tree = pytree.tree_flatten(args)
+    shapes = symbolic.shapes_of(exported_program)
+    forms = [
+        leaf if shape is None else jax.ShapeDtypeStruct(shape, dtypes.to_jax(leaf.dtype))
+        for leaf, shape in zip(leaves, shapes, strict=True)
+    ]
+    return pytree.tree_unflatten(forms, tree)

@@ -12,12 +12,15 @@ from torch_jax.interop.flax_module import nn_from_flax
 class FlaxNNModule(nn.Module):
     """A module of flax, whose variables are made by a first call with sample arguments.
 
-    It is what ``torch_jax.nn_from_flax`` makes: gradients flow through it.
+    They are those of ``flax_module.init(env.prng_key, …)``. It is what ``torch_jax.nn_from_flax``
+    makes: gradients flow through it.
     """
 
     def __init__(self, env: Any, flax_module: Any, sample_args: tuple, sample_kwargs: Any = None):
         super().__init__()
-        self.module = nn_from_flax(flax_module, *sample_args, **(sample_kwargs or {}))
+        args, kwargs = env.t2j_copy((tuple(sample_args), dict(sample_kwargs or {})))
+        variables = flax_module.init(env.prng_key, *args, **kwargs)
+        self.module = nn_from_flax(flax_module, variables=variables)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module of flax gives."""

@@ -20,7 +20,12 @@ def partition(original: list[Any], func: Callable[[Any], bool]) -> tuple[list[An
 def merge(list1: list[Any], list2: list[Any]) -> list[Any]:
     """The elements of the first list, and those of the second where it has None.
 
+    Raises:
+      AssertionError: they are not of one length.
+
     >>> merge([1, None], [None, "a"])
     [1, 'a']
     """
+    if len(list1) != len(list2):
+        raise AssertionError(f"lists of {len(list1)} and of {len(list2)} elements do not pair")
     return [b if a is None else a for a, b in zip(list1, list2, strict=True)]

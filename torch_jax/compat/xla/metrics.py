@@ -17,8 +17,11 @@ def metrics_report() -> str:
 def short_metrics_report(
     counter_names: list[str] | None = None, metric_names: list[str] | None = None
 ) -> str:
-    """The first lines of it."""
-    return "\n".join(own.report().splitlines()[:3])
+    """The counters and metrics of these names, a line each; the first lines where none is named."""
+    if not counter_names and not metric_names:
+        return "\n".join(own.report().splitlines()[:3])
+    counted, wanted = own.metrics(), [*(counter_names or ()), *(metric_names or ())]
+    return "\n".join(f"{name}: {counted[name]}" for name in wanted if name in counted)
 
 
 def counter_names() -> list[str]:

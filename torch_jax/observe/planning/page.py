@@ -80,9 +80,16 @@ def _axes(given: argparse.Namespace) -> dict[str, int]:
     for part in given.mesh.split(","):
         name, _, length = part.strip().partition("=")
         kind = names.get(name, name)
-        if kind not in KINDS or kind in found or not length.isdigit():
+        if kind in found:
+            raise ValueError(f"--mesh {given.mesh}: axis {kind} is named twice")
+        if kind in KINDS and not length.isdecimal():
             raise ValueError(
-                f"--mesh {given.mesh}: {part!r} is none of data=, fsdp=, tensor=, each once; an "
+                f"--mesh {given.mesh}: the length of axis {name} is a whole number from 1, not "
+                f"{length!r}"
+            )
+        if kind not in KINDS:
+            raise ValueError(
+                f"--mesh {given.mesh}: {part!r} is none of data=, fsdp=, tensor=; an "
                 f"axis of another name is said to be one: --fsdp {name or 'name'}"
             )
         found[kind] = int(length)

@@ -19,6 +19,7 @@ from torch_jax.observe.planning import sizes
 
 KINDS = ("data", "fsdp", "tensor")
 REMAT = ("none", "dots", "layer")
+_CHIPS = 10**6
 _USABLE = 0.92  # of the memory of a chip: the rest is the runtime's, or lies between allocations
 
 
@@ -173,7 +174,8 @@ def plan(
       efficiency: the part of its peak that a chip reaches while it computes.
 
     Raises:
-      ValueError: the mesh does not divide the model or the batch, or a word is not known.
+      ValueError: the mesh does not divide the model or the batch, a word is not known, or a number
+        makes no sense.
 
     >>> found = plan("llama-3-8b", {"fsdp": 8}, batch=8)
     >>> found.fits, found.memory["parameters"]
@@ -184,6 +186,7 @@ def plan(
             f"dtype is one of {', '.join(DTYPES)} and remat of {', '.join(REMAT)}, not "
             f"{dtype!r} and {remat!r}"
         )
+    _check(mesh, efficiency, batch=batch, length=length, accumulate=accumulate)
     step = Step(
         sizes.model(config),
         dict(mesh),
@@ -200,6 +203,21 @@ def plan(
     of_chip = sizes.chip(chip)
     found = _planned(step, of_chip, efficiency)
     return found if found.fits else dataclasses.replace(found, advice=_advice(step, of_chip))
+
+
+def _check(mesh: Mapping[str, int], efficiency: Any, **numbers: Any) -> None:
+    """Raise for numbers that no step has."""
+    for name, number in numbers.items():
+        sizes.whole(f"{name} (--{name})", number)
+    for name, number in mesh.items():
+        sizes.whole(f"the length of axis {name} of the mesh (--mesh)", number)
+    if (chips := math.prod(mesh.values())) > _CHIPS:
+        raise ValueError(f"the mesh (--mesh) has {chips:,} chips: {_CHIPS:,} are the most")
+    if isinstance(efficiency, bool | str) or not 0 < efficiency <= 1:
+        raise ValueError(
+            f"efficiency (--efficiency) is a part of the peak, above 0 and up to 1, not "
+            f"{efficiency!r}"
+        )
 
 
 def refuse(step: Step) -> None:
@@ -425,27 +443,57 @@ def _times(
 
 
 def _advice(step: Step, chip: sizes.Chip) -> tuple[str, ...]:
-    """Options of the command line with which a step fits: the mildest three."""
-    fitting = (_options(step, other) for other in _changes(step) if _fits(other, chip))
-    return tuple(itertools.islice(fitting, 3))
+    """Options of the command line with which a step fits: the mildest of each way."""
+    ways = (_parts(step), _traded(step, "data", "fsdp"), _traded(step, "fsdp", "tensor"))
+    found = [_first(step, way, chip) for way in (*ways, _shorter(step))]
+    if not any(found):  # the chips that are there will not do
+        found = [_first(step, _more_chips(step, tensor), chip) for tensor in (1, 8)]
+    return tuple(dict.fromkeys(one for one in found if one))
 
 
-def _changes(step: Step) -> Iterator[Step]:
-    """Steps that need less: first those that keep less, then smaller parts, then more chips."""
+def _first(step: Step, way: Iterator[Step], chip: sizes.Chip) -> str:
+    """The options of the first step that fits, nothing where none does."""
+    return next((_options(step, other) for other in way if _fits(other, chip)), "")
+
+
+_POWERS = [2**n for n in range(8)]
+
+
+def _lean(step: Step) -> list[Step]:
+    """The step that keeps least, and the same split by length where that splits anything."""
     lean = [dataclasses.replace(step, remat="layer")]
     if step.along("tensor") > 1:
         lean.append(dataclasses.replace(lean[0], split_length=True))
-    powers = [2**n for n in range(8)]
-    for times, one in itertools.product(powers, lean):
+    return lean
+
+
+def _parts(step: Step) -> Iterator[Step]:
+    """Steps of smaller parts."""
+    for times, one in itertools.product(_POWERS, _lean(step)):
         yield dataclasses.replace(one, accumulate=step.accumulate * times)
-    for times, one in itertools.product(powers[1:], lean):
-        if step.along("data") % times == 0 < step.along("data") // times:
-            axes = {"data": step.along("data") // times, "fsdp": step.along("fsdp") * times}
-            yield dataclasses.replace(one, axes={**step.axes, **axes})
-    for times, tensor in itertools.product(powers[1:], (1, 8)):
+
+
+def _traded(step: Step, given: str, taken: str) -> Iterator[Step]:
+    """Steps on as many chips, of which one axis is shorter and another longer."""
+    for times in _POWERS[1:]:
+        if step.along(given) % times == 0:
+            axes = {given: step.along(given) // times, taken: step.along(taken) * times}
+            yield from _parts(dataclasses.replace(step, axes={**step.axes, **axes}))
+
+
+def _shorter(step: Step) -> Iterator[Step]:
+    """Steps of shorter sequences."""
+    for times, one in itertools.product(_POWERS[1:], _lean(step)):
+        if step.length % times == 0:
+            yield dataclasses.replace(one, length=step.length // times)
+
+
+def _more_chips(step: Step, tensor: int) -> Iterator[Step]:
+    """Steps on more chips, and of a batch that they divide."""
+    for times in _POWERS[1:]:
         axes = {"fsdp": step.along("fsdp") * times, "tensor": step.along("tensor") * tensor}
-        one = dataclasses.replace(lean[-1], split_length=axes["tensor"] > 1)
-        yield dataclasses.replace(one, axes={**step.axes, **axes}, batch=step.batch * times)
+        more = dataclasses.replace(step, axes={**step.axes, **axes}, batch=step.batch * times)
+        yield _lean(more)[-1]
 
 
 def _options(step: Step, other: Step) -> str:
@@ -454,6 +502,7 @@ def _options(step: Step, other: Step) -> str:
     words = {
         f"--mesh {mesh}": other.axes != step.axes,
         f"--batch {other.batch}": other.batch != step.batch,
+        f"--length {other.length}": other.length != step.length,
         f"--remat {other.remat}": other.remat != step.remat,
         "--split-length": other.split_length != step.split_length,
         f"--accumulate {other.accumulate}": other.accumulate != step.accumulate,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +79,21 @@ MODELS = {  # "The Llama 3 Herd of Models", table 3 (arXiv 2407.21783)
 }
 
 
+# Of the values of ``model_type`` those whose layers have these sizes: attention, and a gated MLP.
+FAMILY = "llama mistral qwen2 qwen3 gemma gemma2 granite olmo2 phi3 smollm3".split()
+
+
 def model(config: str | Path | Mapping[str, Any]) -> Model:
     """A model by its name, by the path of a ``config.json``, or by the contents of one.
 
     Raises:
-      ValueError: there is no such name or file, or it says too little.
+      ValueError: there is no such name or file, it says too little, or it is of another family.
 
     >>> model("llama-3-70b").num_hidden_layers
     80
     """
     known = _read(config)
+    _refuse_others(known, config)
     missing = [
         field.name
         for field in dataclasses.fields(Model)
@@ -99,7 +105,36 @@ def model(config: str | Path | Mapping[str, Any]) -> Model:
     if missing:
         raise ValueError(f"the config of a Llama says {', '.join(missing)}, and {config} does not")
     names = {field.name for field in dataclasses.fields(Model)}
-    return Model(**{name: n for name, n in known.items() if name in names and n is not None})
+    found = {name: n for name, n in known.items() if name in names and n is not None}
+    for name, n in found.items():
+        if name != "tie_word_embeddings":
+            whole(f"{name} of the config", n, least=0 if name == "head_dim" else 1)
+    return Model(**found)
+
+
+def _refuse_others(known: Mapping[str, Any], config: Any) -> None:
+    """Raise where a config is of a model with layers of other sizes."""
+    kind = known.get("model_type", "llama")
+    experts = [f"{n}={v}" for n, v in known.items() if "experts" in n and type(v) is int and v > 1]
+    if experts:
+        raise ValueError(
+            f"{kind} is a mixture of experts ({', '.join(experts)}), whose memory and time depend "
+            "on how tokens are given to experts: plan knows decoders without experts only"
+        )
+    if kind not in FAMILY:
+        raise ValueError(
+            f"model_type {kind!r} is none of {', '.join(FAMILY)}: plan knows decoders with a gated "
+            "MLP; if this one is such, give its sizes without model_type"
+        )
+
+
+_MOST = 2**31
+
+
+def whole(name: str, value: Any, least: int = 1, most: int = _MOST) -> None:
+    """Raise unless a value is a whole number within bounds."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is a whole number from {least} to {most}, not {value!r}")
 
 
 def _read(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
@@ -175,13 +210,25 @@ def chip(given: str | Mapping[str, float] | Chip) -> Chip:
         if not equals and name in CHIPS:
             base = CHIPS[name]
         else:
-            numbers[name] = float(number or "nan")
+            numbers[name] = number
     fields = {field.name for field in dataclasses.fields(Chip)}
-    wrong = [name for name, n in numbers.items() if name not in fields or not n > 0]
-    if wrong:
+    wrong = [f"{n}={v}" if v else n for n, v in numbers.items() if not _is_of_chip(n, v, fields)]
+    if wrong or not isinstance(given, str | Mapping):
         raise ValueError(
-            f"a chip is one of {', '.join(CHIPS)}, or has {'=, '.join(sorted(fields))}=; "
-            f"not {', '.join(wrong)}"
+            f"chip (--chip): a chip is one of {', '.join(CHIPS)}, or has "
+            f"{'=, '.join(sorted(fields))}=, numbers above 0 (island a whole one); not "
+            f"{', '.join(wrong) or repr(given)}"
         )
-    found = dataclasses.replace(base, **numbers)
+    known: dict[str, Any] = {name: float(n) for name, n in numbers.items()}
+    found = dataclasses.replace(base, **known)
     return dataclasses.replace(found, island=int(found.island))
+
+
+def _is_of_chip(name: str, value: Any, fields: set[str]) -> bool:
+    """Whether a chip has a number of such a name and value."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return False
+    is_whole = name != "island" or number.is_integer()
+    return name in fields and math.isfinite(number) and number > 0 and is_whole

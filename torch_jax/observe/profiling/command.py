@@ -24,7 +24,7 @@ def answer(given: argparse.Namespace) -> int:
         return 2
     with Profiling() as profiling:
         status = script.run(program[0], program[1:], is_module=given.module is not None)
-    found = profiling.profile(program[0], 1)
+    found = profiling.profile(program[0], 1, is_script=True)
     if given.report:
         Path(given.report).write_text(json.dumps(_plain(found), indent=1))
     sys.stdout.flush()

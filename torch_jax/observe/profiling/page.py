@@ -21,18 +21,21 @@ def lines_of(found: Profile) -> Iterator[str]:
     each = f" ({_time(found.seconds / found.calls)} each)" if found.calls > 1 else ""
     yield f"torch_jax: {found.what}{of}: {_time(found.seconds)}{each}"
     share = found.busy / max(found.seconds, 1e-9)
-    yield f"  the device was busy {_time(found.busy / found.calls)} a call, {share:.0%} of the time"
+    unit = " of the whole script" if found.is_script else ", a call"
+    yield f"  the device was busy {_time(found.busy / found.calls)}{unit}, {share:.0%} of the time"
     if found.compiles or found.loaded:
-        yield (
-            f"  {found.compiles} programs were compiled, {found.loaded} loaded from disk: look at "
-            "later calls, too (warm_up=)"
+        later = (
+            "more steps of the script have less of that, and torch_jax.profile(step) has none"
+            if found.is_script
+            else "look at later calls, too (warm_up=)"
         )
-    yield "Python, a call:"
+        yield f"  {found.compiles} programs were compiled, {found.loaded} loaded from disk: {later}"
+    yield f"Python{unit}:"
     for part, seconds in sorted(found.parts.items(), key=lambda one: -one[1]):
         if seconds >= _LEAST * found.seconds:
             yield _row(seconds, found, f"{part}{_NOTES.get(part, '')}")
     yield from _python_lines(found)
-    yield "Kernels of XLA, a call (threads added up):"
+    yield f"Kernels of XLA{unit} (threads added up):"
     total = sum(kernel.seconds for kernel in found.kernels)
     yield _row(total, found, "all of them")
     yield _row(found.moves, found, "of these, copies and changes of layout")

@@ -34,6 +34,7 @@ class Profile:
       lines: the same by line of the user's alone.
       moves: seconds of kernels that only copy.
       python_lines: how many looks found each line of the user's, ``(file, line, function)``.
+      is_script: whether a whole script was run, from its imports on.
     """
 
     what: str
@@ -47,6 +48,7 @@ class Profile:
     lines: list[Kernels]
     moves: float
     python_lines: dict[tuple[str, int, str], int]
+    is_script: bool = False
 
     def __str__(self) -> str:
         return "\n".join(page.lines_of(self))
@@ -105,7 +107,7 @@ class Profiling:
             self._trace = jax_profiler.stop(self._session)
             self._programs = compilations.own().minus(self._before)
 
-    def profile(self, what: str, calls: int) -> Profile:
+    def profile(self, what: str, calls: int, is_script: bool = False) -> Profile:
         """What was found."""
         found = [e for e in events.read(self._trace) if e.is_kernel and not e.is_whole]
         sampler = self._sampler
@@ -121,4 +123,5 @@ class Profiling:
             lines=kernels.added_up(found, kernels.by_line),
             moves=sum(e.end - e.begin for e in found if kernels.is_move(e)) / 1e9,
             python_lines=dict(sampler.lines.most_common()),
+            is_script=is_script,
         )

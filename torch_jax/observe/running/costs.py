@@ -41,11 +41,15 @@ _LIBRARIES = tuple(
 )
 
 
-_SUMS = ("count", "seconds", "bytes", *Counts._fields)  # the numbers of a row
+_SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers of a row
 
 
 class Costs:
-    """What was told of so far: by kind and line, how often, and what it took."""
+    """What was told of so far: by kind and line, how often, in how many visits, and what it took.
+
+    A visit is a call that the line has made: a step of an optimizer, which compiles for each of
+    its parameters, is one.
+    """
 
     def __init__(self, at_first: Callable[[], Any] = lambda: None) -> None:
         """``at_first`` is called when the first thing is told of."""
@@ -54,12 +58,13 @@ class Costs:
 
     def add(self, cost: Cost) -> None:
         """Something was dear; the line is that of whoever calls."""
-        at = cost.kind, *user_line()
+        *here, is_new = visited_line(cost.kind == "compile")
+        at: Any = (cost.kind, *here)
         with self._lock:
             if not self.rows:
                 self._at_first()
             row = self.rows.setdefault(at, dict.fromkeys(_SUMS, 0) | {"what": Counter()})
-            numbers = (1, cost.seconds, cost.bytes, *cost.programs)
+            numbers = (1, is_new, cost.seconds, cost.bytes, *cost.programs)
             row |= {name: row[name] + n for name, n in zip(_SUMS, numbers, strict=True)}
             if cost.what:
                 row["what"][cost.what] += 1
@@ -81,20 +86,38 @@ def user_line() -> tuple[str, int, str]:
     Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
     there the line is that of the main thread, which waits for it.
     """
-    here = line_of(sys._getframe(1))
-    if here is None and pytorch.current_graph_task() != -1:
-        here = line_of(sys._current_frames().get(threading.main_thread().ident or 0))
-    return here or ("", 0, "")
+    return visited_line(False)[:3]
+
+
+def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
+    """The same, and whether the call that the line has made is met here for the first time.
+
+    The frame of the call bears the mark, where it is to be marked.
+    """
+    here = _own_frame(sys._getframe(1))
+    if here[0] is None and pytorch.current_graph_task() != -1:
+        here = _own_frame(sys._current_frames().get(threading.main_thread().ident or 0))
+    frame, called = here
+    is_new = is_marked and called is not None and called.f_trace_lines
+    if is_new and called is not None:
+        called.f_trace_lines = False  # only a debugger's own tracer asks, and there is none
+    return *(line_of(frame) or ("", 0, "")), int(is_new)
+
+
+def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
+    """The innermost frame of the user's own code, and the one that it has called."""
+    called = None
+    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+        called, frame = frame, frame.f_back
+    return frame, called
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:
-    """The same of the code that a frame, or one that has called it, runs; None where none is."""
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith((*_LIBRARIES, "<")):
-            return os.path.abspath(code.co_filename), frame.f_lineno, code.co_name
-        frame = frame.f_back
-    return None
+    """The line of the code that a frame, or one that has called it, runs; None where none is."""
+    frame, _ = _own_frame(frame)
+    if frame is None:
+        return None
+    return os.path.abspath(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name
 
 
 _costs = Costs()
@@ -171,7 +194,7 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
     """The costs of several processes as those of one.
 
     >>> row = {"kind": "compile", "file": "a.py", "line": 3, "function": "f", "count": 1}
-    >>> row |= {"seconds": 0.5, "bytes": 0, "what": {"aten::add": 1}}
+    >>> row |= {"visits": 1, "seconds": 0.5, "bytes": 0, "what": {"aten::add": 1}}
     >>> row |= Counts(1, 0.5)._asdict()
     >>> process = {"is_used": True, "device": "cpu", "peak_bytes": 8, "rows": [row]}
     >>> both = together([process | {"operators": ["aten::add"]}] * 2)

@@ -9,13 +9,14 @@ import linecache
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch_jax.core.compilations import Counts
 
 _LINES = 5
-_OFTEN = 8  # as often as a line must wait before it is a loop that does
+_OFTEN = 8  # as often as a line must wait, or be called, before it is a loop that does
+_SEVERAL = 3  # operators that are worth being one program
 _LEAST = 0.001  # seconds that are worth a change
 
 # What a line that waits for a value may do instead, by what stands in it.
@@ -54,6 +55,8 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
         "cpu_fallback_seconds": _sum(of_kind["fallback"], "seconds"),
         "waits": _sum(of_kind["to_host"], "count"),
         "wait_seconds": _sum(of_kind["to_host"], "seconds"),
+        "checks": _sum(of_kind["check"], "count"),
+        "check_seconds": _sum(of_kind["check"], "seconds"),
         "bytes_to_host": _sum(of_kind["to_host"], "bytes"),
         "bytes_to_device": _sum(of_kind["to_device"], "bytes"),
         "lines": lines_worth_changing(rows),
@@ -61,7 +64,7 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
     }
 
 
-_KINDS = ("compile", "to_host", "to_device", "fallback")
+_KINDS = ("compile", "to_host", "check", "to_device", "fallback")
 
 
 def _sum(rows: list[dict[str, Any]], name: str) -> Any:
@@ -82,53 +85,76 @@ def _what(rows: list[dict[str, Any]]) -> Counter[str]:
 def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines that cost most, each with its text, what it cost, and what to write instead.
 
-    A line that waits now and then is left out: somebody has to look at the results.
+    An entry is of one cause: its seconds are those of the dearest line and of the others, ``also``,
+    that are to be changed in the same way. A line that waits now and then is left out: somebody has
+    to look at the results. So is one of which nothing was counted that another way of writing would
+    change: a model that is made, a program that is compiled once.
 
     >>> row = {"kind": "to_host", "file": "a.py", "line": 3, "function": "train", "count": 500}
-    >>> row |= {"seconds": 1.5, "bytes": 2000, "what": {}, **Counts()._asdict()}
+    >>> row |= {"visits": 0, "seconds": 1.5, "bytes": 2000, "what": {}, **Counts()._asdict()}
     >>> [line] = lines_worth_changing([row])
     >>> line["cost"], line["instead"]
     ('waited 500 times for a value', 'keep the value a tensor until the loop is over')
     """
-    lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    causes: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for row in sorted(rows, key=_seconds, reverse=True):
-        if row["file"] and _is_worth(row):
-            lines.setdefault((row["file"], row["line"]), []).append(row)
-    worth = [line for line in map(_line, lines.values()) if _seconds(line) >= _LEAST]
+        source = linecache.getline(row["file"], row["line"]).strip() if row["file"] else ""
+        advice = _ADVICE.get(row["kind"], _nothing)(row, source) if row["file"] else None
+        if advice is not None:
+            causes.setdefault(advice[1], []).append((row, advice[0]))
+    worth = [_line(instead, told) for instead, told in causes.items() if _is_worth(told)]
     return sorted(worth, key=_seconds, reverse=True)[:_LINES]
 
 
-def _is_worth(row: dict[str, Any]) -> bool:
-    if row["kind"] == "to_host":
-        return row["count"] >= _OFTEN
-    return row["kind"] in ("compile", "fallback")
+def _is_worth(told: list[tuple[dict[str, Any], str]]) -> bool:
+    """Whether a cause is told: an operator without a lowering always, others for their seconds."""
+    rows = [row for row, _ in told]
+    return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= _LEAST
 
 
 def _seconds(row: dict[str, Any]) -> float:
     return row["seconds"]
 
 
-def _line(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A line of what it cost, the dearest first, of which there is the advice."""
-    first = rows[0]
-    source = linecache.getline(first["file"], first["line"]).strip()
-    advice = [_ADVICE[row["kind"]](row, source) for row in rows]
+def _line(instead: str, told: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    """The dearest line of a cause, what it cost, and where else the cause is met."""
+    (first, cost), *others = told
     return {
         **{name: first[name] for name in ("file", "line", "function")},
-        "source": source,
-        "seconds": _sum(rows, "seconds"),
-        "cost": "; ".join(cost for cost, _ in advice),
-        "instead": advice[0][1],
+        "source": linecache.getline(first["file"], first["line"]).strip(),
+        "seconds": sum(row["seconds"] for row, _ in told),
+        "cost": cost,
+        "instead": instead,
+        "also": [f"{_shown(row['file'])}:{row['line']}" for row, _ in others],
     }
 
 
-def _of_waits(row: dict[str, Any], source: str) -> tuple[str, str]:
+_Advice = tuple[str, str] | None  # what a line cost, and what to write instead
+
+
+def _nothing(row: dict[str, Any], source: str) -> _Advice:
+    return None
+
+
+def _of_waits(row: dict[str, Any], source: str) -> _Advice:
+    if row["count"] < _OFTEN:
+        return None
     found = [instead for pattern, instead in _WAITS if re.search(pattern, source)]
     instead = found[0] if found else "keep the value a tensor until the loop is over"
     return f"waited {row['count']:,} times for a value", instead
 
 
-def _of_fallbacks(row: dict[str, Any], source: str) -> tuple[str, str]:
+def _of_checks(row: dict[str, Any], source: str) -> _Advice:
+    if row["count"] < _OFTEN:
+        return None
+    names = ", ".join(sorted(row["what"]))
+    return (
+        f"waited {row['count']:,} times to see that indices of {names} are within bounds",
+        "TORCH_JAX_CHECK_INDICES=never, where indices and labels are known to be",
+    )
+
+
+def _of_fallbacks(row: dict[str, Any], source: str) -> _Advice:
     names = ", ".join(sorted(row["what"]))
     instead = (
         "no lowering to JAX: use another operator, or write one with torch_jax.register_op "
@@ -137,18 +163,30 @@ def _of_fallbacks(row: dict[str, Any], source: str) -> tuple[str, str]:
     return f"ran {names} on the CPU {row['count']:,} times, with copies", instead
 
 
-def _of_compiles(row: dict[str, Any], source: str) -> tuple[str, str]:
-    most, times = Counter(row["what"]).most_common(1)[0] if row["what"] else ("a program", 1)
+def _of_compiles(row: dict[str, Any], source: str) -> _Advice:
+    """Of calls that meet ever new shapes, and of several operators that could be one program.
+
+    An operator has a namespace in its name, and a program that was recorded as a whole has none.
+    """
+    most, times = Counter(row["what"]).most_common(1)[0] if row["what"] else ("", 0)
     cost = str(_programs([row]))
-    if times < _OFTEN:
-        return cost, "put the step into a function under @torch_jax.jit: one program"
-    return (
-        f"{cost}; {times:,} times for other shapes or numbers of {most}",
-        "pad to few sizes (drop_last=True, padding to multiples), or @torch_jax.jit(dynamic=...)",
-    )
+    if min(times, row["visits"]) >= _OFTEN:
+        return (
+            f"{cost}; {times:,} times for other shapes or numbers of {most}",
+            "pad to few sizes (drop_last=True, padding to multiples), or "
+            "@torch_jax.jit(dynamic=...)",
+        )
+    if len([name for name in row["what"] if "::" in name]) < _SEVERAL:
+        return None
+    return cost, "put the step into a function under @torch_jax.jit: one program"
 
 
-_ADVICE = {"compile": _of_compiles, "fallback": _of_fallbacks, "to_host": _of_waits}
+_ADVICE: dict[str, Callable[[dict[str, Any], str], _Advice]] = {
+    "compile": _of_compiles,
+    "fallback": _of_fallbacks,
+    "to_host": _of_waits,
+    "check": _of_checks,
+}
 
 
 # --- as text --------------------------------------------------------------------------------------
@@ -182,10 +220,16 @@ def _lines_of(told: dict[str, Any]) -> Iterator[str]:
         f"  looked at     {told['waits']:,} values, waiting {told['wait_seconds']:.1f} s; "
         f"{size(told['bytes_to_host'])} to the host, {size(told['bytes_to_device'])} to the device"
     )
+    if told["checks"]:
+        yield (
+            f"  checked       {told['checks']:,} times that indices are within bounds, waiting "
+            f"{told['check_seconds']:.1f} s"
+        )
     if told["lines"]:
         yield "The lines worth changing:"
     for line in told["lines"]:
-        yield f"  {_shown(line['file'])}:{line['line']}, in {line['function']}"
+        also = f"; also {', '.join(line['also'])}" if line["also"] else ""
+        yield f"  {_shown(line['file'])}:{line['line']}, in {line['function']}{also}"
         yield f"      {line['source']}"
         yield f"    {line['seconds']:.2f} s: {line['cost']}"
         yield f"    instead: {line['instead']}"

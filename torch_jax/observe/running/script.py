@@ -25,10 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def named(given: argparse.Namespace) -> list[str]:
-    """The program and its arguments; empty, and said so, where none is named."""
+    """The program and its arguments; empty, and said so, where none is named or there."""
     program: list[str] = given.module or given.script
     if not program:
         print("give a script, or -m and a module", file=sys.stderr)
+    elif not given.module and not os.path.exists(program[0]):
+        print(f"can't open file {os.path.abspath(program[0])!r}: no such file", file=sys.stderr)
+        return []
     return program
 
 
@@ -45,7 +48,7 @@ def run(target: str, arguments: list[str], is_module: bool = False) -> int:
         elif os.path.isfile(target) and not _is_archive(target):
             _run_file(target)
         else:
-            _run_folder(target)
+            runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
         status = _status(error)
     except BaseException as error:
@@ -70,13 +73,6 @@ def _run_file(path: str) -> None:
         source = file.read()
     sys.modules["__main__"] = main
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
-
-
-def _run_folder(path: str) -> None:
-    if not os.path.exists(path):
-        print(f"python: can't open file {os.path.abspath(path)!r}: no such file", file=sys.stderr)
-        raise SystemExit(2)
-    runpy.run_path(path, run_name="__main__")
 
 
 def _is_archive(path: str) -> bool:

@@ -1,0 +1,145 @@
+"""Errors within functions under ``torch_jax.jit``, and values that no pure function may look at."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+import torch_jax
+from tests.support.compare import assert_same
+from tests.support.jitted import both
+from tests.support.steps import step_of
+from tests.support.values import ones
+from torch_jax import DataDependentError, NotTraceableError
+
+pure = torch_jax.jit(pure=True)
+
+VALUES = {
+    "item": (lambda x: x * x.sum().item(), "torch.where"),
+    "tolist": (lambda x: x.tolist(), "return it"),
+    "cpu": (lambda x: x.cpu(), "return it"),
+    "if": (lambda x: x if x.sum() > 0 else -x, "torch.where"),
+    "index": (lambda x: [1, 2, 3, 4][x.sum().long()], "return it"),
+    "format": (lambda x: f"{x.sum():.3f}", "return it"),
+}
+
+
+@pytest.mark.parametrize("function, advice", VALUES.values(), ids=VALUES)
+def test_a_value_that_is_looked_at_is_an_error_with_the_line(function, advice):
+    jitted = pure(lambda x: function(x))
+    for _ in range(2):
+        with pytest.raises(DataDependentError, match="Drop pure=True") as caught:
+            jitted(ones())
+        assert __file__ in str(caught.value) and advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x[x > 0], lambda x: x.nonzero(), torch.unique, lambda x: str(x)]
+)
+def test_operators_that_look_at_values_run_their_python(function):
+    jitted = pure(lambda x: function(x))
+    with pytest.warns(UserWarning, match="looks? at a value|is looked at"):
+        jitted(ones())
+    for x in ([1.0, 0.0], [0.0, 0.0]):
+        ours, theirs = jitted(torch.tensor(x, device="jax")), function(torch.tensor(x))
+        assert "device" in ours if isinstance(ours, str) else torch.equal(ours.cpu(), theirs)
+
+
+@torch.library.custom_op("torch_jax_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """A kernel in Python, which looks at values."""
+    return x * (2 if x.sum().item() > 0 else 3)
+
+
+@both
+def test_a_custom_operator_with_a_python_kernel(pure):
+    function = torch_jax.jit(lambda x: doubled(x + 1) - 1, pure=pure)
+    with pytest.warns(UserWarning, match="is looked at") if pure else nullcontext():
+        function(ones())
+    for value in (1.0, -3.0, 2.0):
+        x = torch.full((3,), value)
+        assert_same(function(x.to("jax")), doubled(x + 1) - 1)
+
+
+def test_a_step_that_fails_leaves_what_it_has_done_until_then():
+    weight = nn.Parameter(ones())
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    step = step_of(nn.Identity(), optimizer)
+    with pytest.raises(DataDependentError):
+        pure(lambda: step(weight).item())()
+    assert weight.tolist() == pytest.approx([1 / 3] * 3)
+    assert type(optimizer.param_groups[0]["lr"]) is float
+
+
+def _adds_on_the_cpu(x, total=torch.zeros(3)):  # noqa: B008
+    total += 1
+    return x
+
+
+def test_cpu_tensors_are_neither_written_nor_looked_at():
+    on_cpu = torch.ones(3)
+    cases = [_adds_on_the_cpu, lambda x: on_cpu.fill_(2), lambda x: x + (on_cpu * 2).to("jax")]
+    for function in cases:
+        with pytest.raises(NotTraceableError, match="drop pure=True"):
+            pure(function)(ones())
+    assert on_cpu.tolist() == [1, 1, 1]
+    with pytest.raises(DataDependentError, match="on the CPU is asked for"):
+        pure(lambda x: x * on_cpu.sum().item())(ones())
+
+
+@both
+@pytest.mark.parametrize("first", ["good", "bad"])
+def test_an_index_out_of_range_raises_and_leaves_tensors_alone(first, pure):
+    table = nn.Embedding(4, 2).to("jax")
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    step = torch_jax.jit(step_of(table, optimizer), pure=pure)
+    good, bad = (torch.tensor([0, n], device="jax") for n in (3, 9))
+    for _ in range(3):
+        if first == "good":
+            step(good)
+        before = table.weight.detach().cpu().clone()
+        with pytest.raises(IndexError):
+            step(bad)
+        assert torch.equal(table.weight.detach().cpu(), before)
+        step(good)
+        assert not torch.equal(table.weight.detach().cpu(), before)
+
+
+def raises_in_the_middle(compile):
+    weight = ones()
+
+    def function(x, call):
+        weight.add_(x)
+        if call == 2:
+            raise ValueError(f"call {call}")
+        weight.mul_(2)
+        return weight.sum()
+
+    function = compile(function)
+    for call in (0, 2, 0, 2, 0, 0):
+        if call == 2:
+            with pytest.raises(ValueError, match="call 2"):
+                function(ones(), call)
+        else:
+            yield function(ones(), call), weight
+        yield weight
+
+
+def handles_an_error_itself(compile):
+    def function(x):
+        try:
+            return x @ torch.ones(5, 5, device=x.device)
+        except RuntimeError:
+            return x * 3
+
+    function = compile(function)
+    for _ in range(3):
+        yield function(ones())
+
+
+@pytest.mark.parametrize("program", [raises_in_the_middle, handles_an_error_itself])
+def test_exceptions_of_python(program, agree):
+    agree(program)

@@ -1,0 +1,63 @@
+"""Checksums in the metadata of a checkpoint: bytes that have changed on the disk are not loaded.
+
+Each entry of the metadata says where the bytes of a piece begin and end in its file; here it says
+their CRC-32, too, as an attribute that PyTorch passes over. Entries without one are not checked.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+_NAME = "crc32"
+_CHUNK = 1 << 20
+
+
+def sign(folder: Path, entries: Iterable[Any]) -> None:
+    """Give entries the checksums of what stands in the files now."""
+    for name, within in _by_file(entries).items():
+        with open(folder / name, "rb") as file:
+            for entry in within:
+                setattr(entry, _NAME, _sum(file, entry))
+
+
+def are_right(folder: Path, entries: Iterable[Any]) -> bool:
+    """Whether files hold what was written, as far as that is known."""
+    for name, within in _by_file(entries).items():
+        with open(folder / name, "rb") as file:
+            if not all(_is_right(file, entry) for entry in within):
+                return False
+    return True
+
+
+def check(file: IO[bytes], entry: Any) -> None:
+    """Raise ``RuntimeError`` where the bytes of an entry are not those that were written."""
+    if not _is_right(file, entry):
+        raise RuntimeError(
+            f"bytes {entry.offset} to {entry.offset + entry.length} of {entry.relative_path!r} are "
+            "not those that were saved: their checksum differs. The file is damaged; "
+            "torch_jax.last_checkpoint(folder) finds the last checkpoint that is whole"
+        )
+
+
+def _is_right(file: IO[bytes], entry: Any) -> bool:
+    known = getattr(entry, _NAME, None)
+    return known is None or known == _sum(file, entry)
+
+
+def _by_file(entries: Iterable[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.offset):
+        found.setdefault(entry.relative_path, []).append(entry)
+    return found
+
+
+def _sum(file: IO[bytes], entry: Any) -> int:
+    """The CRC-32 of an entry's bytes, read in small parts."""
+    file.seek(entry.offset)
+    left, value = entry.length, 0
+    while left and (part := file.read(min(left, _CHUNK))):
+        value, left = zlib.crc32(part, value), left - len(part)
+    return value
