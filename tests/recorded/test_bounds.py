@@ -11,6 +11,7 @@ from tests.support.lazily import counted
 
 PROVEN = {
     "argmax": lambda x: x.gather(1, x.argmax(1, keepdim=True)),
+    "max": lambda x: x.gather(1, x.max(1, keepdim=True).indices),
     "topk": lambda x: x.gather(1, x.topk(2).indices),
     "sort": lambda x: x.gather(1, x.argsort(1)),
     "arange": lambda x: x[torch.arange(3, device=x.device)],

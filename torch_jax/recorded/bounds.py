@@ -114,7 +114,7 @@ def _within(interval: Interval, whole: Interval) -> Interval:
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     """The intervals of an equation's results; None where nothing is known."""
     name = equation.primitive.name
-    inner = equation.params.get("jaxpr") if name in ("jit", "pjit", "closed_call") else None
+    inner = equation.params.get(_CALLS.get(name, ""))
     if inner is not None:
         return intervals(inner, given)
     if name in ("sort", "optimization_barrier"):
@@ -126,6 +126,15 @@ def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     if rule is None:
         return [None] * len(equation.outvars)
     return [rule(equation, *given)]
+
+
+# Equations that call a jaxpr once, and the parameter that it is.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+}
 
 
 def _hull(*given: Interval) -> Interval:
