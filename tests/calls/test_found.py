@@ -44,6 +44,12 @@ FOUND = {
         a=T((2, 2, 4, 3), dtype="complex64", layout="channels_last"),
         b=T((2, 2, 2, 2), dtype="complex64"),
     ),
+    "slices of another size, as many elements": lambda: check(
+        "anew('index_add_', a, 0, b, c)", a=T((2, 3)), b=T((3,), dtype="int64"), c=T((3, 2))
+    ),
+    "slices of another size, of which there are none": lambda: check(
+        "anew('index_add_', a, 0, b, c)", a=T((1, 1, 3)), b=T((0,), dtype="int64"), c=T((0, 1, 2))
+    ),
     "padding of channels_last": lambda: check(
         "F.pad(a, (1, 1, 1, 1), 'replicate')", a=T((2, 3, 3, 4), layout="channels_last")
     ),

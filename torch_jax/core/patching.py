@@ -21,7 +21,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from torch_jax._private import pytorch
@@ -152,7 +152,8 @@ def _owner(target: str) -> tuple[Any, str]:
     owner: Any = None
     for end, part in enumerate(path, start=1):
         owner = sys.modules.get(".".join(path[:end]), getattr(owner, part, None))
-    behind = _behind.get(vars(owner).get(name)) if isinstance(owner, type(sys)) else None
+    held = vars(owner).get(name) if isinstance(owner, ModuleType) else None
+    behind = _behind.get(held) if isinstance(held, FunctionType) else None  # others may not hash
     return (owner, name) if behind is None else (behind, "now")
 
 

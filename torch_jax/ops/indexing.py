@@ -293,10 +293,23 @@ def index_select(self, dim, index):
 @op("index_add", host=("index",), check=dim_bounds)
 def index_add(self, dim, index, source, *, alpha=1):
     """``x.at[…].add``; for bool, or."""
+    if source.ndim == self.ndim > 0:
+        _refuse_other_slices(self.shape, source.shape, dim)
     x, at = along(self, dim, index)
     source = source.reshape(x.at[at].get(mode="fill").shape)
     source = source * jnp.asarray(alpha).astype(source.dtype)
     return write(x, at, source.astype(x.dtype), "add").reshape(self.shape)
+
+
+def _refuse_other_slices(shape, given, dim):
+    """Raise where slices along a dimension have other sizes: as many elements do not suffice."""
+    if any(
+        a != b for d, (a, b) in enumerate(zip(shape, given, strict=True)) if d != dim % len(shape)
+    ):
+        raise RuntimeError(
+            f"source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(shape)} source.shape = {list(given)}"
+        )
 
 
 @op("index_copy", host=("index",), check=_check_dim)
