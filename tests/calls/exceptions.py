@@ -106,7 +106,7 @@ EXCEPTIONS: tuple[Exempt, ...] = (
         r"strides",
     ),
     Exempt(
-        "the CPU takes the order of one volume's dims for that of a batch of images, and refuses it",
+        "the CPU takes one volume's order of dims for that of a batch of images, and refuses",
         r"F\.max_pool3d\(.*a=T\(\(\d+, \d+, \d+, \d+\).*layout='channels_last'",
         r"must raise RuntimeError: Unsupported memory format",
     ),
