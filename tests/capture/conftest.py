@@ -87,14 +87,15 @@ def agree(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def agree_on_calls(agree: Callable[..., None]) -> Callable[..., None]:
-    """As :func:`agree`, for calls of a function: results, arguments, their gradients and bases."""
+    """As :func:`agree`, for calls of a function: results, arguments, and all of these."""
 
     def check(function: Callable[..., Any], make: Callable[[], list], kinds: Any = 1) -> None:
         def program(compile: Compile) -> Iterator[Any]:
             run = compile(function)
             for args in make():
                 result = run(*args)
-                yield result, args, [arg.grad if arg.is_leaf else arg._base for arg in args]
+                others = [arg.grad if arg.is_leaf else arg._base for arg in args]
+                yield result, args, others, [arg._version for arg in args]
 
         agree(program, kinds)
 

@@ -177,15 +177,16 @@ def test_outside(program, agree):
 
 
 @both
-def test_a_parameter_written_before_the_backward_call_is_found_out(pure):
+@pytest.mark.parametrize("written", ["parameter", "result"])
+def test_what_is_written_before_the_backward_call_is_found_out(written, pure):
     model = network()
-    forward = torch_jax.jit(lambda x: model(x).square().sum(), pure=pure)
+    forward = torch_jax.jit(lambda x: model(x).exp(), pure=pure)
     for _ in range(3):
-        loss = forward(ones(2, 3))
+        result = forward(ones(2, 3))
     with torch.no_grad():
-        model[2].weight.mul_(2)
+        (model[2].weight if written == "parameter" else result).mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
+        result.sum().backward()
 
 
 @both

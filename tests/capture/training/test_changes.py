@@ -103,6 +103,16 @@ def modes_and_shapes(compile):
         yield y
 
 
+def a_view_that_moves_on(compile):
+    base = torch.arange(6.0).to("jax")
+    part = base[:3]
+    function = compile(lambda x: x * part)
+    with config.temporarily("jit_check_every", 0):
+        for call in range(6):
+            part.set_(base.untyped_storage(), call // 3, (3,), (1,))
+            yield function(ones()), part
+
+
 def gradients_that_come_and_go(compile):
     """The backward pass is outside: a parameter may have no gradient at some steps."""
     one, two = (nn.Parameter(ones()) for _ in range(2))
@@ -120,6 +130,9 @@ def gradients_that_come_and_go(compile):
         yield step(), one, two
 
 
-@pytest.mark.parametrize("program, kinds", [(modes_and_shapes, 5), (gradients_that_come_and_go, 2)])
-def test_what_a_call_finds(program, kinds, agree):
-    agree(program, kinds)
+FINDS = {modes_and_shapes: 5, a_view_that_moves_on: 2, gradients_that_come_and_go: 2}
+
+
+@pytest.mark.parametrize("program", FINDS, ids=lambda program: program.__name__)
+def test_what_a_call_finds(program, agree):
+    agree(program, FINDS[program])
