@@ -59,6 +59,8 @@ def _errors(entry: Any) -> Iterator[Result]:
 
 def _refused(entry: Any) -> Iterator[Result]:
     for dtype, sample in refusals(entry):
+        if dtype in entry.dtypesIfCUDA:  # which programs of accelerators may count on
+            continue
         asked, message = first_failure(refused, entry, [sample])
         if asked:
             yield Result("refused", entry.full_name, dtype_name(dtype), message)

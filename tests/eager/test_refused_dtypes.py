@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import torch_jax
-from tests.support.compare import check, check_raises, to_jax
+from tests.support.compare import assert_same, check, check_raises, to_jax
 from torch_jax.eager import refused_dtypes
 
 INTS = torch.tensor([[1, 2, 30]])
@@ -30,7 +30,6 @@ REFUSED = {
     "sort": (torch.sort, INTS.cfloat()),
     "topk": (lambda x: x.topk(2), INTS.bool()),
     "in place": (lambda x: F.hardtanh_(x), INTS.cfloat()),
-    "histogram": (torch.histc, INTS),
     "window": (lambda x: torch.hamming_window(3, dtype=x.dtype, device=x.device), INTS.cfloat()),
     "integers": (lambda x: torch.randint(3, (2,), dtype=x.dtype, device=x.device), INTS.cfloat()),
 }
@@ -121,3 +120,9 @@ def test_user_overrides_take_what_they_like():
     env = torch_jax.default_env()
     with env.override(torch.ops.aten.gelu.default, lambda self, *, approximate="none": self * 2):
         assert F.gelu(to_jax(INTS)).tolist() == [[2, 4, 60]]
+
+
+def test_integers_that_cuda_takes_are_counted():
+    values = torch.tensor([0, 1, 1, 3], dtype=torch.int32)
+    counts = torch.histc(values.to("jax"), 4, 0, 3)
+    assert_same(counts, torch.histc(values.float(), 4, 0, 3).int())

@@ -24,6 +24,9 @@ from torch_jax.memory.storage import tensors_in
 # these are not more. They might take the CPU seconds: nothing is refused then.
 _MOST = 1 << 22
 
+# CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
+_TAKEN_BY_CUDA = frozenset({"aten::histc"})
+
 _answers: dict[tuple, Exception | None] = {}
 
 
@@ -70,6 +73,8 @@ def _ask_of_outputs(
 
 def _is_asked(op: Any, given: dict[str, Any]) -> bool:
     """Whether the CPU has something to say: there are other dtypes than floats."""
+    if op._schema.name in _TAKEN_BY_CUDA:
+        return False
     return _may_run(op) and not all(t.is_floating_point for t in _dtypes(given.values()))
 
 

@@ -12,7 +12,7 @@ from torch_jax.core.patching import AT_FIRST_USE, patch
 from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_one = torch.tensor(1.0)
+_one = torch.tensor(1.0, device="cpu")
 
 
 @patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
