@@ -1,4 +1,4 @@
-"""What a program may be given as ``compile``; the ways that are not built are left out."""
+"""What a program may be given as ``compile``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 import torch_jax
-from torch_jax import config
 
 
 class Executor(NamedTuple):
-    """A way of running a function, the settings that hold meanwhile, and a name it needs."""
+    """A way of running a function, and the settings that hold meanwhile."""
 
     compile: Callable[[Any], Any]
     settings: dict[str, Any] = {}
-    needs: str = "config"
-
-    def exists(self) -> bool:
-        """Whether this torch_jax has the name and knows the settings."""
-        known = all(name in config.SETTINGS for name in self.settings)
-        return known and hasattr(torch_jax, self.needs)
 
 
 def plain(function: Any) -> Any:
@@ -63,10 +56,9 @@ def _once(function: Callable) -> Callable:
     return call
 
 
-ALL = {
+EXECUTORS = {
     "jit": Executor(torch_jax.jit),
-    "lazy": Executor(_through(_lazily), needs="lazy"),
+    "lazy": Executor(_through(_lazily)),
     "fused": Executor(plain, {"mode": "fused"}),
 }
-EXECUTORS = {name: executor for name, executor in ALL.items() if executor.exists()}
 STALE = Executor(_through(_once))  # the fault of all faults: each function runs once

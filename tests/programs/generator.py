@@ -1,9 +1,9 @@
 """Programs that nobody wrote: drawn from a seed, judged, and made smaller where they are wrong.
 
-A drawn program is the text of a program of the collection. Its state is of a few kinds of owners,
-drawn as well: attributes, class attributes, slots, properties, dicts, lists, closures, globals,
-iterators, leaves of autograd. Its function reads and changes some of it, and so does what happens
-between the calls. Each program draws a few features only, so that rare ones meet alone.
+A drawn program is the text of a program of the collection. Its state is numbers and tensors in an
+object, a dict, lists, closures, globals and an iterator, views of them, and a leaf of autograd. Its
+function reads and changes some of it, and so does what happens between the calls. Each program
+draws a few features only, so that rare ones meet alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Drawn(NamedTuple):
         lines += [line for node in self.changes for line in node.lines(2)]
         lines += ["", *("    " + line for line in self.form), f"    for call in range({CALLS}):"]
         lines += ["        y = attempt(f, t(call % 3), (2.0, 3, True, 0.5)[call // 2])"]
-        lines += ["        yield y, o, vars(C).get('k'), d, items, ts, n, v, G, W, p, M.k"]
+        lines += ["        yield y, o, d, items, ts, n, v, G, W, p"]
         lines += ["        attempt(between, call, t(9), 2.0)"]
         return "\n".join(lines) + "\n"
 
@@ -60,38 +60,6 @@ class Drawn(NamedTuple):
 
 _OWNERS: dict[str, tuple[str, ...]] = {
     "plain": ("class C:", "    k = 2.0", "o = C()", "o.w, o.q = t(1), 3.0"),
-    "inherits": (
-        "class B:", "    k, q = 2.0, 3.0", "class C(B):", "    pass", "o = C()", "o.w = t(1)",
-    ),
-    "slots": (
-        "class C:", "    __slots__ = ('k', 'q', 'w')", "o = C()", "o.k, o.q, o.w = 2.0, 3.0, t(1)",
-    ),
-    "property": (
-        "class C:", "    def __init__(self):", "        self.i, self.q, self.w = 2.0, 3.0, t(1)",
-        "    @property", "    def k(self):", "        return self.i",
-        "    @k.setter", "    def k(self, value):", "        self.i = value * 2", "o = C()",
-    ),
-    "hook": (
-        "class C:", "    def __getattr__(self, name):", "        if name == 'k':",
-        "            return self.q * 2", "        raise AttributeError(name)",
-        "o = C()", "o.w, o.q = t(1), 3.0",
-    ),
-    "wrapper": (
-        "class B:", "    k = 2.0", "class C:", "    def __init__(self):",
-        "        self.inner = B()", "        self.inner.w, self.inner.q = t(1), 3.0",
-        "    def __getattr__(self, name):", "        if name == 'inner':",
-        "            raise AttributeError(name)", "        return getattr(self.inner, name)",
-        "o = C()",
-    ),
-    "module wrapper": (
-        "import torch", "class B(torch.nn.Module):", "    k, q = 2.0, 3.0",
-        "class C(torch.nn.Module):", "    def __init__(self):", "        super().__init__()",
-        "        self.inner = B()", "        self.inner.register_buffer('w', t(1))",
-        "    def __getattr__(self, name):", "        try:",
-        "            return super().__getattr__(name)", "        except AttributeError:",
-        "            if name == 'inner':", "                raise",
-        "            return getattr(self.inner, name)", "o = C()",
-    ),
     "data": (
         "import dataclasses", "@dataclasses.dataclass", "class C:", "    w: object",
         "    k: float = 2.0", "    q: float = 3.0", "o = C(t(1))",
@@ -101,34 +69,13 @@ _OWNERS: dict[str, tuple[str, ...]] = {
         "o.register_buffer('w', t(1))",
     ),
 }  # fmt: skip
-_DICTS = {
-    "dict": ("d = {'k': 2.0, 'w': t(2)}",),
-    "ordered": ("from collections import OrderedDict", "d = OrderedDict(k=2.0, w=t(2))"),
-    "missing": (
-        "class D(dict):", "    def __missing__(self, key):", "        return 3.0",
-        "d = D(k=2.0, w=t(2))",
-    ),
-    "default": (
-        "from collections import defaultdict", "d = defaultdict(float, k=2.0, w=t(2))",
-    ),
-}  # fmt: skip
 _REST = (
+    "d = {'k': 2.0, 'w': t(2)}",
     "items, ts, n, v = [2.0, 3.0], [t(3), t(5)], 0.0, t(6)",
     "p = t(1, grad=True)",
     "it = iter([float(i % 4) for i in range(200)])",
-    "def helper(x, k=2.0):",
-    "    return x * k + o.q",
-    "helper.k = 2.0",
-    "import sys, types",
-    "M = None",
-    "def renew():",
-    "    nonlocal M",
-    "    M = sys.modules['drawn_module'] = types.ModuleType('drawn_module')",
-    "    M.k, M.w, M.go = 2.0, t(2), helper",
-    "renew()",
-    "def imported():",
-    "    import drawn_module",
-    "    return drawn_module",
+    "def helper(x):",
+    "    return x * 2.0 + o.q",
 )
 
 _FORMS = (
@@ -143,16 +90,12 @@ _FORMS = (
 
 _NUMBERS: dict[str, tuple[str, ...]] = {
     "owner": ("o.k", "o.q", "getattr(o, 'k', 1.0)", "getattr(o, 'late', 0.5)"),
-    "class": ("C.k", "getattr(C, 'k2', 1.5)", "type(o).k"),
     "dict": ("d['k']", "d.get('k', 1.0)", "d.get('late', 0.5)", "float(len(d))"),
     "list": ("items[0]", "items[-1]", "float(len(items))", "sum(items)"),
     "closure": ("n", "n + 1"),
     "global": ("G", "G - 1"),
     "argument": ("a", "a + 1", "int(a)"),
-    "function": ("helper.k", "(helper.__defaults__ or (1.0,))[0]"),
     "iterator": ("next(it)",),
-    "module": ("M.k", "imported().k"),
-    "wraps": ("o.inner.k", "getattr(o, 'inner', o).q"),
 }
 _TENSORS: dict[str, tuple[str, ...]] = {
     "owner": ("o.w",),
@@ -162,18 +105,13 @@ _TENSORS: dict[str, tuple[str, ...]] = {
     "global": ("W",),
     "grad": ("p", "p.detach()", "p * 2"),
     "views": ("v[:1]", "o.w.view(3, 1)[:, 0]", "ts[0][1:].sum()"),
-    "module": ("M.w", "imported().w", "M.go(x)"),
 }
 _TARGETS: dict[str, tuple[str, ...]] = {
     "owner": ("o.k", "o.q"),
-    "class": ("C.k",),
     "dict": ("d['k']", "d['late']"),
     "list": ("items[0]", "items[-1]"),
     "closure": ("n",),
     "global": ("G",),
-    "function": ("helper.k",),
-    "module": ("M.k",),
-    "wraps": ("getattr(o, 'inner', o).k", "getattr(o, 'inner', o).q"),
 }
 _PLACES: dict[str, tuple[str, ...]] = {
     "owner": ("o.w",),
@@ -181,14 +119,9 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "list": ("ts[0]", "ts[-1]"),
     "closure": ("v",),
     "global": ("W",),
-    "module": ("M.w",),
-    "wraps": ("getattr(o, 'inner', o).w",),
 }
-_FEATURES = ("owner", "class", "dict", "list", "closure", "global", "argument", "function")
-_RARE = (
-    "iterator", "grad", "views", "errors", "looks", "delete", "inner", "helper", "module", "is",
-    "wraps",
-)  # fmt: skip
+_FEATURES = ("owner", "dict", "list", "closure", "global", "argument")
+_RARE = ("iterator", "grad", "views", "errors", "looks", "delete", "inner", "helper")
 
 
 class _Draw:
@@ -219,11 +152,6 @@ class _Draw:
     def condition(self) -> str:
         if "looks" in self.features and self.r.random() < 0.4:
             return self.r.choice([f"({self.tensor()}).sum() > 4", "x.max().item() > 2"])
-        if "is" in self.features and self.r.random() < 0.5:
-            return self.r.choice([
-                "type(o) is C", f"type({self.number()}) is float", "M.go is helper",
-                "getattr(o, 'go', None) is M.go", "o.__class__ is type(d)", "x.dtype is W.dtype",
-            ])  # fmt: skip
         return self.r.choice([
             f"{self.number()} > {self.r.choice([1, 2, 3])}", f"{self.number()} == 2",
             "hasattr(o, 'late')", "'late' in d", "isinstance(a, bool)", "len(items) > 2",
@@ -251,7 +179,7 @@ class _Draw:
         choices = [
             f"{number} = {self.number()}",
             f"{number} = ({number.replace('late', 'k')} + {self.number()}) % 7",
-            f"{tensor} = {self.value()}" if tensor else "",
+            f"{tensor} = {self.value()}",
             f"{tensor.replace('u', 'w')}.add_({self.number()})",
             f"{tensor}, o.w = o.w, {tensor.replace('u', 'w')}",
             f"{tensor} = {self.tensor()}",
@@ -266,17 +194,13 @@ class _Draw:
             choices += ["d['k'] = d.pop('k', 1.0)", f"d.update(late={self.number()})"]
         if "delete" in self.features:
             choices += ["d.pop('late', None)", "hasattr(o, 'late') and delattr(o, 'late')"]
-            choices += [f"setattr(o, 'late', {self.number()})", "vars(C).get('k2') or 0"]
-        if "module" in self.features:
-            choices += ["M.go = (lambda x: x + 1) if M.go is helper else helper"]
-            choices += ["renew()"]
-        if "is" in self.features:
-            choices += ["o.go = M.go", "M.go = helper"]
-        if "function" in self.features:
-            choices += [f"helper.__defaults__ = ({self.number()},)"]
+            choices += [f"setattr(o, 'late', {self.number()})"]
+        if "views" in self.features:
+            choices += [f"v[:2].add_({self.number()})", f"{tensor}[0] = {self.number()}"]
+            choices += ["v = o.w[:]", "o.w = v.view(3)", "ts[0] = v.flip(0)", "v.data = o.w.data"]
         if "grad" in self.features:
             choices += ["p.grad = None", "(p * x).sum().backward()", "p.requires_grad_(False)"]
-        return Node(r.choice([c for c in choices if c]))
+        return Node(r.choice(choices))
 
     def _if(self, depth: int) -> Node:
         return Node(f"if {self.condition()}:", self.block(depth))
@@ -309,13 +233,13 @@ class _Draw:
 def draw(seed: int) -> Drawn:
     """The program of a seed."""
     d = _Draw(seed)
-    owner, table = d.r.choice(list(_OWNERS.values())), d.r.choice(list(_DICTS.values()))
+    owner = d.r.choice(list(_OWNERS.values()))
     body = tuple(d.statement() for _ in range(d.r.randint(2, 6)))
     changes = tuple(
         Node(f"if call == {call}:", (d.change(),))
         for call in sorted(d.r.choices(range(CALLS), k=d.r.randint(2, 6)))
     )
-    return Drawn((*owner, *table, *_REST), d.r.choice(_FORMS), body, changes)
+    return Drawn((*owner, *_REST), d.r.choice(_FORMS), body, changes)
 
 
 # --- judging --------------------------------------------------------------------------------------
@@ -366,7 +290,7 @@ def _without_one(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
 
 
 def is_wrong(seed: int, executor: str) -> bool:
-    """Whether an executor gets the program of a seed wrong, or refuses it."""
+    """Whether an executor gets the program of a seed wrong."""
     return outcome(draw(seed), EXECUTORS[executor]).verdict is not Verdict.EQUAL
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import types
 from typing import Any, NamedTuple
 
@@ -59,7 +58,7 @@ class _Observer:
         kind = type(value).__name__
         if isinstance(value, torch.Size | tuple):
             return Seen(kind, tuple((str(i), self.see(v)) for i, v in enumerate(value)))
-        if isinstance(value, enum.Enum | np.generic | BaseException | torch.Generator):
+        if isinstance(value, np.generic | BaseException | torch.Generator):
             return Seen(kind, (("is", _words(value)),))
         if isinstance(value, _NAMED):
             return Seen("named", (("name", value.__name__),))
@@ -83,8 +82,6 @@ class _Observer:
                 found += [(f"key {index}", key), (f"value {index}", element)]
         elif isinstance(value, set | frozenset):
             found += [("elements", sorted(map(repr, value)))]
-        elif isinstance(value, bytearray | memoryview):
-            found += [("bytes", bytes(value))]
         elif hasattr(value, "__len__") and hasattr(value, "__getitem__"):
             found += [(str(i), value[i]) for i in range(len(value))]
         return found

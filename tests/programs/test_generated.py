@@ -66,7 +66,7 @@ def test_a_stale_executor_is_found_and_the_program_made_small():
     def stale_is_wrong(drawn):
         return outcome(drawn, STALE).verdict is Verdict.WRONG
 
-    drawn = draw(3)
+    drawn = draw(2)
     assert stale_is_wrong(drawn)
     assert smaller(drawn, stale_is_wrong).body == ()  # the argument alone shows a frozen result
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 import pytest
 
-import torch_jax
-from tests.programs import executors
 from tests.programs.executors import EXECUTORS, STALE, Executor, plain
 from tests.programs.harness import Verdict, judge, run, shown
 from tests.programs.writing import PROGRAMS, Bag, t
@@ -135,15 +132,6 @@ def test_a_program_that_raises_or_hangs_is_wrong(monkeypatch):
     expected = shown(_counts, Executor(plain))
     for fault in (raises, hangs):
         assert judge(_counts, expected, Executor(fault)).verdict is Verdict.WRONG
-
-
-def test_an_executor_that_is_not_built_yet_is_run_as_soon_as_it_is(monkeypatch):
-    monkeypatch.setattr(torch_jax, "lazy", contextlib.nullcontext, raising=False)
-    lazy = executors.ALL["lazy"]
-    assert lazy.exists()
-    for name in ("nested_jits.methods_of_many_objects", "modules_that_change.a_module_is_compiled"):
-        program = PROGRAMS[name]
-        assert judge(program, shown(program, Executor(plain)), lazy).verdict is Verdict.EQUAL
 
 
 @pytest.mark.slow

@@ -1,25 +1,10 @@
-"""Gradients: of arguments, captured leaves and non-leaves, twice, with hooks of autograd's own."""
+"""Gradients: of arguments, captured leaves and non-leaves, twice, replaced, added up."""
 
 from __future__ import annotations
 
 import torch
 
 from tests.programs.writing import Bag, attempt, program, t
-
-
-@program
-def in_place_on_an_argument_that_is_no_leaf(compile):
-    def step(x):
-        x.mul_(2)
-        return x.sum()
-
-    f = compile(step)
-    for k in range(7):
-        w = t(k, grad=True)
-        x = w * 3
-        y = f(x)
-        y.backward()
-        yield y, x, w
 
 
 @program
@@ -72,18 +57,6 @@ def writing_into_a_leaf_raises(compile):
 
 
 @program
-def writing_into_a_leaf_argument_raises(compile):
-    def step(w):
-        w.add_(1)
-        return w * 1
-
-    f = compile(step)
-    for k in range(7):
-        w = t(k, grad=k % 2 == 1)
-        yield attempt(f, w), w
-
-
-@program
 def backward_twice_raises(compile):
     f = compile(lambda w: (w * w).sum())
     for k in range(6):
@@ -125,18 +98,6 @@ def a_parameter_is_written_before_backward(compile):
 
 
 @program
-def an_argument_is_written_before_backward(compile):
-    w = t(1, grad=True)
-    f = compile(lambda x: (w * x).sum())
-    for k in range(6):
-        x = t(k)
-        y = f(x)
-        if k % 2:
-            x.add_(1)
-        yield attempt(y.backward), w
-
-
-@program
 def a_result_is_written_before_backward(compile):
     f = compile(lambda w: w.exp())
     for k in range(6):
@@ -166,22 +127,6 @@ def gradients_add_up(compile):
 
 
 @program
-def a_gradient_is_the_same_tensor_or_another(compile):
-    w = t(1, grad=True)
-
-    def step(x):
-        (w * x).sum().backward()
-
-    f, before = compile(step), None
-    for k in range(8):
-        f(t(k))
-        yield w.grad is before, w
-        before = w.grad
-        if k % 3 == 2:
-            w.grad = None
-
-
-@program
 def a_gradient_is_replaced_outside(compile):
     w = t(1, grad=True)
 
@@ -195,15 +140,6 @@ def a_gradient_is_replaced_outside(compile):
         yield f(t(k)), w
         if k == 4:
             w.grad = t(100)
-
-
-@program
-def whether_there_is_a_gradient_decides(compile):
-    w = t(1, grad=True)
-    f = compile(lambda x: x * (2 if w.grad is None else 3))
-    for k in range(7):
-        yield f(t(1))
-        w.grad = t(k) if k % 3 else None
 
 
 @program
@@ -234,26 +170,6 @@ def gradients_of_gradients(compile):
     f = compile(step)
     for k in range(6):
         yield f(t(k, grad=True))
-
-
-@program
-def gradients_of_gradients_outside(compile):
-    f = compile(lambda w: (w * w * w).sum())
-    for k in range(6):
-        w = t(k, grad=True)
-        (g,) = torch.autograd.grad(f(w), w, create_graph=True)
-        yield g.detach(), torch.autograd.grad(g.sum(), w)
-
-
-@program
-def gradients_through_a_chain_of_calls(compile):
-    f = compile(lambda x, w: torch.tanh(x * w))
-    for k in range(6):
-        w, x = t(k / 4, grad=True), t(1)
-        for _ in range(3):
-            x = f(x, w)
-        x.sum().backward()
-        yield x, w
 
 
 @program

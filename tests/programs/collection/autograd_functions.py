@@ -54,32 +54,6 @@ def a_function_counts_its_backward_passes(compile):
 
 
 @program
-def a_context_keeps_what_it_is_given(compile):
-    s = Bag(k=1.0)
-
-    class Kept(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, k):
-            ctx.k = k
-            return x * k
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * ctx.k, None
-
-    def step(w):
-        y = Kept.apply(w, s.k)
-        y.sum().backward()
-        return y.detach()
-
-    f = compile(step)
-    for k in range(7):
-        w = t(k, grad=True)
-        yield f(w), w
-        s.k = float(k)
-
-
-@program
 def a_hook_of_a_tensor_reads_a_number(compile):
     s = Bag(k=1.0)
 
@@ -116,36 +90,6 @@ def a_hook_of_a_leaf_comes_and_goes(compile):
 
 
 @program
-def a_hook_after_accumulation(compile):
-    w = t(1, grad=True)
-    seen = []
-
-    def step(x):
-        (w * x).sum().backward()
-        return x + 1
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), len(seen), w
-        if k == 2:
-            w.register_post_accumulate_grad_hook(lambda p: seen.append(1))
-
-
-@program
-def retain_grad_inside(compile):
-    def step(w):
-        h = w * 2
-        h.retain_grad()
-        (h * h).sum().backward()
-        return h.grad
-
-    f = compile(step)
-    for k in range(6):
-        w = t(k, grad=True)
-        yield f(w), w
-
-
-@program
 def retain_grad_outside(compile):
     f = compile(lambda w: w * w)
     for k in range(6):
@@ -154,14 +98,6 @@ def retain_grad_outside(compile):
         y.retain_grad()
         y.sum().backward()
         yield y.grad, w
-
-
-@program
-def the_graph_of_a_result(compile):
-    f = compile(lambda w, x: ((w * x).relu(), x * 2))
-    for k in range(6):
-        y, z = f(t(k, grad=k % 2 == 0), t(1))
-        yield y.grad_fn is None, z.grad_fn is None, y.requires_grad, y.is_leaf, y.output_nr
 
 
 @program
@@ -185,17 +121,6 @@ def a_view_is_written_after_the_call(compile):
         a.add_(1)
         b[0].zero_()
         yield x, a, b, a._base is x, b._base is x
-
-
-@program
-def an_argument_is_returned_with_its_graph(compile):
-    f = compile(lambda x: (x, x * 2))
-    for k in range(6):
-        w = t(k, grad=True)
-        x = w * 3
-        same, y = f(x)
-        (same.sum() + y.sum()).backward()
-        yield same is x, w
 
 
 @program
@@ -238,21 +163,6 @@ def saved_tensor_hooks(compile):
 
 
 @program
-def backward_through_state_that_is_kept(compile):
-    w = t(0.5, grad=True)
-    s = Bag(h=t(1))
-
-    def step(x):
-        s.h = torch.tanh(s.h.detach() * w + x)
-        return s.h.sum()
-
-    f = compile(step)
-    for k in range(7):
-        f(t(k / 4)).backward()
-        yield s.h, w
-
-
-@program
 def backward_through_time(compile):
     w = t(0.5, grad=True)
     s = Bag(h=t(1))
@@ -279,29 +189,6 @@ def functional_transforms_of_a_call(compile):
 
 
 @program
-def functional_transforms_inside(compile):
-    s = Bag(k=1.0)
-    f = compile(lambda x: torch.func.grad(lambda v: (v * v * s.k).sum())(x))
-    for k in range(6):
-        yield f(t(k))
-        s.k += 1
-
-
-@program
-def backward_with_inputs(compile):
-    a, b = t(1, grad=True), t(2, grad=True)
-    s = Bag(inputs=[a])
-
-    def step(x):
-        (x * a * b).sum().backward(inputs=s.inputs)
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), a, b
-        s.inputs = ([a], [b], [a, b])[k % 3]
-
-
-@program
 def backward_with_a_gradient_given(compile):
     f = compile(lambda w, g: (w * w).backward(g))
     for k in range(6):
@@ -317,3 +204,31 @@ def inference_mode_outside(compile):
         with torch.inference_mode(k % 2 == 1):
             y = f(t(k))
         yield y, y.is_inference()
+
+
+CALLS_OF_SHIFTED: list[float] = []  # by which numbers the operator below has been called
+
+
+@torch.library.custom_op("tests_programs::shifted", mutates_args=())
+def shifted(x: torch.Tensor, k: float) -> torch.Tensor:
+    """A kernel of Python that computes on the host, and counts."""
+    CALLS_OF_SHIFTED.append(k)
+    return torch.from_numpy(x.detach().cpu().numpy() + k).to(x.device)
+
+
+shifted.register_autograd(lambda ctx, g: (g * 3, None))
+
+
+@program
+def an_operator_of_the_users_own(compile):
+    before = len(CALLS_OF_SHIFTED)
+
+    def step(x, k):
+        y = shifted(x * 2, k)
+        y.sum().backward()
+        return y.detach()
+
+    f = compile(step)
+    for k in range(6):
+        w = t(k, grad=True)
+        yield f(w, float(k % 3)), w, len(CALLS_OF_SHIFTED) - before

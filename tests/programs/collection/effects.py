@@ -1,39 +1,18 @@
-"""What a call leaves behind besides its result: text, queues, arrays, warnings, modes."""
+"""The host: text, files, NumPy, CPU tensors; what a call returns and leaves behind."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
-import json
-import logging
-import pickle
+import os
 import queue
-import struct
-import threading
+import tempfile
 import warnings
-import weakref
 
 import numpy as np
 import torch
 
-from tests.programs.writing import CALLS, Bag, program, t
-
-
-@program
-def text_is_printed(compile):
-    s = Bag(n=0)
-
-    def step(x):
-        s.n += 1
-        print("call", s.n)
-        return x * s.n
-
-    f = compile(step)
-    for _ in range(7):
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            y = f(t(1))
-        yield y, out.getvalue()
+from tests.programs.writing import Bag, program, t
 
 
 @program
@@ -47,44 +26,6 @@ def a_tensor_is_printed(compile):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             y = f(t(k))
         yield y, out.getvalue()
-
-
-@program
-def text_is_written_to_a_buffer(compile):
-    out = io.StringIO()
-
-    def step(x):
-        out.write("a")
-        return x * len(out.getvalue())
-
-    f = compile(step)
-    for _ in range(7):
-        yield f(t(1)), out.getvalue()
-
-
-@program
-def bytes_are_read_from_a_buffer(compile):
-    data = io.BytesIO(bytes(range(20)))
-    f = compile(lambda x: x * data.read(1)[0])
-    for k in range(8):
-        yield f(t(1)), data.tell()
-        if k == 4:
-            data.seek(0)
-
-
-@program
-def a_numpy_array_is_written(compile):
-    a = np.zeros(3)
-
-    def step(x):
-        a[0] += 1
-        return x * float(a[0])
-
-    f = compile(step)
-    for k in range(8):
-        yield f(t(1)), a
-        if k == 4:
-            a[:] = 50
 
 
 @program
@@ -103,62 +44,6 @@ def a_numpy_array_gets_a_tensor(compile):
 
 
 @program
-def an_object_array_is_written(compile):
-    a = np.array([None, 1.0], dtype=object)
-
-    def step(x):
-        a[0], a[1] = a[1], x * 2
-        return x + a[0]
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), list(a)
-
-
-@program
-def a_list_in_an_object_array_grows(compile):
-    a = np.array([[1], None], dtype=object)
-    f = compile(lambda x: x * len(a[0]))
-    for k in range(7):
-        yield f(t(1))
-        a[0].append(k)
-
-
-@program
-def a_structured_array_is_read(compile):
-    a = np.array([(1.0, 2)], dtype=[("k", "f8"), ("n", "i4")])
-    f = compile(lambda x: x * float(a["k"][0]) + int(a[0]["n"]))
-    for _ in range(7):
-        yield f(t(1))
-        a["k"] += 1
-
-
-@program
-def a_view_of_an_array_is_written(compile):
-    a = np.arange(4.0)
-    part = a[1:]
-    f = compile(lambda x: x * float(part[0]))
-    for _ in range(7):
-        yield f(t(1))
-        a[1] += 1
-
-
-@program
-def numbers_go_through_a_queue(compile):
-    q = queue.Queue()
-
-    def step(x):
-        q.put(q.qsize() + 1.0)
-        return x * q.qsize()
-
-    f = compile(step)
-    for k in range(8):
-        yield f(t(1)), list(q.queue)
-        if k == 4:
-            q.get()
-
-
-@program
 def tensors_go_through_a_queue(compile):
     q = queue.SimpleQueue()
     q.put(t(1))
@@ -171,45 +56,6 @@ def tensors_go_through_a_queue(compile):
     f = compile(step)
     for k in range(7):
         yield f(t(k)), q.qsize()
-
-
-@program
-def a_heap_queue(compile):
-    import heapq
-
-    heap = [3.0, 5.0]
-
-    def step(x, k):
-        heapq.heappush(heap, k)
-        return x * heapq.heappop(heap)
-
-    f = compile(step)
-    for k in (1.0, 9.0, 4.0, 4.0, 0.5, 7.0, 2.0):
-        yield f(t(1), k), list(heap)
-
-
-@program
-def an_event_is_set(compile):
-    event = threading.Event()
-
-    def step(x):
-        was = event.is_set()
-        event.set()
-        return x * 2 if was else x
-
-    f = compile(step)
-    for k in range(8):
-        yield f(t(1)), event.is_set()
-        if k % 3 == 2:
-            event.clear()
-
-
-@program
-def a_semaphore_is_taken(compile):
-    free = threading.Semaphore(4)
-    f = compile(lambda x: x * 2 if free.acquire(blocking=False) else x)
-    for _ in range(7):
-        yield f(t(1)), free._value
 
 
 @program
@@ -227,87 +73,6 @@ def a_warning_is_given(compile):
             y = f(t(1))
         yield y, [str(w.message) for w in found if "call of" in str(w.message)]
         s.k = k % 2
-
-
-@program
-def a_log_is_kept(compile):
-    records = []
-
-    class Keep(logging.Handler):
-        def emit(self, record):
-            records.append(record.getMessage())
-
-    log = logging.getLogger("tests.programs.effects")
-    log.addHandler(Keep())
-    log.setLevel(logging.INFO)
-
-    def step(x):
-        log.info("call %d", len(records))
-        return x + 1
-
-    f = compile(step)
-    for k in range(8):
-        yield f(t(k)), list(records)
-        if k == 5:
-            log.setLevel(logging.ERROR)
-
-
-@program
-def bytes_are_packed(compile):
-    data = bytearray(8)
-
-    def step(x):
-        (n,) = struct.unpack_from("d", data)
-        struct.pack_into("d", data, 0, n + 1.5)
-        return x * n
-
-    f = compile(step)
-    for _ in range(7):
-        yield f(t(1)), bytes(data)
-
-
-@program
-def memory_is_written_by_ctypes(compile):
-    numbers = (ctypes.c_double * 2)(1.0, 2.0)
-
-    def step(x):
-        numbers[0] += 1
-        return x * numbers[0]
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(1)), list(numbers)
-        numbers[1] = k
-
-
-@program
-def a_ctypes_value_is_read(compile):
-    class Pair(ctypes.Structure):
-        _fields_ = [("a", ctypes.c_int), ("k", ctypes.c_double)]
-
-    p = Pair(1, 2.0)
-    f = compile(lambda x: x * p.k + p.a)
-    for k in range(7):
-        yield f(t(1))
-        p.k, p.a = k, k * 2
-
-
-@program
-def an_object_is_pickled(compile):
-    s = Bag(k=1.0)
-    f = compile(lambda x: x * vars(pickle.loads(pickle.dumps(s)))["k"])
-    for _ in range(7):
-        yield f(t(1))
-        s.k += 1
-
-
-@program
-def text_is_parsed(compile):
-    s = Bag(text='{"k": 1.0}')
-    f = compile(lambda x: x * json.loads(s.text)["k"])
-    for k in range(7):
-        yield f(t(1))
-        s.text = json.dumps({"k": k})
 
 
 @program
@@ -345,50 +110,6 @@ def cpu_tensors_are_copied_and_saved(compile):
 
 
 @program
-def grad_mode_is_left_changed(compile):
-    def step(x):
-        torch.set_grad_enabled(False)
-        return x * 2
-
-    f = compile(step)
-    for _ in range(6):
-        torch.set_grad_enabled(True)
-        yield f(t(1)), torch.is_grad_enabled()
-    torch.set_grad_enabled(True)
-
-
-@program
-def the_default_dtype_is_left_changed(compile):
-    s = Bag(dtype=torch.float64)
-
-    def step(x):
-        torch.set_default_dtype(s.dtype)
-        return x * 2
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(1)), torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
-        s.dtype = (torch.float32, torch.float64)[k % 2]
-    torch.set_default_dtype(torch.float32)
-
-
-@program
-def a_list_of_results_is_kept(compile):
-    kept = []
-
-    def step(x):
-        y = x * 2
-        kept.append(y)
-        return y
-
-    f = compile(step)
-    for k in range(7):
-        y = f(t(k))
-        yield y, kept, kept[-1] is y
-
-
-@program
 def a_dict_of_results_by_call(compile):
     kept = {}
 
@@ -401,65 +122,6 @@ def a_dict_of_results_by_call(compile):
         yield f(t(k), "abc"[k % 3]), kept
         if k == 5:
             del kept["a"]
-
-
-@program
-def a_result_is_kept_in_two_places(compile):
-    s, kept = Bag(), [None]
-
-    def step(x):
-        s.y = kept[0] = x * 2
-        return x + 1
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), s.y is kept[0], s, kept
-
-
-@program
-def a_weak_reference_calls_back(compile):
-    died = []
-
-    class Thing:
-        pass
-
-    refs = []
-
-    def step(x):
-        thing = Thing()
-        refs.append(weakref.ref(thing, lambda _: died.append(1)))
-        return x * 2
-
-    f = compile(step)
-    for _ in range(6):
-        yield f(t(1)), len(died), len(refs)
-
-
-@program
-def attributes_of_a_module_are_counted(compile):
-    model = torch.nn.Linear(3, 3).to("jax")
-    model.calls, model.history = 0, []
-
-    def step(x):
-        model.calls += 1
-        model.history.append(model.calls)
-        return model(x).detach() * model.calls
-
-    f = compile(step)
-    for _ in range(CALLS):
-        yield f(t(1)), model.calls, model.history
-
-
-@program
-def nothing_is_returned(compile):
-    w = t(0)
-
-    def step(x):
-        w.add_(x)
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), w
 
 
 @program
@@ -478,21 +140,67 @@ def new_containers_are_returned(compile):
 
 
 @program
-def new_objects_are_returned(compile):
-    def step(x, k):
-        out = Bag(y=x * 2, k=k)
-        out.me = [out.y]
-        return out
-
-    f = compile(step)
-    outs = []
-    for k in range(7):
-        outs.append(f(t(k), k % 3))
-        yield outs[-1], len({id(o) for o in outs}), outs
-
-
-@program
 def functions_are_returned(compile):
     f = compile(lambda x, k: lambda y: x * y + k)
     for k in range(6):
         yield f(t(k), k % 3)(t(2))
+
+
+@program
+def a_variable_of_the_environment(compile):
+    f = compile(lambda x: x * float(os.environ.get("PROGRAM_SCALE", "1")))
+    for k in range(7):
+        yield f(t(1))
+        os.environ["PROGRAM_SCALE"] = str(k)
+
+
+@program
+def a_checkpoint_is_loaded_inside(compile):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "w.pt")
+        f = compile(lambda x: x + torch.load(path).to("jax"))
+        for k in range(6):
+            torch.save(torch.ones(3) * k, path)
+            yield f(t(1))
+
+
+@program
+def numpy_computes_a_number(compile):
+    a = np.arange(4.0)
+    f = compile(lambda x: x * float(np.linalg.norm(a)) + int(a.argmax()))
+    for k in range(7):
+        yield f(t(1))
+        a[k % 4] = 10 + k
+
+
+@program
+def an_array_shares_memory_with_a_cpu_tensor(compile):
+    a = np.arange(3, dtype=np.float32)
+    c = torch.from_numpy(a)
+    f = compile(lambda x: x + c.to("jax"))
+    for k in range(7):
+        yield f(t(1))
+        a += k
+
+
+@program
+def cpu_tensors_are_written(compile):
+    scale, mask = torch.tensor(2.0), torch.ones(3)
+    f = compile(lambda x: x * scale + mask.to("jax"))
+    for k in range(7):
+        yield f(t(1))
+        (mask if k % 2 else scale).fill_(k)
+
+
+@program
+def a_log_of_the_memory(compile):
+    w, log = t(1), []
+
+    def step(x):
+        w.add_(x)
+        log.append((float(w.sum()), torch.jax.memory_allocated() > 0))
+        return w * 2
+
+    f = compile(step)
+    for k in range(6):
+        yield f(t(k)), log

@@ -28,36 +28,9 @@ def a_layer_is_replaced(compile):
 
 
 @program
-def a_layer_is_replaced_by_one_of_the_same_kind(compile):
-    yield from _shown(compile, lambda k, n: setattr(n, "0", linear()))
-
-
-@program
-def a_layer_is_appended(compile):
-    yield from _shown(compile, lambda k, n: n.append(nn.ReLU()) if k == 3 else None)
-
-
-@program
-def a_layer_is_deleted(compile):
-    def change(k, n):
-        if k == 3:
-            del n[1]
-
-    yield from _shown(compile, change)
-
-
-@program
 def layers_swap(compile):
     def change(k, n):
         n[0], n[2] = n[2], n[0]
-
-    yield from _shown(compile, change)
-
-
-@program
-def a_parameter_is_replaced(compile):
-    def change(k, n):
-        n[0].bias = nn.Parameter(t(k))
 
     yield from _shown(compile, change)
 
@@ -68,19 +41,6 @@ def a_bias_is_taken_away(compile):
         n[0].bias = None if k % 3 == 1 else nn.Parameter(t(k))
 
     yield from _shown(compile, change)
-
-
-@program
-def weights_are_tied(compile):
-    def change(k, n):
-        if k == 2:
-            n[2].weight = n[0].weight
-        if k == 3:
-            n[0].weight.data.mul_(2)
-        if k == 5:
-            n[2].weight = nn.Parameter(n[0].weight.detach().clone())
-
-    yield from _shown(compile, change, calls=9)
 
 
 @program
@@ -100,24 +60,6 @@ def tied_weights_are_trained(compile):
         yield f(t(k / 4)), net[0].weight is net[2].weight
         if k == 3:
             net[2].weight = nn.Parameter(net[0].weight.detach().clone())
-
-
-@program
-def one_layer_twice(compile):
-    layer = linear()
-    net = nn.Sequential(layer, layer)
-
-    def change(k, n):
-        if k == 3:
-            n[1] = linear()
-
-    yield from _shown(compile, change, net)
-
-
-@program
-def a_state_is_loaded(compile):
-    other = _net().state_dict()
-    yield from _shown(compile, lambda k, n: n.load_state_dict(other) if k == 3 else None)
 
 
 @program
@@ -174,20 +116,6 @@ def a_buffer_is_replaced(compile):
 
 
 @program
-def a_buffer_becomes_none(compile):
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mask", None)
-
-        def forward(self, x):
-            return x if self.mask is None else x * self.mask
-
-    net = Masked()
-    yield from _shown(compile, lambda k, n: setattr(n, "mask", t(k) if k % 2 else None), net)
-
-
-@program
 def a_parameter_is_registered_later(compile):
     net = linear()
     f = compile(lambda x: (sum(p.sum() for p in net.parameters()) * x).detach())
@@ -198,62 +126,6 @@ def a_parameter_is_registered_later(compile):
             net.extra = nn.Parameter(t(2))
         if k == 4:
             del net.extra
-
-
-@program
-def a_count_of_steps_in_a_module(compile):
-    class Warm(nn.Module):
-        steps = 0
-
-        def forward(self, x):
-            self.steps += 1
-            return x * min(1.0, self.steps / 10)
-
-    net = Warm()
-    f = compile(lambda x: net(x))
-    for k in range(14):
-        yield f(t(1)), net.steps
-
-
-@program
-def a_list_of_modules_changes(compile):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.parts = nn.ModuleList([linear(), linear()])
-            self.order = [0, 1]
-
-        def forward(self, x):
-            for i in self.order:
-                x = self.parts[i](x)
-            return x
-
-    def change(k, n):
-        n.order.reverse()
-        if k == 3:
-            n.parts.append(linear())
-            n.order.append(2)
-
-    yield from _shown(compile, change, Net())
-
-
-@program
-def a_dict_of_modules_changes(compile):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.parts = nn.ModuleDict({"a": linear(), "b": nn.Tanh()})
-            self.active = "a"
-
-        def forward(self, x):
-            return self.parts[self.active](x)
-
-    def change(k, n):
-        n.active = "ab"[k % 2]
-        if k == 4:
-            n.parts["a"] = nn.Sigmoid()
-
-    yield from _shown(compile, change, Net())
 
 
 @program
@@ -273,14 +145,6 @@ def parameters_in_lists(compile):
             n.ws[0] = nn.Parameter(t(-3))
 
     yield from _shown(compile, change, Net())
-
-
-@program
-def a_lazy_layer(compile):
-    net = nn.Sequential(nn.LazyLinear(3, device="jax"), nn.Tanh())
-    f = compile(lambda x: net(x).detach())
-    for k in range(6):
-        yield f(t(k)), type(net[0]).__name__
 
 
 @program
@@ -357,12 +221,6 @@ def batch_norm_in_training(compile):
 
 
 @program
-def the_epsilon_of_a_norm_changes(compile):
-    net = nn.LayerNorm(3).to("jax")
-    yield from _shown(compile, lambda k, n: setattr(n, "eps", 10.0 ** -(k + 1)), net)
-
-
-@program
 def a_recurrent_state_is_kept(compile):
     cell, s = nn.GRUCell(3, 3).to("jax"), Bag(h=None)
 
@@ -378,16 +236,6 @@ def a_recurrent_state_is_kept(compile):
 
 
 @program
-def a_recurrent_state_is_returned(compile):
-    lstm = nn.LSTM(3, 2, batch_first=True).to("jax")
-    f = compile(lambda x, state: lstm(x, state))
-    state = None
-    for k in range(6):
-        y, state = f(t(k).view(1, 1, 3), state)
-        yield y.detach(), [part.detach() for part in state]
-
-
-@program
 def an_embedding_gets_more_rows(compile):
     s = Bag(table=nn.Embedding(3, 2).to("jax"))
     f = compile(lambda i: s.table(i).detach())
@@ -395,26 +243,6 @@ def an_embedding_gets_more_rows(compile):
         yield f(torch.tensor([k % 3, 0]).to("jax"))
         if k == 3:
             s.table = nn.Embedding(5, 2).to("jax")
-
-
-@program
-def modules_are_walked_inside(compile):
-    net = _net()
-
-    def step(x):
-        total = 0
-        for name, p in net.named_parameters():
-            if name.endswith("bias"):
-                total = total + (p * p).sum()
-        return x + total.detach()
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k))
-        if k == 2:
-            net.append(linear())
-        if k == 4:
-            net[0].bias.data.mul_(3)
 
 
 @program
@@ -436,59 +264,15 @@ def a_module_is_applied_to(compile):
 
 
 @program
-def modules_are_made_inside(compile):
-    def step(x, width):
-        torch.manual_seed(width)
-        return nn.Linear(3, width).to("jax")(x).detach()
+def a_module_goes_to_double_inside_and_back(compile):
+    net = linear()
+
+    def step(x):
+        wide = net.double()(x.double()).detach()
+        return wide, net.float()(x).detach()
 
     f = compile(step)
     for k in range(6):
-        yield f(t(k), 1 + k % 3)
-
-
-@program
-def attributes_by_getattr_of_modules(compile):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = linear()
-
-        def __getattr__(self, name):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(self.inner, name)
-
-        def forward(self, x):
-            return x @ self.weight + self.shift
-
-    net = Net()
-    net.inner.shift = 1.0
-    f = compile(lambda x: net(x).detach())
-    for k in range(7):
-        yield f(t(k))
-        net.inner.shift += 1
-        if k == 4:
-            net.shift = 100.0
-
-
-@program
-def functional_calls(compile):
-    net = linear()
-    s = Bag(state={n: p.detach().clone() for n, p in net.named_parameters()})
-    f = compile(lambda x: torch.func.functional_call(net, s.state, (x,)))
-    for k in range(7):
-        yield f(t(k))
-        s.state["bias"] = t(k)
-
-
-@program
-def ensembles_of_modules(compile):
-    nets = [linear(), linear()]
-    f = compile(lambda x: torch.stack([n(x).detach() for n in nets]).mean(0))
-    for k in range(7):
-        yield f(t(k))
-        if k == 2:
-            nets.append(linear())
-        if k == 4:
-            nets.pop(0)
+        yield f(t(k)), net
+        if k == 3:
+            net.double()

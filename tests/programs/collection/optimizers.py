@@ -1,43 +1,14 @@
-"""Optimizers and schedulers: groups edited, state cleared or loaded, swapped, several at once."""
+"""Optimizers: groups edited, state cleared or loaded, swapped, several at once."""
 
 from __future__ import annotations
 
 import copy
 
-import numpy as np
 import torch
 from torch import nn
 
 from tests.programs.training import adam, sgd, step_of, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
-
-
-@program
-def sgd_as_ever(compile):
-    yield from trained(compile, sgd)
-
-
-@program
-def adam_as_ever(compile):
-    yield from trained(compile, adam)
-
-
-@program
-def the_learning_rate_is_set(compile):
-    def change(k, s):
-        s.opt.param_groups[0]["lr"] = 0.01 * (k + 1)
-
-    yield from trained(compile, sgd, change)
-
-
-@program
-def the_learning_rate_is_a_numpy_number(compile):
-    rates = np.linspace(0.001, 0.01, 8)
-
-    def change(k, s):
-        s.opt.param_groups[0]["lr"] = rates[k]
-
-    yield from trained(compile, sgd, change)
 
 
 @program
@@ -56,15 +27,6 @@ def numbers_of_groups_become_others(compile):
         group["weight_decay"] = 0.1 * (k % 2)
 
     yield from trained(compile, sgd, change, calls=9)
-
-
-@program
-def momentum_and_decay_begin(compile):
-    def change(k, s):
-        group = s.opt.param_groups[0]
-        group["momentum"], group["weight_decay"] = (0.5, 0.9, 0)[k % 3], (0, 0.5)[k % 2]
-
-    yield from trained(compile, lambda p: torch.optim.SGD(p, lr=0.01), change)
 
 
 @program
@@ -96,50 +58,12 @@ def amsgrad_is_switched_on(compile):
 
 
 @program
-def the_state_is_cleared(compile):
-    def change(k, s):
-        if k % 3 == 2:
-            s.opt.state.clear()
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def the_state_of_adam_is_cleared(compile):
-    def change(k, s):
-        if k == 3:
-            s.opt.state.clear()
-
-    yield from trained(compile, adam, change)
-
-
-@program
 def the_state_of_one_parameter_is_deleted(compile):
     def change(k, s):
         if k % 3 == 2:
             del s.opt.state[s.model.weight]
 
     yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def the_momentum_is_zeroed(compile):
-    def change(k, s):
-        if k == 3:
-            s.opt.state[s.model.weight]["momentum_buffer"].zero_()
-        if k == 5:
-            s.opt.state[s.model.weight]["momentum_buffer"] = torch.zeros_like(s.model.weight)
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def the_momentum_is_set_to_none(compile):
-    def change(k, s):
-        if k == 3:
-            s.opt.state[s.model.weight]["momentum_buffer"] = None
-
-    yield from trained(compile, sgd, change)
 
 
 @program
@@ -156,19 +80,6 @@ def the_steps_of_adam_are_set_back(compile):
 
 
 @program
-def the_state_is_loaded(compile):
-    kept = {}
-
-    def change(k, s):
-        if k == 1:
-            kept["state"] = copy.deepcopy(s.opt.state_dict())
-        if k in (3, 5):
-            s.opt.load_state_dict(kept["state"])
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
 def model_and_optimizer_go_back_to_a_checkpoint(compile):
     kept = {}
 
@@ -181,40 +92,6 @@ def model_and_optimizer_go_back_to_a_checkpoint(compile):
             s.opt.load_state_dict(kept["opt"])
 
     yield from trained(compile, adam, change, calls=8)
-
-
-@program
-def another_optimizer_takes_over(compile):
-    def change(k, s):
-        if k == 3:
-            s.opt = adam(s.model.parameters())
-
-    yield from trained(compile, sgd, change)
-
-
-@program
-def a_new_optimizer_of_the_same_kind(compile):
-    def change(k, s):
-        if k % 3 == 2:
-            s.opt = sgd(s.model.parameters())
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def a_group_is_added(compile):
-    extra = nn.Parameter(t(1))
-
-    class Shifted(nn.Linear):
-        def forward(self, x):
-            return super().forward(x) + extra
-
-    def change(k, s):
-        if k == 3:
-            s.opt.add_param_group({"params": [extra], "lr": 0.5})
-
-    for out in trained(compile, sgd, change, model=Shifted(3, 3).to("jax")):
-        yield out, extra
 
 
 @program
@@ -248,17 +125,6 @@ def groups_change_their_order(compile):
 def a_parameter_is_frozen(compile):
     def change(k, s):
         s.model.weight.requires_grad_(k % 3 != 1)
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def a_parameter_is_replaced(compile):
-    def change(k, s):
-        if k == 3:
-            s.model.bias = nn.Parameter(t(5))
-        if k == 5:
-            s.opt = sgd(s.model.parameters())
 
     yield from trained(compile, sgd, change, calls=8)
 

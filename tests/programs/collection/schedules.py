@@ -7,7 +7,7 @@ import math
 
 import torch
 from torch import nn
-from torch.optim import lr_scheduler, swa_utils
+from torch.optim import lr_scheduler
 
 from tests.programs.training import adam, sgd, step_of, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
@@ -49,24 +49,6 @@ def gradients_are_accumulated(compile):
 
 
 @program
-def gradients_are_clipped_by_a_changing_norm(compile):
-    s = Bag(model=linear(), norm=1.0)
-    s.opt = sgd(s.model.parameters())
-
-    def step(x):
-        s.opt.zero_grad()
-        s.model(x).square().sum().backward()
-        total = nn.utils.clip_grad_norm_(s.model.parameters(), s.norm)
-        s.opt.step()
-        return total
-
-    f = compile(step)
-    for k in range(7):
-        yield f(x_of(k)), list(s.model.parameters())
-        s.norm = 0.5 * (k + 1)
-
-
-@program
 def a_scheduler_inside(compile):
     s = Bag(model=linear())
     s.opt = sgd(s.model.parameters())
@@ -100,23 +82,6 @@ def a_scheduler_is_swapped(compile):
         yield f(x_of(k)), s.opt
         if k == 4:
             s.schedule = lr_scheduler.CosineAnnealingLR(s.opt, 4)
-
-
-@program
-def a_scheduler_is_given_its_epoch(compile):
-    s = Bag(model=linear())
-    s.opt = sgd(s.model.parameters())
-    schedule = lr_scheduler.CosineAnnealingWarmRestarts(s.opt, 3)
-    step = step_of(s.model, s)
-
-    def both(x, i):
-        loss = step(x)
-        schedule.step(i / 2)
-        return loss
-
-    f = compile(both)
-    for k in range(7):
-        yield f(x_of(k), k), s.opt
 
 
 @program
@@ -198,65 +163,6 @@ def lbfgs_with_a_closure(compile):
 
 
 @program
-def sgd_with_a_closure(compile):
-    s = Bag(model=linear(), n=0)
-    s.opt = sgd(s.model.parameters())
-
-    def step(x):
-        def closure():
-            s.n += 1
-            s.opt.zero_grad()
-            loss = s.model(x).square().sum()
-            loss.backward()
-            return loss
-
-        return s.opt.step(closure).detach()
-
-    f = compile(step)
-    for k in range(7):
-        yield f(x_of(k)), s.n, s.opt
-
-
-@program
-def a_moving_average_of_a_model(compile):
-    s = Bag(model=linear())
-    s.opt = sgd(s.model.parameters())
-    average = swa_utils.AveragedModel(s.model)
-    step = step_of(s.model, s)
-
-    def both(x):
-        loss = step(x)
-        average.update_parameters(s.model)
-        return loss
-
-    f = compile(both)
-    for k in range(6):
-        yield f(x_of(k)), list(average.parameters()), average.n_averaged.cpu()
-
-
-@program
-def an_average_of_the_users_own(compile):
-    s = Bag(model=linear(), decay=0.9)
-    s.opt = sgd(s.model.parameters())
-    shadow = {n: p.detach().clone() for n, p in s.model.named_parameters()}
-    step = step_of(s.model, s)
-
-    def both(x):
-        loss = step(x)
-        for name, p in s.model.named_parameters():
-            shadow[name] = shadow[name] * s.decay + p.detach() * (1 - s.decay)
-        return loss
-
-    f = compile(both)
-    for k in range(8):
-        yield f(x_of(k)), shadow
-        if k == 4:
-            s.decay = 0.5
-        if k == 5:
-            shadow["bias"] = t(0)
-
-
-@program
 def two_optimizers_in_turn(compile):
     s = Bag(a=linear(), b=linear(), n=0)
     s.one, s.two = sgd(s.a.parameters()), adam(s.b.parameters())
@@ -273,24 +179,6 @@ def two_optimizers_in_turn(compile):
     f = compile(step)
     for k in range(8):
         yield f(x_of(k)), s.one, s.two
-
-
-@program
-def hooks_of_optimizers(compile):
-    s = Bag(model=linear(), seen=0)
-    s.opt = sgd(s.model.parameters())
-
-    def count(*args):
-        s.seen += 1
-
-    f = compile(step_of(s.model, s))
-    handle = None
-    for k in range(8):
-        yield f(x_of(k)), s.seen
-        if k == 2:
-            handle = s.opt.register_step_post_hook(count)
-        if k == 5:
-            handle.remove()
 
 
 @program
