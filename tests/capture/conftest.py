@@ -1,4 +1,4 @@
-"""What a program shows with ``torch_jax.jit``, both ways, is what it shows with plain calls."""
+"""Hold what a program shows with ``torch_jax.jit``, both ways, against plain calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Program = Callable[[Compile], Iterator[Any]]
 
 
 def _seen(value: Any) -> list[Any]:
-    """What a user sees of a tree: numbers and forms, which tensors are one, which share memory."""
+    """Return what a user sees of a tree: values, forms, which tensors are one or share memory."""
     leaves, form = pytree.tree_flatten(value)
     found: list[Any] = [form]
     objects: dict[int, int] = {}

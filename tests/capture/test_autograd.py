@@ -41,7 +41,10 @@ def twice(model, x):
 
 def by_example(model, x):
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    loss = lambda p, row: func.functional_call(model, p, (row,)).square().sum()  # noqa: E731
+
+    def loss(p, row):
+        return func.functional_call(model, p, (row,)).square().sum()
+
     return func.vmap(func.grad(loss), (None, 0))(parameters, x)
 
 

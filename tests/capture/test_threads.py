@@ -96,7 +96,10 @@ def test_threads_that_record_in_turn_leave_torch_compile_as_it_was(pure):
 
     def compile_once() -> None:
         torch._dynamo.reset()
-        backend = lambda graph, _: compiled.append(1) or graph  # noqa: E731
+
+        def backend(graph, _):
+            return compiled.append(1) or graph
+
         torch.compile(lambda x: x * 2, backend=backend)(ones(2))
 
     @torch_jax.jit(pure=pure)

@@ -77,5 +77,8 @@ def test_weighted_bags_and_last_offset():
 
 def test_a_maximum_of_no_indices():
     none = torch.zeros(0, dtype=torch.int64)
-    bags = lambda w, i, o: F.embedding_bag(i, w, o, mode="max")  # noqa: E731
+
+    def bags(w, i, o):
+        return F.embedding_bag(i, w, o, mode="max")
+
     check(bags, table(), none, torch.tensor([0, 0]))

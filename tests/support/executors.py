@@ -57,6 +57,7 @@ COMPILED = tuple(name for name in EXECUTORS if name != "eager")
 SLOW = ("graph", "fused")
 
 _WRONG_DECOMPOSITION = "PyTorch's decomposition is wrong, with its own backends as well"
+_COUNTS_ON_THE_CPU = "it counts its steps in a CPU tensor, which pure=True refuses, and says so"
 
 # What a way refuses or gets wrong, as (executor, case): what is raised, and why.
 EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
@@ -64,6 +65,8 @@ EXCEPTIONS: dict[tuple[str, str], tuple[type[Exception], str]] = {
     ("graph", "multilabel_margin_1d"): (AssertionError, _WRONG_DECOMPOSITION),
     ("graph", "where_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no byte masks"),
     ("graph", "nll_uint8"): (TorchRuntimeError, "PyTorch's shape function takes no uint8 classes"),
+    ("jit", "adagrad"): (torch_jax.NotTraceableError, _COUNTS_ON_THE_CPU),
+    ("jit", "adafactor"): (torch_jax.NotTraceableError, _COUNTS_ON_THE_CPU),
 }
 
 

@@ -66,12 +66,10 @@ class Arguments:
         if not self._takes_any and len(kwargs) > 1:  # nobody sees their order
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
-        by_value, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
+        copies, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
         if parts and not all(map(_can_be_made_again, filter(None, _of_parts(form, parts)))):
-            by_value, parts = leaves, {}
-        leaves = by_value
-        key = call_key(form, leaves)
-        return tuple.__new__(SortedCall, ((args, kwargs), leaves, key, parts))
+            copies, parts = leaves, {}
+        return tuple.__new__(SortedCall, ((args, kwargs), copies, call_key(form, copies), parts))
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Return the arguments with those padded that ``dynamic`` names."""

@@ -64,7 +64,7 @@ def _aten(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
-# A step of Adam: ``decay`` is of the kind "none", "decoupled" or "gradient".
+# A step of Adam; ``kind`` is what ``decay`` is for: "none", "decoupled" or "gradient".
 _ADAM = (
     "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
     "Tensor(d!)[] maxima, Scalar[] sizes, Scalar[] corrections, Scalar decay, Scalar weight, "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 _NAME = "crc32"
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def sign(folder: Path, entries: Iterable[Any]) -> None:
@@ -24,7 +24,7 @@ def sign(folder: Path, entries: Iterable[Any]) -> None:
 
 
 def are_right(folder: Path, entries: Iterable[Any]) -> bool:
-    """Whether files hold what was written, as far as that is known."""
+    """Return whether files hold what was written, as far as that is known."""
     for name, within in _by_file(entries).items():
         with open(folder / name, "rb") as file:
             if not all(_is_right(file, entry) for entry in within):
@@ -58,6 +58,6 @@ def _sum(file: IO[bytes], entry: Any) -> int:
     """The CRC-32 of an entry's bytes, read in small parts."""
     file.seek(entry.offset)
     left, value = entry.length, 0
-    while left and (part := file.read(min(left, _CHUNK))):
+    while left and (part := file.read(min(left, _CHUNK_BYTES))):
         value, left = zlib.crc32(part, value), left - len(part)
     return value

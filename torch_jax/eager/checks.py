@@ -94,7 +94,7 @@ def _refuse(op: Any, infers: bool, args: tuple, kwargs: dict[str, Any]) -> None:
 
 def _numbers_to_check(op: Any) -> set[str]:
     """The names of an overload's numbers that its CPU kernel can be asked about."""
-    if op.namespace == "torch_jax":  # no CPU kernel to ask
+    if twins.on_cpu(op) is not op:
         return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
     names = {a.name for a in op._schema.arguments if takes_number(a)}
@@ -110,7 +110,7 @@ def _numbers_to_check(op: Any) -> set[str]:
 
 
 def takes_number(argument: Any) -> bool:
-    """Whether an argument of a schema is a number, or a list of such, that no size hangs on."""
+    """Return whether an argument of a schema is a number, or some, and tells no size."""
     return any(name in str(argument.real_type) for name in ("number", "float"))
 
 

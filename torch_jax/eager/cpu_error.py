@@ -19,7 +19,7 @@ from torch_jax.core import errors, tracers
 from torch_jax.eager import twins
 from torch_jax.memory.storage import is_jax, memory_of, tensors_in
 
-_MOST = 1 << 26
+_MOST_ELEMENTS = 1 << 26
 
 
 def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
@@ -42,7 +42,7 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
 def instead_of_metas(
     error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Exception | None:
-    """The CPU's error for a call that a meta function refuses with ``error``.
+    """Return the CPU's error for a call that a meta function refuses with ``error``.
 
     None where the CPU has no kernel, computes, or runs out of memory on the way.
     """
@@ -57,10 +57,10 @@ def instead_of_metas(
 
 
 def _is_plain(given: dict[str, Any]) -> bool:
-    """Whether tensors have sizes that are known, and few enough elements to be made once more."""
+    """Return whether tensors have known sizes, and few enough elements to be made again."""
     tensors = list(tensors_in(given))
     sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
-    return set(map(type, sizes)) <= {int} and sum(t.numel() for t in tensors) <= _MOST
+    return set(map(type, sizes)) <= {int} and sum(t.numel() for t in tensors) <= _MOST_ELEMENTS
 
 
 def _raised(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:

@@ -22,7 +22,7 @@ from torch_jax.memory.storage import tensors_in
 
 # An operator whose tensors cannot be made small is tried on as many elements as it is given, if
 # these are not more. They might take the CPU seconds: nothing is refused then.
-_MOST = 1 << 22
+_MOST_ELEMENTS = 1 << 22
 
 # CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
 _TAKEN_BY_CUDA = frozenset({"aten::histc"})
@@ -127,8 +127,8 @@ def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
     Zeros cannot be divided by, ones may be no index, and a small one may be too small.
     """
-    are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= _MOST
-    for most in (2,) * twins.can_be_small(op) + (_MOST,) * are_few:
+    are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= _MOST_ELEMENTS
+    for most in (2,) * twins.can_be_small(op) + (_MOST_ELEMENTS,) * are_few:
         for value in (0, 1):
 
             def make(tensor: torch.Tensor, most: int = most, value: int = value) -> torch.Tensor:

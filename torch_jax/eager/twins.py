@@ -21,7 +21,7 @@ Make = Callable[[torch.Tensor], torch.Tensor]
 # not depend on the sizes of tensors. CPU kernels trust all others (the ``C`` of a norm) blindly.
 _COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
 _UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
-_LARGE = 1 << 16
+_LARGE_IN_ELEMENTS = 1 << 16
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
 # Random operators draw from this one: the user's generators stay where they are.
@@ -29,7 +29,7 @@ _generator = torch.Generator("cpu")
 
 
 def on_cpu(op: Any) -> Any:
-    """The CPU's overload for one that is called here; None where it has none."""
+    """Return the CPU's overload for one that is called here; None where it has none."""
     if op.namespace != "torch_jax":
         return op
     return torch.ops.aten.copy_.default if op.name() == "torch_jax::write_" else None
@@ -48,13 +48,13 @@ def small(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor of zeros of the same geometry; where that is large, one with untouched memory.
+    """Return a CPU tensor of zeros of the same geometry; a large one has untouched memory.
 
     A kernel that refuses shapes does so before it reads or writes anything.
     """
     size, stride = tuple(tensor.shape), tensor.stride()
     twin = torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
-    return twin.zero_() if tensor.numel() < _LARGE else twin
+    return twin.zero_() if tensor.numel() < _LARGE_IN_ELEMENTS else twin
 
 
 def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:

@@ -57,7 +57,6 @@ def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, 
 
 def _are_alike(params: Iterable[Any], tensors: list) -> bool:
     """Return whether all are plain tensors of the device, and of one dtype."""
-    kinds = {(type(one), one.dtype) for one in (*params, *tensors)}
-    dtypes = {dtype for _, dtype in kinds}
-    types = {kind for kind, _ in kinds}
-    return len(dtypes) == 1 and types <= _PLAIN and all(map(is_jax, (*params, *tensors)))
+    both = [*params, *tensors]
+    of_one_dtype = len({one.dtype for one in both}) == 1
+    return of_one_dtype and _PLAIN.issuperset(map(type, both)) and all(map(is_jax, both))

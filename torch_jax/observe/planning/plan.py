@@ -19,7 +19,7 @@ from torch_jax.observe.planning import sizes
 
 KINDS = ("data", "fsdp", "tensor")
 REMAT = ("none", "dots", "layer")
-_CHIPS = 10**6
+_MOST_CHIPS = 10**6
 _USABLE = 0.92  # of the memory of a chip: the rest is the runtime's, or lies between allocations
 
 
@@ -211,8 +211,8 @@ def _check(mesh: Mapping[str, int], efficiency: Any, **numbers: Any) -> None:
         sizes.whole(f"{name} (--{name})", number)
     for name, number in mesh.items():
         sizes.whole(f"the length of axis {name} of the mesh (--mesh)", number)
-    if (chips := math.prod(mesh.values())) > _CHIPS:
-        raise ValueError(f"the mesh (--mesh) has {chips:,} chips: {_CHIPS:,} are the most")
+    if (chips := math.prod(mesh.values())) > _MOST_CHIPS:
+        raise ValueError(f"the mesh (--mesh) has {chips:,} chips: {_MOST_CHIPS:,} are the most")
     if isinstance(efficiency, bool | str) or not 0 < efficiency <= 1:
         raise ValueError(
             f"efficiency (--efficiency) is a part of the peak, above 0 and up to 1, not "
