@@ -6,10 +6,11 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import optim
+from torch import nn, optim
 from torch.optim import lr_scheduler as schedules
 from torch.optim import swa_utils
 
+import torch_jax
 from tests.support.steps import mean_of_squares, mlp, step_of
 from torch_jax import DataDependentError, NotTraceableError
 
@@ -193,3 +194,52 @@ def test_what_counts_on_the_cpu_or_looks_at_values(make, error, words, agree):
 
     with pytest.raises(error, match=words) if agree.pure else nullcontext():
         agree(program, tolerance=1e-4)
+
+
+class Decaying(optim.SGD):
+    """An optimizer whose step sets its own rate and a number of a tuple."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] *= 0.5
+            group["pair"] = (group["pair"][0] * 3.0, 1.0)
+            group["weight_decay"] = group["pair"][0]
+        super().step(closure)
+
+
+def decaying(parameters):
+    optimizer = Decaying(parameters, lr=0.1, weight_decay=0.01)
+    optimizer.param_groups[0]["pair"] = (0.01, 1.0)
+    return optimizer, lambda: None
+
+
+def decayed_by_the_function(parameters):
+    optimizer = optim.SGD(parameters, lr=0.1)
+
+    def decay():
+        optimizer.param_groups[0]["lr"] *= 0.5
+
+    return optimizer, decay
+
+
+@pytest.mark.parametrize("make", [decaying, decayed_by_the_function])
+def test_two_steps_of_one_call_each_find_the_numbers_that_were_set(make):
+    shown = []
+    for device, wrap in (("cpu", lambda function: function), ("jax", torch_jax.jit(pure=True))):
+        weight = nn.Parameter(torch.tensor([1.0, -2.0], device=device))
+        optimizer, decay = make([weight])
+
+        def twice(x, weight=weight, optimizer=optimizer, decay=decay):
+            for _ in range(2):
+                decay()
+                optimizer.zero_grad()
+                (weight * x).square().sum().backward()
+                optimizer.step()
+
+        twice, found = wrap(twice), []
+        with nullcontext() if device == "cpu" else pytest.warns(UserWarning, match=r"sets (its|the) '"):
+            for k in range(3):
+                twice(torch.tensor([1.0, 0.5 + k], device=device))
+                found.append((weight.tolist(), optimizer.param_groups[0]["lr"]))
+        shown.append(found)
+    torch.testing.assert_close(shown[1], shown[0])

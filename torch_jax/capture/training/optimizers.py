@@ -125,7 +125,12 @@ class Optimizers:
         read = self.observer.literals.setdefault(
             ("read", id(optimizer), index, key, part), _Read(optimizer, index, key, part)
         )
-        slot, _ = self.observer.tape.once(read, ())
+        tape = self.observer.tape
+        slot, known = tape.once(read, ())
+        if known != read():  # Python has set it since the tape read it
+            self.observer.refuse(f"it sets the {key!r} of {type(optimizer).__name__} between steps")
+            tape.forget()
+            slot, _ = tape.once(read, ())
         return Number(self.observer, slot)
 
     def after_step(self, optimizer: Any) -> None:
