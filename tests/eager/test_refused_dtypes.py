@@ -98,6 +98,14 @@ def test_the_cpu_is_asked_once_for_dtypes_without_its_warnings(monkeypatch):
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.Tensor.__ifloordiv__])
+def test_a_division_by_the_number_zero_is_no_answer_about_dtypes(divide, monkeypatch):
+    monkeypatch.setattr(refused_dtypes, "_answers", {})
+    for number in (0, 2, 0, 3):
+        call = check if number else check_raises
+        call(lambda x, number=number: divide(x, number), INTS.byte())
+
+
 def test_the_default_generator_of_the_cpu_stays_where_it_is():
     before = torch.get_rng_state()
     for draw in (torch.bernoulli, torch.Tensor.exponential_, torch.rand_like):

@@ -125,7 +125,8 @@ def _ask(op: Any, given: dict[str, Any]) -> Exception | None:
 def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Twins of the arguments one after the other, as one may be refused for what it is.
 
-    Zeros cannot be divided by, ones may be no index, and a small one may be too small.
+    Zeros cannot be divided by, ones may be no index, and a small one may be too small. What stands
+    in the place of a number is a value, too: answers are remembered for all numbers.
     """
     are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= _MOST_ELEMENTS
     for most in (2,) * twins.can_be_small(op) + (_MOST_ELEMENTS,) * are_few:
@@ -135,7 +136,11 @@ def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 size = [min(n, most) for n in tensor.shape]
                 return torch.full(size, value, dtype=tensor.dtype, device="cpu")
 
-            yield twins.twins(op, given, make)
+            named = twins.twins(op, given, make)
+            for name, twin in named.items():
+                if isinstance(twin, torch.Tensor) and not isinstance(given[name], torch.Tensor):
+                    twin.fill_(value)  # a number in the place of a tensor
+            yield named
 
 
 def _is_of_dtypes(error: Exception, op: Any, named: dict[str, Any]) -> bool:

@@ -237,7 +237,11 @@ def test_two_steps_of_one_call_each_find_the_numbers_that_were_set(make):
                 optimizer.step()
 
         twice, found = wrap(twice), []
-        with nullcontext() if device == "cpu" else pytest.warns(UserWarning, match=r"sets (its|the) '"):
+        with (
+            nullcontext()
+            if device == "cpu"
+            else pytest.warns(UserWarning, match=r"sets (its|the) '")
+        ):
             for k in range(3):
                 twice(torch.tensor([1.0, 0.5 + k], device=device))
                 found.append((weight.tolist(), optimizer.param_groups[0]["lr"]))
