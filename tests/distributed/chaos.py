@@ -110,8 +110,8 @@ def run(folder: Path, kind: str, seed: int, reference: Reference) -> Found:
             when = next(float(line[1]) for line in lines if line[:1] == ["killed"])
             continue
         (said,) = (line for line in lines if line[:1] == ["told"])
-        who = re.search(r"rank (\d) has ended|ranks (\[.*?\]) have ended", said[2])
-        assert who and str(killed[0]) in who.group(0), said
+        who = re.search(r"rank (\d) has ended", said[2])
+        assert who and int(who.group(1)) == killed[0], said
         told.append(float(said[1]))
     assert max(told) - when < WITHIN, (told, when)
     saved = saved_steps(folder, reference)

@@ -113,12 +113,16 @@ for _name in _ANSWERS.split():
     need(f"torch.accelerator.{_name}")(lambda name=_name: answers(name))  # type: ignore[misc]
 
 
-@need("torch.accelerator.set_device_index")
-def other_devices_are_refused() -> bool:
+@need("torch.accelerator.set_device_index", "torch.accelerator.current_device_index")
+def devices_have_the_numbers_of_processes() -> bool:
+    with unittest.mock.patch.dict(os.environ, LOCAL_WORLD_SIZE="2"):
+        torch.accelerator.set_device_index(1)
+        chosen = torch.accelerator.current_device_index()
+        torch.accelerator.set_device_index(0)
     try:
         torch.accelerator.set_device_index(1)
     except RuntimeError as error:
-        return "ordinal 1" in str(error)
+        return chosen == 1 and "ordinal: jax:1" in str(error)
     return False
 
 

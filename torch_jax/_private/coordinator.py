@@ -6,8 +6,8 @@ a service that is still there, no rank's death ends the others: their collective
 Run as a script with the host and the port of the service and the number of ranks; the first line
 that it prints is the port at which ranks register: each holds a connection open for as long as it
 lives. A rank sends its number, and a question mark to be told, as a line of JSON, which ranks have
-ended. The process ends with the last of the connections. It imports nothing of this package, since
-that would import PyTorch.
+ended, the first of them first. The process ends with the last of the connections. It imports
+nothing of this package, since that would import PyTorch.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class _Ranks:
         self.size = size
         self.open: dict[socket.socket, int] = {}
         self.come: set[int] = set()
+        self.ended: list[int] = []
 
     def hear(self, connection: socket.socket) -> bool:
         """Take what a connection sends; False where it has ended, or is none of a rank's."""
@@ -39,8 +40,7 @@ class _Ranks:
             words = connection.recv(64).split()
             for word in words:
                 if word == b"?":
-                    ended = sorted(self.come - set(self.open.values()))
-                    connection.sendall(json.dumps(ended).encode() + b"\n")
+                    connection.sendall(json.dumps(self.ended).encode() + b"\n")
                 elif word.isdigit() and int(word) < self.size:
                     self.open[connection] = int(word)
                     self.come.add(int(word))
@@ -49,6 +49,11 @@ class _Ranks:
             return bool(words)
         except OSError:
             return False
+
+    def part(self, connection: socket.socket) -> None:
+        """Note the end of a connection, and of its rank."""
+        if connection in self.open:
+            self.ended.append(self.open.pop(connection))
 
 
 def _serve(listener: socket.socket, size: int) -> None:
@@ -65,7 +70,7 @@ def _serve(listener: socket.socket, size: int) -> None:
             connection: Any = key.fileobj
             if not ranks.hear(connection):
                 selector.unregister(connection)
-                ranks.open.pop(connection, None)
+                ranks.part(connection)
                 connection.close()
 
 

@@ -120,6 +120,50 @@ def only_accelerator(index: int) -> None:
             jax.config.update(name, str(index))
 
 
+class Shared:
+    """Texts and numbers that all processes share: JAX's coordination service holds them.
+
+    It outlives the processes; a store of PyTorch's may be in one of them.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        """For keys that begin so; all processes must have met."""
+        self._client = importlib.import_module("jax._src.distributed").global_state.client
+        self._prefix = f"torch_jax/{prefix}/"
+
+    def first(self, key: str, text: str) -> str:
+        """``text``, or what another process has left here before."""
+        try:
+            self._client.key_value_set(self._prefix + key, text)
+        except RuntimeError as error:
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+            return self.get(key) or text
+        return text
+
+    def set(self, key: str, text: str) -> None:
+        """Leave a text, in place of the one before."""
+        self._client.key_value_set(self._prefix + key, text, allow_overwrite=True)
+
+    def get(self, key: str) -> str | None:
+        """The text that is here; None where none is."""
+        try:
+            return self._client.key_value_try_get(self._prefix + key)
+        except RuntimeError as error:
+            if "NOT_FOUND" not in str(error):
+                raise
+            return None
+
+    def add(self, key: str, number: int) -> int:
+        """A number that is counted up from 0; gives what it is then."""
+        return self._client.key_value_increment(self._prefix + key, number)
+
+    def remove(self, *keys: str) -> None:
+        """Take away what is here."""
+        for key in keys:
+            self._client.key_value_delete(self._prefix + key)
+
+
 _array_type = functools.cache(jax_core.array_type)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_jax.core import ordinals
+
 
 class OperatorNotFound(NotImplementedError):
     """No rung of the lookup ladder serves an operator; see :func:`torch_jax.register_op`."""
@@ -64,9 +66,9 @@ def refuse_sparse(tensor: torch.Tensor) -> None:
 
 
 def check_ordinal(device: torch.device) -> None:
-    """Raise for ``jax:1`` and beyond: there is one logical device."""
+    """Raise for a number that no device has (:mod:`.ordinals`)."""
     if device.type == "jax" and device.index not in (None, 0):
-        raise RuntimeError(f"invalid device ordinal: {device}; there is one device, jax:0")
+        ordinals.check(device.index)
 
 
 def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:

@@ -1,6 +1,7 @@
 """The module ``torch.jax``: for this device what ``torch.cuda`` is for CUDA.
 
 There is one logical device, ``jax:0``; several chips are one device with a sharding, as in JAX.
+Among processes of ``torchrun`` other numbers mean it, too (:mod:`torch_jax.core.ordinals`).
 
 >>> torch.jax.is_available(), torch.jax.device_count()
 (True, 1)
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torch_jax.core import dynamo_constants, forks, waking
+from torch_jax.core import dynamo_constants, forks, ordinals, waking
 from torch_jax.device.streams import (  # noqa: F401, what the module has too
     Event,
     Stream,
@@ -74,30 +75,31 @@ def _is_in_bad_fork() -> bool:
 
 @dynamo_constants.constant
 def device_count() -> int:
-    """1: chips are not devices here but parts of one."""
-    return 1
+    """The processes of this host, each of which has one device; chips are parts of it."""
+    return ordinals.count()
 
 
 @dynamo_constants.constant
 def current_device() -> int:
-    """0."""
+    """0, which tensors bear in every process."""
     return 0
 
 
 def set_device(device: Any) -> None:
-    """Check that ``device`` is ``jax:0``; there is no other to switch to."""
-    _index(device)
+    """Keep the number of ``device`` for ``torch.accelerator.current_device_index``."""
+    ordinals.choose(_number(device))
+
+
+def _number(device: Any) -> int:
+    return device if isinstance(device, int) else torch.device(device or "jax").index or 0
 
 
 def _index(device: Any) -> int:
-    index = device if isinstance(device, int) else torch.device(device or "jax").index or 0
-    if index != 0:
-        raise RuntimeError(f"invalid device ordinal {index}: there is one device, jax:0")
-    return index
+    return ordinals.check(_number(device))
 
 
 class device:
-    """Context manager that selects a device by index; there is only ``jax:0``."""
+    """Context manager that selects a device by index; all indices mean the one of the process."""
 
     def __init__(self, device: Any = None):
         """Check the index."""

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax._private import jax_processes
@@ -42,6 +43,7 @@ def join(store: Any, rank: int, size: int) -> None:
     if size > 1:
         _connect(store, rank, size)
     waking.wake()
+    jax.devices()  # JAX's client waits for all processes, each of which is here now
 
 
 def _connect(store: Any, rank: int, size: int) -> None:
@@ -121,7 +123,10 @@ def _of_host() -> str:
 
 
 def ended() -> list[int]:
-    """The ranks, of the default group, whose processes have ended; empty where nobody can tell."""
+    """The ranks, of the default group, whose processes have ended, in their order.
+
+    Empty where nobody can tell.
+    """
     joined = _joined
     if joined is None:
         return []
@@ -136,9 +141,11 @@ def ended() -> list[int]:
 
 def failed(what: str, error: BaseException) -> Exception:
     """The error of a collective that has failed, which names the ranks that have ended."""
+    if isinstance(error, torch.distributed.DistBackendError):
+        return error  # it says why
     gone = _ended_by_now(error)
-    ranks = f"rank {gone[0]} has" if len(gone) == 1 else f"ranks {gone} have"
-    why = f": {ranks} ended" if gone else ""
+    later = f", and after it {gone[1:]}" if gone[1:] else ""  # whose errors may come of the first
+    why = f": rank {gone[0]} has ended{later}" if gone else ""
     return torch.distributed.DistBackendError(f"{what} failed on device 'jax'{why} ({error})")
 
 

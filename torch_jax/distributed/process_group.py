@@ -8,6 +8,7 @@ PyTorch's own gloo, on copies of tensors of the device.
 from __future__ import annotations
 
 import functools
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
-from torch_jax.distributed import joining, programs
+from torch_jax.distributed import agreement, joining, programs
 from torch_jax.distributed.work import LAUNCHER, DoneWork, HostWork, ProgramWork, write_results
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import tensors_in
@@ -28,11 +29,20 @@ _JAX = pytorch.DEVICE_TYPE
 
 def create(options: Any, _backend_options: Any) -> ProcessGroup:
     """Make a group, as ``torch.distributed`` asks for it; all its processes do so at once."""
-    ranks = tuple(options.global_ranks_in_group)
+    store, ranks = _of_its_own(options), tuple(options.global_ranks_in_group)
     if not ranks:
-        joining.join(options.store, options.group_rank, options.group_size)
+        joining.join(store, options.group_rank, options.group_size)
         ranks = programs.processes(options.group_size)
-    return ProcessGroup(options.store, options.group_rank, ranks, options.timeout)
+    return ProcessGroup(store, options.group_rank, ranks, options.timeout, options.group_id)
+
+
+def _of_its_own(options: Any) -> Any:
+    """A store for this group alone: ``torchrun``'s holds what earlier groups of its name have left.
+
+    All processes of a group have counted themselves before one of them can ask for the next.
+    """
+    at = (options.store.add("torch_jax/made", 1) - 1) // options.group_size
+    return dist.PrefixStore(f"torch_jax/{at}", options.store)
 
 
 def _is_on_device(*values: Any) -> bool:
@@ -114,10 +124,14 @@ class ProcessGroup(_Base):
     Methods are those that PyTorch calls, from Python and from C++ (DDP, functional collectives).
     """
 
-    def __init__(self, store: Any, rank: int, ranks: tuple[int, ...], timeout: timedelta) -> None:
+    def __init__(
+        self, store: Any, rank: int, ranks: tuple[int, ...], timeout: timedelta, called: str
+    ) -> None:
         super().__init__(rank, len(ranks))
         self._store, self.is_over = store, False
         self.ranks, self.timeout = ranks, timeout
+        name = store.compare_set("torch_jax/name", "", uuid.uuid4().hex).decode()
+        self._order = agreement.Order(name, called, rank, ranks)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
@@ -146,19 +160,43 @@ class ProcessGroup(_Base):
     ) -> Any:
         """Have a program run with the values that tensors have now."""
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
+        try:
+            LAUNCHER.check()
+        except RuntimeError as error:
+            self._order.refuse(str(error))
+            raise joining.failed(name, error) from error
+        call = self._next(name, static, inputs, options)
         run = functools.partial(programs.run, self.ranks, body, static, arrays)
         keep = functools.partial(write_results, outputs)
-        return LAUNCHER.launch(ProgramWork(name, run, keep, self._limit(options), outputs))
+        return LAUNCHER.launch(ProgramWork(name, call, run, keep, self._limit(options), outputs))
+
+    def _next(self, name: str, static: tuple, tensors: Any, options: Any) -> agreement.Call:
+        """The next collective of this group; ``tensors`` are of one form in all processes."""
+        try:
+            return self._order.next(agreement.asked(name, static, tensors, options))
+        except RuntimeError as error:  # the store is gone
+            raise joining.failed(name, error) from error
 
     def _limit(self, options: Any) -> timedelta:
         given = getattr(options, "timeout", None)
         return given if given is not None and given > timedelta(0) else self.timeout
 
     def _on_host(
-        self, method: str, arguments: tuple, outputs: Any, *rest: Any, source: int = -1
+        self,
+        method: str,
+        arguments: tuple,
+        outputs: Any,
+        *rest: Any,
+        source: int = -1,
+        alike: Any = None,
+        static: tuple = (),
     ) -> Any:
-        """Have gloo do it: with the tensors themselves on the CPU, else with copies of them."""
-        call, filled = getattr(self._gloo, method), list(tensors_in(outputs))
+        """Have gloo do it: with the tensors themselves on the CPU, else with copies of them.
+
+        ``alike`` are the tensors that have one form in all processes, None for what two processes
+        do. Collectives of tensors on the CPU are compared as far as gloo does that.
+        """
+        run, filled = getattr(self._gloo, method), list(tensors_in(outputs))
         on_device = _is_on_device(arguments)
         copies: dict[int, torch.Tensor] = {}
 
@@ -169,13 +207,16 @@ class ProcessGroup(_Base):
                 return copies[id(value)]
             return [copy(one) for one in value] if isinstance(value, list | tuple) else value
 
+        call = None
         try:
-            given = map(copy, arguments) if on_device else arguments
-            work = call(*given, *rest)
+            given = list(map(copy, arguments)) if on_device else arguments
+            if on_device and alike is not None:
+                call = self._next(method, static, list(tensors_in(alike)), rest[0])
+            work = run(*given, *rest)
         except RuntimeError as error:
             raise joining.explained(method, error) from error
         written = [copies[id(tensor)] for tensor in filled] if on_device else []
-        return HostWork(method, work, filled, written, source)
+        return HostWork(method, work, filled, written, source, call, self._limit(*rest[:1]))
 
     # --- reductions -------------------------------------------------------------------------------
 
@@ -194,7 +235,9 @@ class ProcessGroup(_Base):
             return self._on_host(name, (tensors,), tensors, options)
         op, given = _reduction(options, tensors)
         if not _has_program(op, tensors):
-            return self._on_host(name, (tensors,), tensors if keep else [], options)
+            filled = tensors if keep else []
+            more: dict[str, Any] = {"alike": tensors, "static": (op,)}
+            return self._on_host(name, (tensors,), filled, options, **more)
         outputs = tensors if keep else [torch.empty_like(tensor) for tensor in tensors]
         return self._program(name, programs.all_reduce, (op,), given, outputs, options)
 
@@ -226,6 +269,8 @@ class ProcessGroup(_Base):
         """Reduce all on the CPU, and keep the part of this process."""
         everywhere = _default("AllreduceOptions")()
         everywhere.reduceOp, everywhere.timeout = options.reduceOp, self._limit(options)
+        call = self._next(name, _reduction(options, [])[:1], inputs, options)
+        HostWork(name, DoneWork([]), [], [], -1, call, self._limit(options)).wait()
         parts = []
         for output, whole in zip(outputs, inputs, strict=True):
             copy = whole.detach().cpu().contiguous()
@@ -301,12 +346,12 @@ class ProcessGroup(_Base):
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give one process the tensors of all."""
         options = opts or _default("GatherOptions")()
-        return self._on_host("gather", (outputs, inputs), outputs, options)
+        return self._on_host("gather", (outputs, inputs), outputs, options, alike=inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give each process its tensor of those that one has."""
         options = opts or _default("ScatterOptions")()
-        return self._on_host("scatter", (outputs, inputs), outputs, options)
+        return self._on_host("scatter", (outputs, inputs), outputs, options, alike=outputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Give each process the tensors that all have for it."""
@@ -314,7 +359,7 @@ class ProcessGroup(_Base):
         on_device = _is_on_device(outputs, inputs)
         if on_device and _are_alike(outputs, inputs, self.size()):
             return self._program("alltoall", programs.exchange, (), inputs, outputs, options)
-        return self._on_host("alltoall", (outputs, inputs), outputs, options)
+        return self._on_host("alltoall", (outputs, inputs), outputs, options, alike=())
 
     def alltoall_base(
         self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None
@@ -323,7 +368,8 @@ class ProcessGroup(_Base):
         options = opts or _default("AllToAllOptions")()
         if output_splits or input_splits or not _is_on_device(output, tensor):
             splits = (list(output_splits or ()), list(input_splits or ()))
-            return self._on_host("alltoall_base", (output, tensor, *splits), output, options)
+            given = (output, tensor, *splits)
+            return self._on_host("alltoall_base", given, output, options, alike=())
         if output.dtype != tensor.dtype or output.numel() != tensor.numel():
             raise RuntimeError(
                 f"all_to_all_single: {errors.describe(output)} and {errors.describe(tensor)} must "
@@ -362,7 +408,10 @@ class ProcessGroup(_Base):
 
     def barrier(self, opts: Any = None) -> Any:
         """Wait until all processes have come here."""
-        return HostWork("barrier", self._gloo.barrier(opts or _default("BarrierOptions")()), [], [])
+        options = opts or _default("BarrierOptions")()
+        call = self._next("barrier", (), (), options)
+        work = self._gloo.barrier(options)
+        return HostWork("barrier", work, [], [], -1, call, self._limit(options))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait until all processes have come here; raises with the rank of one that has not."""

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,8 +22,10 @@ import torch
 import torch.distributed as dist
 
 from torch_jax._private import pytorch
-from torch_jax.distributed import joining
+from torch_jax.distributed import agreement, joining
 from torch_jax.memory.storage import wrap
+
+_PAUSE = 0.1  # seconds between looks at what takes long
 
 
 def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
@@ -96,6 +99,7 @@ class ProgramWork(_Work):
     def __init__(
         self,
         name: str,
+        call: agreement.Call,
         program: Callable[[], list[jax.Array]],
         keep: Callable[[list[jax.Array]], None],
         timeout: timedelta,
@@ -103,7 +107,8 @@ class ProgramWork(_Work):
     ) -> None:
         """``keep`` takes the results; ``outputs`` are the tensors that hold them then."""
         super().__init__(outputs)
-        self._keep = keep
+        self.call, self._keep = call, keep
+        self.is_launched = False
         self.name, self._program, self._timeout = name, program, timeout
         self._done = threading.Event()
         self._error: Exception | None = None
@@ -112,11 +117,15 @@ class ProgramWork(_Work):
         """Run the program and write its results; the launching thread calls it."""
         try:
             LAUNCHER.check()
+            self.call.wait(self._timeout)
+            self.is_launched = True
             results = self._program()
             LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
             self._keep(results)
         except TypeError as error:  # arrays that the program does not take: it has not run
             self._error = error
+        except TimeoutError as error:  # some processes may come yet, and would be out of step
+            self._error = LAUNCHER.give_up(joining.failed(self.name, error))
         except Exception as error:
             self._error = joining.failed(self.name, error)
         finally:
@@ -126,12 +135,35 @@ class ProgramWork(_Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are in their tensors; raises what went wrong."""
         limit = timeout if timeout else self._timeout
-        if not self._done.wait(limit.total_seconds()):
-            late = TimeoutError(f"no result within {limit.total_seconds():g} s")
-            raise LAUNCHER.give_up(joining.failed(self.name, late))
+        seconds = limit.total_seconds()
+        if not self._done.wait(min(seconds, agreement.PATIENCE)):
+            self._wait_on(limit, time.monotonic() + seconds - agreement.PATIENCE)
         if self._error is not None:
             raise self._error
         return True
+
+    def _wait_on(self, limit: timedelta, end: float) -> None:
+        """Wait for what takes long, and have the call compared that all of them wait for."""
+        try:
+            work = self
+            while not self._done.wait(_PAUSE):
+                ahead = LAUNCHER.running or self
+                if ahead is not work:
+                    work.settle()
+                    work = ahead
+                work.call.show()
+                if work.is_launched:
+                    work.call.is_agreed()
+                if time.monotonic() > end:
+                    raise work.call.late(limit)
+            work.settle()
+        except Exception as error:
+            raise LAUNCHER.give_up(joining.failed(self.name, error)) from error
+
+    def settle(self) -> None:
+        """Take back what was said of it while it took long."""
+        if self.is_success():
+            self.call.came_through()
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
@@ -176,14 +208,22 @@ class HostWork(_Work):
         outputs: Sequence[torch.Tensor],
         copies: Sequence[torch.Tensor],
         source: int = -1,
+        call: agreement.Call | None = None,
+        limit: timedelta = timedelta(0),
     ) -> None:
         super().__init__(outputs, source)
+        self._call, self._limit = call, limit
         self._name, self._work, self._copies = name, work, list(copies)
         self._lock = threading.Lock()
         self._written = not self._copies
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are in their tensors; raises what went wrong."""
+        if self._call is not None:
+            try:
+                self._call.wait(timeout or self._limit)
+            except Exception as error:
+                raise joining.failed(self._name, error) from error
         try:
             self._work.wait(timeout) if timeout else self._work.wait()
         except RuntimeError as error:
@@ -225,22 +265,19 @@ class _Launcher:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self.running: ProgramWork | None = None
 
     def give_up(self, error: Exception) -> Exception:
-        """Run nothing more, since processes are out of step after a time-out; gives ``error``."""
+        """Run nothing more, since processes are out of step from here on; gives ``error``."""
         self._error = self._error or error
         return error
 
     def check(self) -> None:
-        """Raise if a collective has timed out before."""
+        """Raise if a collective has timed out before, or met another one."""
         if self._error is not None:
-            raise RuntimeError(f"an earlier collective timed out: {self._error}")
+            raise RuntimeError(f"an earlier collective failed: {self._error}")
 
     def launch(self, work: ProgramWork) -> ProgramWork:
-        try:
-            self.check()
-        except RuntimeError as error:
-            raise joining.failed(work.name, error) from error
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -253,7 +290,9 @@ class _Launcher:
 
     def _run(self) -> None:
         while (work := self._waiting.get()) is not None:
+            self.running = work
             work.run()
+            self.running = None
             del work
 
     def _stop(self) -> None:

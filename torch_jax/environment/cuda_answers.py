@@ -13,8 +13,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from torch_jax._private import jax_core
-from torch_jax.core import dynamo_constants
+from torch_jax.core import ordinals
 from torch_jax.device import device_module, streams
 from torch_jax.memory import generators
 
@@ -46,10 +48,13 @@ def cudnn_version() -> int:
 # --- devices --------------------------------------------------------------------------------------
 
 
-@dynamo_constants.constant
-def device_count() -> int:
-    """The processes of this host that ``torchrun`` has started, each of which has one device."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def set_device(device: Any) -> None:
+    """Keep the number of a device, as ``torch.jax`` does; a number that none has means the first.
+
+    >>> set_device(7)
+    """
+    number = device if isinstance(device, int) else torch.device(device).index or 0
+    device_module.set_device(ordinals.known(number))
 
 
 class DeviceRegion:
@@ -180,7 +185,6 @@ ANSWERS: dict[str, Callable[..., Any]] = _OF_THE_DEVICE | {
     "cudart": runtime,
     "check_error": check_error,
     "device": DeviceRegion,
-    "device_count": device_count,
     "device_memory_used": device_module.memory_allocated,
     "get_allocator_backend": lambda: "native",
     "get_arch_list": architectures,
@@ -208,7 +212,7 @@ ANSWERS: dict[str, Callable[..., Any]] = _OF_THE_DEVICE | {
     "profiler.stop": nothing,
     "reset_accumulated_host_memory_stats": nothing,
     "reset_peak_host_memory_stats": nothing,
-    "set_device": nothing,  # of rank 1, a process has the device of number 1
+    "set_device": set_device,
     "set_per_process_memory_fraction": limit_memory,
     "set_sync_debug_mode": sync_debug_mode,
     "_lazy_init": device_module.init,

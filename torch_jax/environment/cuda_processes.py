@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import dynamo
+from torch_jax.core import ordinals
 from torch_jax.environment import callables
 from torch_jax.environment.regions import JAX, mapped, redirects_cuda, renamed
 
@@ -41,6 +42,8 @@ def backend(value: Any) -> Any:
     >>> backend("nccl"), backend("cpu:gloo,cuda:nccl"), backend("gloo"), backend("tcp://a:1")
     ('jax', 'cpu:gloo,jax:jax', 'gloo', 'tcp://a:1')
     """
+    if isinstance(value, torch.device) and value.type in ("cuda", JAX) and value.index is not None:
+        return torch.device(JAX, ordinals.known(value.index))  # PyTorch asks for a number
     if not isinstance(value, str) or "nccl" not in value.lower().replace(":", ",").split(","):
         return mapped(value)
     pairs = [one.partition(":") for one in value.lower().split(",")]

@@ -75,7 +75,8 @@ def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
 
     So it is with the other types of devices among ``words``.
 
-    Each number means the one device of the process, as of rank 1 that has the number 1.
+    Each number means the one device of the process (:mod:`torch_jax.core.ordinals`); a program for
+    CUDA may have one that no device has here.
 
     >>> mapped("cuda:1"), mapped(torch.device("cuda")), mapped("cpu")
     ('jax', device(type='jax'), 'cpu')

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.core import ordinals
 from torch_jax.core.patching import AT_IMPORT, patch
 from torch_jax.device import device_module as module
 
@@ -25,6 +26,7 @@ _ANSWERS = {
     "get_device_capability": module.get_device_capability,
     "current_stream": module.current_stream,
     "set_device_index": module.set_device,
+    "current_device_index": ordinals.current,
 }
 
 
@@ -43,5 +45,5 @@ for _name, _answer in _ANSWERS.items():
     patch(
         f"torch.accelerator.{_name}",
         AT_IMPORT,
-        why="C++ knows no allocator and no streams of the device: ``torch.jax`` answers.",
+        why="C++ knows no allocator, streams and numbers of the device: ``torch.jax`` answers.",
     )(functools.partial(_make, _answer))

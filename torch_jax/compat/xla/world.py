@@ -60,7 +60,7 @@ def group() -> Any:
     shared = world.get_group_store() if world is not None else store()
     ours = dist.PrefixStore("torch_xla", shared)
     joining.join(ours, rank(), size())
-    return process_group.ProcessGroup(ours, rank(), tuple(range(size())), _TIMEOUT)
+    return process_group.ProcessGroup(ours, rank(), tuple(range(size())), _TIMEOUT, "torch_xla")
 
 
 @functools.cache

@@ -1,0 +1,223 @@
+"""Whether the processes of a group ask for the same collective, before it runs.
+
+JAX pairs the programs of processes by their order alone: a reduction that meets a broadcast would
+give both processes numbers. So calls are numbered in each group, and one that has not followed the
+call before it until now is compared, through JAX's coordinator, with what the others ask for. In a
+loop all calls follow those that they have followed before, and cost a look into a set. A call that
+waits for long is compared, too, since another process may have left the order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_jax._private import jax_processes
+from torch_jax.core import tracers
+from torch_jax.distributed import joining
+
+PATIENCE = 1.0  # seconds after which a call is compared that had not been
+_PAUSES = (0.0002, 0.05)  # seconds between looks at what others say, at first and at last
+_SAME = "same"
+_MOST = 4  # ranks that an error names
+
+Asked = tuple[str, tuple, tuple]  # a name, its static arguments, dtypes and shapes
+
+
+def asked(name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Asked:
+    """What is compared of a call; ``tensors`` are those of one form in all processes."""
+    root = getattr(options, "rootRank", None)
+    return name, (*static, root), tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
+
+
+def _shown(asked: Asked) -> str:
+    """A call as errors write it.
+
+    >>> _shown(("broadcast", (1, 1), ((torch.float32, torch.Size([2, 3])),)))
+    'broadcast(root 1, float32[2, 3])'
+    """
+    name, (*static, root), forms = asked
+    words = [word for word in static if isinstance(word, str)]
+    words += [] if root is None else [f"root {root}"]
+    words += [f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in forms]
+    return f"{name}({', '.join(words)})"
+
+
+class Order:
+    """The collectives that one process asks a group for, in their order."""
+
+    def __init__(self, name: str, called: str, rank: int, ranks: tuple[int, ...]) -> None:
+        """For a group that PyTorch calls so, and no other has the name.
+
+        ``rank`` is the place of this process among ``ranks``.
+        """
+        self.group = f"group {called!r} of ranks {list(ranks)}"
+        self.ranks, self.own = ranks, ranks[rank]
+        is_alone = len(ranks) == 1
+        self.shared: Any = None if is_alone else jax_processes.Shared(name)
+        self.places: Any = None if is_alone else jax_processes.Shared("places")
+        self.lock = threading.Lock()
+        self._is_always = dist.get_debug_level() == dist.DebugLevel.DETAIL
+        self._numbers = itertools.count(1)
+        self._last: Asked = ("", (None,), ())
+        self._known: set[tuple[Asked, Asked]] = set()
+
+    def next(self, asked: Asked) -> Call:
+        """The next call, which is told to the others where it has not followed the one before."""
+        pair = self._last, asked
+        self._last = asked
+        call = Call(self, next(self._numbers), asked)
+        if pair not in self._known or self._is_always:
+            self._known.add(pair)
+            call.tell()
+        return call
+
+    def refuse(self, why: str) -> None:
+        """Let the others know that this process does not run the next call."""
+        Call(self, next(self._numbers), self._last).end(f"rank {self.own} does not run it: {why}")
+
+    def forget(self) -> None:
+        """Compare all calls anew: after one that differed, processes know other orders."""
+        self._known.clear()
+
+
+class Call:
+    """A collective that one process asks for."""
+
+    __slots__ = ("_asked", "_is_agreed", "_is_shown", "_line", "_number", "_order")
+
+    def __init__(self, order: Order, number: int, asked: Asked) -> None:
+        self._order, self._number, self._asked = order, number, asked
+        self._line = ""
+        self._is_agreed = self._is_shown = False
+
+    def _key(self, of: str) -> str:
+        return f"calls/{self._number}/{of}"
+
+    def tell(self) -> None:
+        """Tell the others what this process asks for, and compare it with what the first does."""
+        order, shared = self._order, self._order.shared
+        with order.lock:
+            if self._line or len(order.ranks) == 1:
+                return
+            self._line = tracers.user_line()
+        own = [order.own, _shown(self._asked), self._line]
+        first = json.loads(shared.first(self._key("first"), json.dumps(own)))
+        if first[1] != own[1]:
+            self.end(self._mismatch(first, own))
+        elif shared.add(self._key("came"), 1) == len(order.ranks):
+            self.end(_SAME)
+
+    def end(self, text: str) -> None:
+        """What comes of the comparison, unless another process has said so."""
+        if self._order.shared is not None:
+            self._order.shared.first(self._key("end"), text)
+
+    def _mismatch(self, *calls: list[Any]) -> str:
+        """The text of the error of two different calls."""
+        shown = [f"rank {rank} calls {what} ({line})" for rank, what, line in sorted(calls)]
+        return (
+            f"collectives do not match: {', but '.join(shown)}, as number {self._number} in "
+            f"{self._order.group}. All processes of a group must call the same collectives in one "
+            "order, with the same dtypes and shapes"
+        )
+
+    def is_agreed(self) -> bool:
+        """Whether all processes are known to ask for the same.
+
+        Raises ``torch.distributed.DistBackendError`` where one is known not to.
+        """
+        order, shared = self._order, self._order.shared
+        if not self._line:
+            return False
+        with order.lock:  # the thread that launches may ask, and one that waits
+            if self._is_agreed or (end := shared.get(self._key("end"))) is None:
+                return self._is_agreed
+            if end != _SAME:
+                self._hide()
+                order.forget()
+                raise dist.DistBackendError(end)
+            self._is_agreed = True
+            if shared.add(self._key("left"), 1) == len(order.ranks):
+                shared.remove(*map(self._key, ("first", "came", "end", "left")))
+            return True
+
+    def wait(self, limit: timedelta) -> None:
+        """Wait until all ask for the same, where this call is one that is compared.
+
+        Raises:
+          torch.distributed.DistBackendError: a process asks for something else.
+          RuntimeError: a process has ended.
+          TimeoutError: a process has not come within ``limit``.
+        """
+        if not self._line:
+            return
+        begun = time.monotonic()
+        looked, (pause, longest) = begun, _PAUSES
+        while not self.is_agreed():
+            time.sleep(pause)
+            now, pause = time.monotonic(), min(pause * 1.5, longest)
+            if now - begun > limit.total_seconds():
+                raise self.late(limit)
+            if now - looked > PATIENCE:
+                looked = now
+                self.show()
+                if set(joining.ended()).intersection(self._order.ranks):
+                    raise RuntimeError("not all processes have come")
+        self._hide()
+
+    # --- calls that wait for long -----------------------------------------------------------------
+
+    def show(self) -> None:
+        """Say in which call this process waits, and what it asks for, if it has not yet."""
+        self.tell()
+        if self._line and not self._is_shown:
+            self._is_shown = True
+            self._order.places.set(str(self._order.own), self._place())
+
+    def _place(self) -> str:
+        return f"{_shown(self._asked)} of {self._order.group}"
+
+    def _hide(self) -> None:
+        if self._is_shown:
+            self._order.places.remove(str(self._order.own))
+            self._is_shown = False
+
+    def came_through(self) -> None:
+        """Take back what has been said of a call that has been run after all.
+
+        Raises ``torch.distributed.DistBackendError`` where it has met another one.
+        """
+        self._hide()
+        shared = self._order.shared
+        if self._line and not self.is_agreed() and shared.add(self._key("came"), -1) == 0:
+            shared.remove(self._key("first"), self._key("came"))
+
+    def late(self, limit: timedelta) -> TimeoutError:
+        """The error of a call that has waited too long: it says where the others are.
+
+        A process that comes later has an error at once.
+        """
+        text = f"no result within {limit.total_seconds():g} s"
+        if not self._line:
+            return TimeoutError(text)
+        self.end(f"rank {self._order.own} has given up waiting for it ({text})")
+        return TimeoutError("; ".join([text, *self._whereabouts()]))
+
+    def _whereabouts(self) -> list[str]:
+        """Where the others wait that do not wait here, with this call's line."""
+        found = []
+        for rank in self._order.ranks:
+            place = self._order.places.get(str(rank)) or "no collective"
+            if rank != self._order.own and place != self._place():
+                found.append(f"rank {rank} waits in {place}")
+        here = f"this is {self._place()} ({self._line})"
+        return [here, *found[:_MOST]]
