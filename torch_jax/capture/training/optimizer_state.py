@@ -77,3 +77,33 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
         if buffers[index] is None:
             buffers[index] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             optimizer.state[parameter]["momentum_buffer"] = buffers[index]
+
+
+class Entries:
+    """What an optimizer's groups and states hold, to tell what a step sets, and to put it back."""
+
+    def __init__(self, optimizer: Any):
+        self._optimizer, self._states = optimizer, dict(optimizer.state)
+        self._before = [(one, dict(one)) for one in self._dicts()]
+
+    def _dicts(self) -> list[dict]:
+        return [*self._optimizer.param_groups, *self._optimizer.state.values()]
+
+    def set_by_step(self) -> str | None:
+        """Return the key of an entry that is another object now, or new and no tensor."""
+        before = {id(one): entries for one, entries in self._before}
+        for one in self._dicts():
+            known = before.get(id(one), {})
+            for key, value in one.items():
+                is_new_tensor = key not in known and isinstance(value, torch.Tensor)
+                if not is_new_tensor and value is not known.get(key, one):
+                    return key
+        return None
+
+    def restore(self) -> None:
+        """Put every entry back."""
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._states)
+        for one, entries in self._before:
+            one.clear()
+            one.update(entries)

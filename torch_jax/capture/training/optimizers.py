@@ -17,7 +17,6 @@ from torch_jax.capture.tape import Changed
 from torch_jax.capture.training.optimizer_state import init_group, keep_steps_on_device
 from torch_jax.core.node import Node
 from torch_jax.core.numbers import Number
-from torch_jax.core.tracers import NotTraceableError
 
 MISSING: Any = object()
 
@@ -245,15 +244,3 @@ class _Read:
         if type(value) is not float:
             raise Changed(f"{self.key} was a float, now it is {value!r}")
         return value
-
-
-def refuse_host_counts(optimizer: Any) -> None:
-    """Raise where an optimizer counts its steps on the host, and the device skips one."""
-    for state in optimizer.state.values():
-        if any(isinstance(value, int | float) for value in state.values()):
-            name = type(optimizer).__name__
-            raise NotTraceableError(
-                f"{name} counts its steps on the host, where a program cannot tell that "
-                "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, "
-                "or drop pure=True."
-            )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.training.optimizers import refuse_host_counts
+from torch_jax.capture.training.optimizer_state import Entries, keep_steps_on_device
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, patch
 from torch_jax.core.tracers import NotTraceableError
@@ -40,18 +40,18 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
     observer = ACTIVE.observer
     if observer is None or not all(map(is_jax, found)):
         return original(optimizer, state, *args, **kwargs)
+    keep_steps_on_device(optimizer)  # as a step does, before its entries are looked at
     storages = observer.storages()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
+    entries = Entries(optimizer)
     observer.only_first, only_first = None, observer.only_first
     result = optimizer.step(*args, **kwargs)
-    refuse_host_counts(optimizer)
-    if observer.only_first:  # its state is new: there is none to go back to
+    why = _why_not_skipped(optimizer, entries.set_by_step(), observer.only_first)
+    if why is not None:
+        entries.restore()
         for memory in storages:
             memory.array = before[id(memory)]
-        raise NotTraceableError(
-            f"the first step of {type(optimizer).__name__} makes its state out of gradients, and "
-            "GradScaler.step may skip it: take it outside of the function, or drop pure=True."
-        )
+        raise NotTraceableError(why)
     observer.only_first = only_first
     skipped = sum(found)
     # state that the step has made, for later calls to find
@@ -64,6 +64,23 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
                 kept = storage.held_by(_chosen(skipped, *both))
             storage.put_back((memory,), (memory.array,), (kept,))
     return result
+
+
+def _why_not_skipped(optimizer: Any, key: str | None, only_first: str | None) -> str | None:
+    """Return why the device cannot skip a step that set an entry, or made its state; or None."""
+    name = type(optimizer).__name__
+    if only_first:  # its state is new: there is none to go back to
+        return (
+            f"the first step of {name} makes its state out of gradients, and GradScaler.step may "
+            "skip it: take it outside of the function, or drop pure=True."
+        )
+    if key is None:
+        return None
+    return (
+        f"a step of {name} sets its {key!r} on the host, where a program cannot tell that "
+        "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, or drop "
+        "pure=True."
+    )
 
 
 @jax_function
