@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import func, nn
@@ -204,3 +206,43 @@ def test_gradients_of_gradients_outside(pure):
                 torch.autograd.grad(first.sum(), x)
         else:
             assert_same(torch.autograd.grad(first.sum(), x)[0], torch.tensor([6.0, 12.0]))
+
+
+class Counted(torch.autograd.Function):
+    """Counts its backward passes in a tensor, and doubles what it is given."""
+
+    @staticmethod
+    def forward(ctx, x, passes):
+        ctx.passes = passes
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.passes.add_(1)
+        return 2 * gradient, None
+
+
+@pytest.mark.parametrize("is_met_before", [False, True])
+def test_a_backward_pass_that_writes_writes_once(is_met_before):
+    shown = []
+    for device, wrap in (("cpu", lambda function: function), ("jax", torch_jax.jit(pure=True))):
+        passes, seen = torch.zeros(1, device=device), []
+
+        def function(x, passes=passes):
+            scale = passes + 1 if is_met_before else 3.0
+            return (Counted.apply(x, passes) * scale).sum()
+
+        call = wrap(function)
+        for k in range(4):
+            x = torch.tensor([1.0, k], device=device, requires_grad=True)
+            with (
+                pytest.warns(UserWarning, match="its backward pass, which its caller runs, writes")
+                if device == "jax" and not k
+                else nullcontext()
+            ):
+                loss = call(x)
+            seen.append((loss.item(), passes.item()))
+            loss.backward()
+            seen.append((x.grad.tolist(), passes.item()))
+        shown.append(seen)
+    assert shown[1] == shown[0]

@@ -73,10 +73,12 @@ class Pullback:
         for at, one in enumerate(given):
             observer.makes(one)
             observer.comes_from(held_by(one), OfGradient(at))
+        before = {id(memory): memory.array for memory in observer.storages()}
         with lazy.observed(Unrun()), observer.watching():
             found = torch.autograd.grad(
                 outputs, inputs, given, allow_unused=True, retain_graph=True
             )
+            _take_back_writes(observer, before)
             self._keep(observer, found)
 
     def _keep(self, observer: Observer, found: Sequence[torch.Tensor | None]) -> None:
@@ -148,6 +150,19 @@ def _refuse_entangled(observer: Observer, inputs: Iterable[torch.Tensor]) -> Non
         within = any(following in ends for following, _ in node.next_functions)
         if within or id(getattr(node, "variable", None)) in known:
             observer.refuse("gradients are wanted of two tensors, one computed from the other")
+
+
+def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
+    """Undo what the recorded backward pass has written, which the caller's writes again.
+
+    Its program gives gradients only, so that no later pass would write.
+    """
+    for one in observer.met:
+        old = before.get(id(one.storage))
+        old = one.old() if old is None else old  # met by the backward pass
+        if one.storage.array is not old:
+            one.storage.array = old
+            observer.refuse("its backward pass, which its caller runs, writes into a tensor")
 
 
 def _stand_in(result: torch.Tensor) -> torch.Tensor:
