@@ -142,8 +142,10 @@ class Pure:
 
     def _audit(self, replay: Replay, call: SortedCall) -> Any:
         """Run the function, and compare what it did with what was kept."""
+        numbers = {read: read.now() for read in replay.read}
         with self.history.recorded_call():
             found = self._observed(call)
+        found = _without_set_numbers(found, numbers)
         why = found.why
         if why is None and found.replay is not None:
             why = audit.difference(replay, found.replay)
@@ -196,6 +198,7 @@ def observe(function: Callable[..., Any], call: SortedCall) -> Observed:
             args, kwargs = arguments = call.arguments()
             result = [function(*args, **kwargs)]
         torch.clear_autocast_cache()
+        observer.optimizers.notice_set_numbers()
         after, form = trees.flatten(arguments)
         if form != call.key.form or any(map(operator.is_not, after, call.leaves)):
             call.follow(arguments)
@@ -206,6 +209,14 @@ def observe(function: Callable[..., Any], call: SortedCall) -> Observed:
     replay = _replay(observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal, observer.strayed)
+
+
+def _without_set_numbers(found: Observed, before: dict[Any, Any]) -> Observed:
+    """Return what was observed, with no replay if a step has read other numbers than ``before``."""
+    for read, value in found.replay.read.items() if found.replay is not None else ():
+        if before.get(read, value) not in (value,):
+            return found._replace(replay=None, why=read.refusal)
+    return found
 
 
 def _replay(observer: Observer, left: LeftBehind) -> Replay | None:

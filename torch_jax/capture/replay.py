@@ -42,11 +42,12 @@ class Replay:
       left: what the call left behind.
       captured: how many tensors that are no arguments it reads.
       audits: when a call is recorded all the same, and compared.
+      read: the numbers of optimizers that steps have read before any scheduler moved on.
     """
 
     def __init__(self, observer: Observer, left: LeftBehind, backward: Any = None):
         self.graph, self.left, self.backward = observer.graphs[0], left, backward
-        self.audits = Due()
+        self.audits, self.read = Due(), observer.optimizers.read
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer, self.graph)
         self._tape.prune({slot for _, slot in self._numbers.slots})

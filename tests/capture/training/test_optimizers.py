@@ -207,43 +207,48 @@ class Decaying(optim.SGD):
         super().step(closure)
 
 
-def decaying(parameters):
-    optimizer = Decaying(parameters, lr=0.1, weight_decay=0.01)
+def decaying(parameter):
+    optimizer = Decaying([parameter], lr=0.1, weight_decay=0.01)
     optimizer.param_groups[0]["pair"] = (0.01, 1.0)
-    return optimizer, lambda: None
+    return optimizer
 
 
-def decayed_by_the_function(parameters):
-    optimizer = optim.SGD(parameters, lr=0.1)
-
-    def decay():
-        optimizer.param_groups[0]["lr"] *= 0.5
-
-    return optimizer, decay
+def plain(parameter):
+    return optim.SGD([parameter], lr=0.1)
 
 
-@pytest.mark.parametrize("make", [decaying, decayed_by_the_function])
-def test_two_steps_of_one_call_each_find_the_numbers_that_were_set(make):
-    shown = []
-    for device, wrap in (("cpu", lambda function: function), ("jax", torch_jax.jit(pure=True))):
+def decay(optimizer):
+    optimizer.param_groups[0]["lr"] *= 0.5
+
+
+def nothing(optimizer):
+    pass
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(
+    "make, before, after",
+    [(decaying, nothing, nothing), (plain, decay, nothing), (plain, nothing, decay)],
+    ids=["in a step", "before a step", "after a step"],
+)
+def test_numbers_that_python_sets_within_a_call(make, before, after, steps):
+    def run(device, wrap):
         weight = nn.Parameter(torch.tensor([1.0, -2.0], device=device))
-        optimizer, decay = make([weight])
+        optimizer = make(weight)
 
-        def twice(x, weight=weight, optimizer=optimizer, decay=decay):
-            for _ in range(2):
-                decay()
+        def call(x):
+            for _ in range(steps):
                 optimizer.zero_grad()
                 (weight * x).square().sum().backward()
+                before(optimizer)
                 optimizer.step()
+                after(optimizer)
 
-        twice, found = wrap(twice), []
-        with (
-            nullcontext()
-            if device == "cpu"
-            else pytest.warns(UserWarning, match=r"sets (its|the) '")
-        ):
-            for k in range(3):
-                twice(torch.tensor([1.0, 0.5 + k], device=device))
-                found.append((weight.tolist(), optimizer.param_groups[0]["lr"]))
-        shown.append(found)
-    torch.testing.assert_close(shown[1], shown[0])
+        call = wrap(call)
+        for k in range(4):
+            call(torch.tensor([1.0, 0.5 + k], device=device))
+            yield weight.detach().to("cpu", copy=True), optimizer.param_groups[0]["lr"]
+
+    expected = list(run("cpu", lambda function: function))
+    with pytest.warns(UserWarning, match="sets (its|the) '"):
+        torch.testing.assert_close(list(run("jax", torch_jax.jit(pure=True))), expected)

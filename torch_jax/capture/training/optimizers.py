@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +57,19 @@ class _Step:
 
 
 class Optimizers:
-    """The optimizers, schedulers and gradients of one observed call."""
+    """The optimizers, schedulers and gradients of one observed call.
+
+    ``read`` are the numbers that its steps have read before any scheduler moved on.
+    """
 
     def __init__(self, observer: Any):
         self.observer = observer
         self.gradients: dict[int, Gradient] = {}
         self.stepped: list[Any] = []
+        self.read: dict[Read, float | None] = {}
+        self._numbers: dict[Read, float | None] = {}  # as steps and schedulers have left them
         self._running: list[_Step] = []
-        self._is_on_host = False
+        self._is_on_host = self._is_after_host = False
 
     # --- gradients --------------------------------------------------------------------------------
 
@@ -99,6 +105,7 @@ class Optimizers:
         if any(optimizer is step.optimizer for step in self._running):
             self._running.append(_Step(optimizer, [], [], set()))  # a step that calls its super's
             return
+        self.notice_set_numbers()
         before = [dict(group) for group in optimizer.param_groups]
         for index, group in enumerate(optimizer.param_groups):
             for key, value in before[index].items():
@@ -121,16 +128,19 @@ class Optimizers:
         )
 
     def _number(self, optimizer: Any, index: int, key: str, part: int | None) -> Number:
-        read = self.observer.literals.setdefault(
-            ("read", id(optimizer), index, key, part), _Read(optimizer, index, key, part)
-        )
-        tape = self.observer.tape
-        slot, known = tape.once(read, ())
-        if known != read():  # Python has set it since the tape read it
-            self.observer.refuse(f"it sets the {key!r} of {type(optimizer).__name__} between steps")
-            tape.forget()
-            slot, _ = tape.once(read, ())
+        read = Read(optimizer, index, key, part)
+        slot, self._numbers[read] = self.observer.tape.once(read, ())
+        if not self._is_after_host:
+            self.read.setdefault(read, self._numbers[read])
         return Number(self.observer, slot)
+
+    def notice_set_numbers(self) -> None:
+        """Refuse where Python has set a number since a step read it, and read them again."""
+        for read, value in list(self._numbers.items()):
+            if read.now() not in (value,):  # which nan is, too
+                del self._numbers[read]
+                self.observer.refuse(read.refusal)
+                self.observer.tape.forget()
 
     def after_step(self, optimizer: Any) -> None:
         """Make Python's floats of the numbers again."""
@@ -178,13 +188,15 @@ class Optimizers:
         """
         if self._is_on_host:  # a scheduler moves those on that it is made of
             return action()
-        self._is_on_host = True
+        self.notice_set_numbers()
+        self._is_on_host = self._is_after_host = True
         try:
             result = action()
         finally:
             self._is_on_host = False
         self.observer.tape.record(action, (), result, needed=True, save=save)
         self.observer.tape.forget()
+        self._numbers = {read: read.now() for read in self._numbers}
         return result
 
     def world(self) -> list[tuple[Any, Any, Any]]:
@@ -227,12 +239,25 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Number) else value
 
 
-class _Read:
-    """Reads a number of an optimizer's group."""
+@dataclass(frozen=True)
+class Read:
+    """Reads a number of an optimizer's group, or a ``part`` of a tuple of them."""
 
-    def __init__(self, optimizer: Any, index: int, key: str, part: int | None):
-        self.optimizer, self.index, self.key, self.part = optimizer, index, key, part
-        self.__name__ = key
+    optimizer: Any
+    index: int
+    key: str
+    part: int | None
+
+    @property
+    def refusal(self) -> str:
+        """Return what is said of a function that sets the number."""
+        return f"it sets the {self.key!r} of {type(self.optimizer).__name__}"
+
+    def now(self) -> float | None:
+        """Return the number that the group holds; None where it holds none."""
+        with suppress(LookupError, TypeError, Changed):
+            return self()
+        return None
 
     def __call__(self) -> float:
         value = self.optimizer.param_groups[self.index][self.key]
