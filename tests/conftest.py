@@ -76,6 +76,15 @@ def nothing_is_remembered() -> None:
     _forget()
 
 
+@pytest.fixture
+def eager_by_xla() -> Iterator[None]:
+    """Have XLA run eager operators, as on accelerators: what the table of operators is for."""
+    from torch_jax import config
+
+    with config.temporarily("eager_on_cpu", "xla"):
+        yield
+
+
 def _forget() -> None:
     if "torch_jax.core.waking" in sys.modules and sys.modules["torch_jax.core.waking"].is_awake():
         from torch_jax import config

@@ -189,14 +189,13 @@ SETTINGS: dict[str, Setting] = {
         "called for the longest time. Each takes up to 1.4 MB and three memory maps, of which "
         "Linux gives a process 65,530.",
     ),
-    "tiers": Setting(
-        True,
-        (),
-        "Compile single operators when they have been called some times, where NumPy computes the "
-        "same bits until then; with little optimisation at first, and with all of it when they "
-        "have worked enough to be worth it. JAX on the CPU only; whole programs of jit, "
-        "torch.compile and exports are always fully optimised.",
-        is_compiled=True,
+    "eager_on_cpu": Setting(
+        "torch",
+        ("torch", "xla"),
+        "What runs eager operators where JAX computes on the CPU: PyTorch's own CPU kernels, on "
+        "the very memory of JAX's arrays, or XLA, which compiles each as on an accelerator. What "
+        "jit, lazy mode, torch.compile and exports make are programs of XLA either way; so are "
+        "random operators, and tensors on a mesh.",
     ),
 }
 

@@ -73,3 +73,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.section(f"conformance to PyTorch's operator database{week}")
     for line in report.table(report.counts(_results)):
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(autouse=True)
+def _as_on_accelerators(eager_by_xla: None) -> None:
+    """Have XLA run eager operators: the table is what accelerators run."""

@@ -191,6 +191,7 @@ def switches(seed):
     "executor",
     ["eager", "lazy", "jit", "real jit", pytest.param("graph", marks=pytest.mark.slow)],
 )
+@pytest.mark.usefixtures("eager_by_xla")
 def test_no_program_is_stale(executor, shown_in_values):
     """Forward and backward, under any sequence of switches and blocks."""
     x = torch.ones(3, 4, device="jax")
@@ -227,6 +228,7 @@ def test_no_program_is_stale(executor, shown_in_values):
     assert seen == set(BY_NAME.values())
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.slow
 def test_a_block_inside_of_a_function(executor, shown_in_values):

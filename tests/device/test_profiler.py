@@ -15,11 +15,13 @@ from torch.profiler import tensorboard_trace_handler as handler
 
 import torch_jax
 
+pytestmark = pytest.mark.usefixtures("eager_by_xla")  # kernels are those of XLA's programs
+
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 
 
-@pytest.fixture(scope="module")
-def x():
+@pytest.fixture
+def x(eager_by_xla):
     x = torch.randn(64, 64).to("jax")
     work(x)
     return x

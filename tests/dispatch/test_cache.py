@@ -35,6 +35,7 @@ def test_a_training_loop_compiles_in_its_first_steps_only():
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 def test_a_changed_setting_is_never_stale():
     x, index = torch.arange(3.0, device="jax"), torch.tensor([5], device="jax")
@@ -51,6 +52,7 @@ def test_a_changed_setting_is_never_stale():
         config.set("check_indices", before)
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 def test_one_bound_over_all_entries(monkeypatch):
     """What is in constant use stays; of the rest, what was not called for the longest time goes."""

@@ -205,6 +205,7 @@ def test_ordinary_views_need_no_gather(make):
     assert not geometry.GATHERS
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_overlapping_windows_are_gathered_and_counted():
     geometry.GATHERS.clear()
     windows._places.clear()  # a geometry that was met before is counted no more

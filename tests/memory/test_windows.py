@@ -74,6 +74,7 @@ def _entries(op) -> int:
     return len(KERNELS_BY_OP[op].cache)
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_slices_of_one_size_are_one_entry():
     x = torch.randn(7, 5, 6)
     y = x.to("jax")
@@ -86,6 +87,7 @@ def test_slices_of_one_size_are_one_entry():
     assert _entries(torch.ops.aten.sin.default) == 1
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_writes_to_slices_of_one_size_are_one_entry():
     x = torch.zeros(6, 8)
     y = x.to("jax")

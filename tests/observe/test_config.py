@@ -51,6 +51,7 @@ def test_an_empty_variable_is_the_default(monkeypatch):
     assert config.from_environment("cache_dir") == "auto"
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_what_is_compiled_is_told(settings, caplog):
     settings.set("log", "info")
 
@@ -89,6 +90,7 @@ DOUBLES = {
 }
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.parametrize("name", DOUBLES)
 def test_doubles_on_accelerators(settings, accelerator, name):
     assert DOUBLES[name]().dtype in (torch.float64, torch.complex128)

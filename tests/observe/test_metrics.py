@@ -47,6 +47,7 @@ def test_every_call_of_an_eager_operator_is_counted():
     assert torch_jax.report().startswith("101 operators, 0 of them recorded; 0 graphs run")
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_what_is_compiled_in_eager_mode_is_counted_and_what_a_user_jits_is_not():
     x = torch.ones(5, 77).to("jax")
     torch_jax.reset_metrics()

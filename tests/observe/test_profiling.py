@@ -68,6 +68,7 @@ def test_parts_of_the_work(files, part):
     assert samples.part_of([*paths, "train.py"]) == part
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 def test_a_script_is_profiled_and_its_status_kept(tmp_path, capfd):
     script, report = tmp_path / "script.py", tmp_path / "report.json"

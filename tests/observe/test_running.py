@@ -100,7 +100,14 @@ def test_a_program_and_its_report(tmp_path):
     """Arguments, children, workers, the traceback, the status, and the lines worth changing."""
     file, report = SCRIPTS / "whole.py", tmp_path / "report.json"
     options = ("--report", str(report), str(file), "--epochs", "3", "-m")
-    done = run("-m", "torch_jax", "run", *options, TORCH_JAX_CPU_FALLBACK="silent")
+    done = run(
+        "-m",
+        "torch_jax",
+        "run",
+        *options,
+        TORCH_JAX_CPU_FALLBACK="silent",
+        TORCH_JAX_EAGER_ON_CPU="xla",
+    )
     assert done.returncode == 1, done.stderr
     lines = ["['--epochs', '3', '-m'] __main__ True", "child 6.0", "True", "True"]
     assert done.stdout.splitlines() == lines, done.stderr
@@ -170,6 +177,7 @@ def test_a_script_that_is_not_there(name, tmp_path, capsys):
     assert capsys.readouterr() == ("", f"can't open file {file!r}: no such file\n")
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_a_call_of_a_line_is_one_visit(monkeypatch):
     """The first step of an optimizer compiles for each parameter, in one call of its line."""
     monkeypatch.setattr(costs, "_costs", None)
@@ -188,6 +196,7 @@ def test_a_call_of_a_line_is_one_visit(monkeypatch):
     assert full["what"] == {"aten::full": 10} and full["visits"] == 10
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_the_report_counts_what_xla_did(monkeypatch):
     monkeypatch.setattr(costs, "_costs", None)
     monkeypatch.setattr(costs.LISTENING, "listener", None)

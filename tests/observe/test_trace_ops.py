@@ -104,12 +104,14 @@ def test_a_variant_of_what_is_composed(x):
     assert variant.rung == "variant" and "aten.hardsigmoid.default" in tree(variant.children)
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_writes_of_a_kernel_about_storage_are_below_it(x):
     trace = traced(lambda: x[1:].copy_(x[:3].clone()))
     copy = one(trace, "aten.copy_.default")
     assert copy.rung == "kernel" and tree(copy.children) == ["torch_jax.write_.default"]
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_the_first_call_compiles_and_the_second_does_not():
     x = torch.ones(3, 11, 13, device="jax")
     first, second = (one(traced(torch.cosh, x), "aten.cosh.default") for _ in range(2))
@@ -411,6 +413,7 @@ def test_nothing_is_kept_alive():
     assert memory() is None and trace.calls
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 def test_values_are_the_same(x):
     def work():

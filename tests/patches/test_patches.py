@@ -177,6 +177,7 @@ def _is_dear(target: str) -> bool:
 @pytest.mark.parametrize(
     "target", [pytest.param(t, marks=pytest.mark.slow) if _is_dear(t) else t for t in NEEDS]
 )
+@pytest.mark.usefixtures("eager_by_xla")  # as on accelerators, which need them all
 def test_a_replacement_is_needed(target):
     assert NEEDS[target]()
     with patching.without(target):

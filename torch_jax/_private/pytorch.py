@@ -73,6 +73,19 @@ get_carried = _lookup("_C._get_obj_in_tls")
 is_carried = _lookup("_C._is_key_in_tls")
 
 _exclude_keys = _lookup("_C._ExcludeDispatchKeyGuard")
+_AUTOCAST_OF_CPU = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastCPU"))
+
+
+def without_autocast_of_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator of CPU tensors without the casts of ``torch.autocast("cpu")``."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _exclude_keys(_AUTOCAST_OF_CPU):
+            return run(*args, **kwargs)
+
+    return call
+
+
 AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))
 DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)

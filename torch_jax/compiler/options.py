@@ -68,17 +68,6 @@ YNNPACK: dict[str, tuple[Option, ...]] = {
     ),
 }
 
-# For the first compilation of a single operator. Nearly all of its time is LLVM's: an addition
-# compiles in 10 ms in place of 32, a softmax in 15 in place of 67, a layer norm in 18 in place of
-# 52; matrix products are calls of a library, and take 7 ms in either.
-FAST: dict[str, tuple[Option, ...]] = {
-    "cpu": (
-        Option("xla_backend_optimization_level", 0, "LLVM's passes take most of the time"),
-        Option("xla_cpu_use_fusion_emitters", False, "the emitters by MLIR take most of the rest"),
-        Option("xla_llvm_disable_expensive_passes", True, "unrolling and the like"),
-    ),
-}
-
 
 def whole(program: str = "") -> dict[str, Any]:
     """The options of whole programs, on JAX's default platform; of one, where its text is given."""
@@ -92,17 +81,6 @@ def whole(program: str = "") -> dict[str, Any]:
 def operator() -> dict[str, Any]:
     """The options of a single operator, fully optimised."""
     return _known(ALWAYS.get(jax.default_backend(), ()))
-
-
-def fast() -> dict[str, Any]:
-    """The options of a single operator's first compilation; as :func:`operator`'s if none help."""
-    platform = jax.default_backend()
-    return _known((*ALWAYS.get(platform, ()), *FAST.get(platform, ())))
-
-
-def has_fast() -> bool:
-    """Whether there may be options of a first compilation; what XLA knows is not asked for here."""
-    return any(map(_is_free, FAST.get(jax.default_backend(), ())))
 
 
 def _is_free(option: Option) -> bool:

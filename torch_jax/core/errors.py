@@ -99,6 +99,10 @@ def is_deleted(error: Exception) -> bool:
     return "has been deleted" in str(error) or "deleted or donated" in str(error)
 
 
+# XLA's, and PyTorch's where its kernels run on the CPU
+_OF_NO_MEMORY = "RESOURCE_EXHAUSTED", "Out of memory", "can't allocate memory"
+
+
 def translate(error: Exception, where: str) -> Exception:
     """JAX's error as PyTorch's type for it; ``where`` ends the message."""
     if type(error).__module__.partition(".")[0] == "torch":  # of another process's end
@@ -111,7 +115,7 @@ def translate(error: Exception, where: str) -> Exception:
     if "incompatible devices" in text:
         text = f"{APART}. {text}"
     # what is computed from an array that found no room fails as INTERNAL, with the text of both
-    if "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
+    if any(words in text for words in _OF_NO_MEMORY):
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}{in_memory()}")
     if isinstance(error, np.linalg.LinAlgError):
         return torch.linalg.LinAlgError(text)

@@ -227,6 +227,9 @@ def memory_allocated(device: Any = None) -> int:
     if stats and "bytes_in_use" in stats:
         return stats["bytes_in_use"]
     total = sum(array.nbytes for array in _jax().live_arrays() if not array.is_deleted())
+    from torch_jax.memory import shared
+
+    total += sum(tensor.nbytes for tensor in shared.held())
     _peak = max(_peak, total)
     return total
 

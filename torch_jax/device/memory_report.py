@@ -75,7 +75,9 @@ def memory_report(
             named[owner].append(array)
     others: dict[str, list[Any]] = defaultdict(list)
     for array in alive.values():
-        others[f"{array.dtype}[{','.join(map(str, array.shape))}]"].append(array)
+        others[
+            f"{str(array.dtype).removeprefix('torch.')}[{','.join(map(str, array.shape))}]"
+        ].append(array)
     modules, rest = _rows(named), _rows(others)
     return MemoryReport(sum(r.bytes for r in (*modules, *rest)), _limit(), modules, rest, top)
 
@@ -101,6 +103,9 @@ def _alive() -> Iterator[Any]:
     for array in jax.live_arrays():
         if not array.is_deleted() and not (array.is_ready() and _has_failed(array)):
             yield array
+    from torch_jax.memory import shared
+
+    yield from shared.held()
 
 
 def _has_failed(array: Any) -> bool:
@@ -114,7 +119,8 @@ def _has_failed(array: Any) -> bool:
 def _array_of(tensor: torch.Tensor) -> Any:
     from torch_jax.memory.storage import memory_if_any
 
-    return memory_if_any(tensor)
+    host = tensor.untyped_storage().__dict__.get("host")
+    return memory_if_any(tensor) if host is None else host
 
 
 def _owned(

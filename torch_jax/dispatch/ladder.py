@@ -22,8 +22,8 @@ from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.dispatch import attention_choice, cpu
 from torch_jax.dispatch.out_variants import out_kernel
-from torch_jax.dispatch.storage_kernels import KERNELS, redispatch_to_meta
-from torch_jax.eager import bound, variants
+from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
+from torch_jax.eager import bound, by_torch, variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.ops.registry import TABLE, Lowering
@@ -143,7 +143,6 @@ def forget_compiled() -> None:
         for key in list(kernel.cache):
             bound.drop(kernel, key)
         kernel.hot.clear()
-        kernel.history.forget()
 
 
 def is_composite(op: Any) -> bool:
@@ -167,12 +166,24 @@ def _table(op: Any) -> Call | None:
     lowering = TABLE.get(variants.table_name(op))
     if lowering is None or is_composite(op):
         return None
-    return make_kernel(op, lowering).call
+    return _eager(op, make_kernel(op, lowering))
+
+
+def _eager(op: Any, kernel: Kernel) -> Call:
+    """What serves a call of a lowering: itself, or PyTorch's kernel where JAX is on the CPU."""
+    if not kernel.is_ours():
+        return kernel.call
+    return by_torch.kernel(op, kernel.signature, kernel.call, kernel.lowering.random)
 
 
 def _storage_kernel(op: Any) -> Call | None:
     """A kernel about storage and geometry."""
-    return None if is_composite(op) else KERNELS.get(variants.table_name(op))
+    name = variants.table_name(op)
+    if is_composite(op) or name not in KERNELS:
+        return None
+    if name in COPIES:
+        return by_torch.kernel(op, signature(op, frozenset()), KERNELS[name])
+    return KERNELS[name]
 
 
 def _variant_of_table(op: Any) -> Call | None:
@@ -184,11 +195,11 @@ def _variant_of_table(op: Any) -> Call | None:
     if lowering:
         if variants.is_out(op):
             return out_kernel(op, functional)
-        return make_kernel(op, lowering, functional).call
+        return _eager(op, make_kernel(op, lowering, functional))
     if not op.name().startswith("aten::_foreach_") or variants.is_out(op):
         return None
     lowering = variants.foreach_lowering(op)
-    return make_kernel(op, lowering).call if lowering else None
+    return _eager(op, make_kernel(op, lowering)) if lowering else None
 
 
 # --- what PyTorch has -----------------------------------------------------------------------------

@@ -364,6 +364,9 @@ def _embedding_bag_backward(
     padding_idx=-1,
 ) -> Any:
     """Of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
+    if not offset2bag.numel():  # the CPU's kernel leaves it to the backward pass
+        places = torch.arange(indices.numel(), dtype=offsets.dtype, device=indices.device)
+        offset2bag = torch.searchsorted(offsets, places, right=True) - 1
     bags = offset2bag, bag_size
     options = scale_grad_by_freq, mode, per_sample_weights, padding_idx
     if sparse:

@@ -20,17 +20,25 @@ from torch_jax._private import pytorch
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
+from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
 from torch_jax.eager import overlap
-from torch_jax.memory import dtypes, geometry, parts, sharding, storage, transfer
+from torch_jax.memory import dtypes, geometry, parts, sharding, shared, storage, transfer
 from torch_jax.memory.storage import is_jax, is_jax_storage, wrap
 
 _META = pytorch.META_KEYS
+_CPU = torch.device("cpu")
+_cpu_empty = torch.ops.aten.empty_strided.default._op
+_cpu_copy = torch.ops.aten._to_copy.default._op
+_cpu_write = torch.ops.aten.copy_.default._op
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
 
 _SMALL = 1 << 16  # bytes: zeros that are copied from the host, where XLA would compile a program
 
 KERNELS: dict[str, Callable[..., Any]] = {}
+
+# Those that only copy elements within the device, which PyTorch's own kernels do as well.
+COPIES = frozenset(("clone", "_local_scalar_dense"))
 
 
 def kernel(*names: str) -> Callable[[Callable], Callable]:
@@ -97,6 +105,8 @@ def _garbage(dtype: torch.dtype) -> Any:
 
 
 def _new_zeros(size, stride, dtype: torch.dtype) -> torch.Tensor:
+    if shared.is_here():
+        return shared.taken(_cpu_empty(size, stride, dtype=dtype, device=_CPU).zero_())
     order = geometry.memory_order(size, stride)
     if order is None:
         flat = _zeros((storage.span(size, stride, 0),), dtype)
@@ -139,9 +149,8 @@ def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
     """
     batch = tuple(self.shape[:self_num_batch_dims])
     count = _elements_in_storage(other)
-    flat = _zeros((math.prod(batch) * count,), other.dtype)
+    new = _new_zeros((math.prod(batch) * count,), (1,), other.dtype)
     stride = (*(step * count for step in geometry.row_major(batch)), *other.stride())
-    new = wrap(flat, other.dtype)
     return storage.restride(new, (*batch, *other.shape), stride, other.storage_offset())
 
 
@@ -171,6 +180,11 @@ def to_copy(
         self = self.contiguous(memory_format=memory_format)
     device = self.device if device is None else torch.device(device)
     errors.check_ordinal(device)
+    if device.type in (pytorch.DEVICE_TYPE, "cpu") and shared.is_here():
+        try:
+            return _copied(self, dtype, device)
+        except shared.Elsewhere:
+            pass
     if not is_jax(self):  # cast where the data is, unless the cast would widen the transfer
         if dtype is not None and dtype.itemsize <= self.dtype.itemsize:
             self, dtype = self.to(dtype), None
@@ -184,6 +198,18 @@ def to_copy(
         host = transfer.to_host(self)
         return host if device.type == "cpu" else host.to(device)
     return _cast(self, dtype or self.dtype)
+
+
+def _copied(self: torch.Tensor, dtype: Any, device: torch.device) -> torch.Tensor:
+    """:func:`to_copy` by PyTorch's kernel."""
+    is_here = is_jax(self)
+    new = _cpu_copy(shared.seen(self) if is_here else self, dtype=dtype)
+    if device.type == pytorch.DEVICE_TYPE:
+        if not is_here:
+            TRAFFIC.to_device(new.nbytes)
+        return shared.taken(new)
+    TRAFFIC.to_host(new.nbytes, 0.0)
+    return new.resolve_conj().resolve_neg()
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
@@ -268,6 +294,11 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
     """Write ``source``, broadcast and cast, into ``self``; either may be on the CPU."""
     if not isinstance(source, torch.Tensor):
         source = torch.scalar_tensor(source, dtype=self.dtype, device=self.device)
+    if shared.is_here() and not _takes_array(self, source):
+        try:
+            return _written(self, source)
+        except shared.Elsewhere:
+            pass
     if not is_jax(self):
         return self.copy_(transfer.to_host(source))
     if self.numel() == 0:
@@ -292,6 +323,37 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
         source = -source
     source = source.resolve_conj().resolve_neg()
     return torch.ops.torch_jax.write_(self, source)
+
+
+def _takes_array(self: torch.Tensor, source: torch.Tensor) -> bool:
+    """Return whether a whole tensor takes the array of another, which nobody ever writes."""
+    array = source.untyped_storage().__dict__.get("array")
+    return (
+        array is not None
+        and self.dtype == source.dtype
+        and self.shape == source.shape
+        and self.is_contiguous()
+        and is_jax(self)
+        and self.nbytes == storage.nbytes_of(self.untyped_storage())
+        and storage.is_whole(source, array)
+    )
+
+
+def _written(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """:func:`copy_` by PyTorch's kernel."""
+
+    def read() -> list[torch.Tensor]:
+        return [shared.seen(one) if is_jax(one) else one for one in (self, source)]
+
+    if is_jax(self):
+        shared.written([self], read, lambda pair: _cpu_write(*pair))
+    else:
+        _cpu_write(*read())
+    if not is_jax(source):
+        TRAFFIC.to_device(source.nbytes)
+    elif not is_jax(self):
+        TRAFFIC.to_host(self.nbytes, 0.0)
+    return self
 
 
 @kernel("_copy_from")
@@ -319,7 +381,7 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
     last = offset  # every view comes by here, so the bounds are checked in one quick pass
     for n, step in zip(size, stride, strict=False):
         last += (n - 1) * step
-    nbytes = self.untyped_storage().array.nbytes
+    nbytes = storage.nbytes_of(self.untyped_storage())
     if (last + 1) * self.dtype.itemsize > nbytes and 0 not in size:
         raise RuntimeError(_out_of_bounds(self, size, stride, offset))
     return _meta_as_strided(_META, self, size, stride, offset)
@@ -366,7 +428,7 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
     stride = tuple(stride) or geometry.row_major(size)
     needed = storage.span(size, stride, storage_offset) * self.dtype.itemsize
     if needed > source.nbytes():
-        storage.resize(source, needed)
+        shared.resize(source, needed)
     _type_bytes(source, self.dtype)
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         pytorch.META_KEYS, self, source, storage_offset, tuple(size), stride
@@ -377,6 +439,8 @@ def set_storage(self, source, storage_offset, size, stride=()) -> torch.Tensor:
 def _type_bytes(source: Any, dtype: torch.dtype) -> None:
     """Give raw bytes (a loaded file) the dtype of the first tensor that looks at them."""
     twin = dtypes.to_jax(dtype)
+    if "host" in source.__dict__:  # its kernels see it in any dtype
+        return
     array: Any = source.array
     if array.dtype == jnp.uint8 and array.ndim == 1 and array.size and twin.itemsize > 1:
         if array.size % twin.itemsize == 0:
@@ -402,8 +466,7 @@ def set_tensor(self, source) -> torch.Tensor:
 @kernel("set_")
 def set_nothing(self) -> torch.Tensor:
     """Make ``self`` an empty tensor with a storage of its own."""
-    with x64():
-        fresh = storage.storage_of(jnp.zeros(0, dtypes.to_jax(self.dtype)))
+    fresh = _new_zeros((0,), (1,), self.dtype).untyped_storage()
     return set_storage(self, fresh, 0, (0,), (1,))
 
 

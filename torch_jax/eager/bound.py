@@ -9,6 +9,18 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+
+class Tally:
+    """Calls of an operator that compile nothing."""
+
+    __slots__ = ("name", "uses")
+
+    def __init__(self, name: str):
+        self.name, self.uses = name, 0
+        _tallies.append(self)
+
+
+_tallies: list[Tally] = []
 _kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # those that have compiled something
 _count = 0
 _gone = 0  # calls of entries that were dropped
@@ -16,12 +28,14 @@ _gone = 0  # calls of entries that were dropped
 
 def calls() -> int:
     """Return how often operators were called so far: eager, recorded, or traced."""
-    return _gone + sum(e.uses for kernel in list(_kernels) for e in list(kernel.cache.values()))
+    compiled = (e.uses for kernel in list(_kernels) for e in list(kernel.cache.values()))
+    return _gone + sum(compiled) + sum(tally.uses for tally in _tallies)
 
 
 def names() -> list[str]:
-    """Return the operators that have entries, by name."""
-    return sorted({kernel.op.name() for kernel in list(_kernels) if kernel.cache})
+    """Return the operators that have entries or were called without, by name."""
+    called = {tally.name for tally in _tallies if tally.uses}
+    return sorted(called | {kernel.op.name() for kernel in list(_kernels) if kernel.cache})
 
 
 def make_room(kernel: Any, most: int) -> None:

@@ -31,12 +31,15 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
         return ours
     theirs = twins.on_cpu(op)
     found = None if theirs is None else _raised(theirs, args, kwargs)
-    if found is None:
-        return ours
+    return ours if found is None else described(found, op, args, kwargs)
+
+
+def described(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+    """Return the CPU's error with the call in its message."""
     try:
-        return type(found)(f"{str(found).rstrip()} (in {errors.describe_call(op, args, kwargs)})")
+        return type(error)(f"{str(error).rstrip()} (in {errors.describe_call(op, args, kwargs)})")
     except TypeError:  # an exception that is not made of a message
-        return found
+        return error
 
 
 def instead_of_metas(

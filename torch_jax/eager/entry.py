@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,11 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from torch_jax.compiler import tiers
-from torch_jax.compiler.tiers import Tiered, Untraced
+from torch_jax.compiler import compiled
+from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import policies
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.node import Node
 from torch_jax.eager import visits
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
@@ -54,7 +52,7 @@ class Value(NamedTuple):
 class Entry:
     """A compiled call."""
 
-    run: Tiered | Untraced
+    run: Compiled | Untraced
     outputs: list[Any]  # Output, Value, None (no tensor) or a list of them; filled by the trace
     slots: tuple[int, ...]  # the memories that are written, in the order of the arrays returned
     concrete: bool  # ran without jit: the shapes depend on values, and ``run`` returns outputs too
@@ -214,9 +212,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
-    given = dict(zip(sig.names, args, strict=False)) | kwargs
-    elements = _elements(given, inferred, [_whole(given[name]) for name in names])
-    values_of = _reader(placed, elements, lowering.numpy) if concrete else _in_trace
+    values_of = _reader(placed, lowering.numpy) if concrete else _in_trace
     operands = [view for view in _leaves(placed.values()) if isinstance(view, View)]
     shared = visits.of(op, lowering, *([view.place() for view in v] for v in (targets, operands)))
 
@@ -251,7 +247,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
 
     runs = run if shared is None else shared.in_turns(run, written, check is not None)
     runs.__name__ = _label(op)
-    function = Untraced(runs) if concrete else Tiered(runs, elements)
+    function = Untraced(runs) if concrete else Compiled(runs)
     return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
 
 
@@ -261,30 +257,6 @@ def _label(op: Any) -> str:
     Equal programs of one name are one entry of the cache on disk.
     """
     return f"{op.namespace}.{op._opname.rstrip('_')}"
-
-
-def _whole(written: Any) -> Any:
-    """The memories behind what is written: a write through a view makes all of a memory anew."""
-    if isinstance(written, list | tuple):
-        return [_whole(one) for one in written]
-    return storage.memory_if_any(written) if isinstance(written, torch.Tensor) else None
-
-
-def _elements(*values: Any) -> int:
-    """How many elements the tensors have that are read, written and made."""
-    count = 0
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            count += value.numel()
-        elif isinstance(value, jax.Array | Node):
-            count += value.size
-        elif isinstance(value, Output):
-            count += math.prod(value.size)
-        elif isinstance(value, list | tuple):
-            count += _elements(*value)
-        elif isinstance(value, dict):
-            count += _elements(*value.values())
-    return count
 
 
 def _views(placed: Any) -> list[View]:
@@ -302,7 +274,7 @@ def _in_trace(memories: list[Any]) -> _Values:
     return _Values(memories, lambda view: view.read(memories))
 
 
-def _reader(placed: dict[str, Any], elements: int, numpy: bool) -> Callable[[list[Any]], _Values]:
+def _reader(placed: dict[str, Any], numpy: bool) -> Callable[[list[Any]], _Values]:
     """For a function that runs outside ``jax.jit``: views are read by one compiled program.
 
     With ``numpy`` they arrive as NumPy's arrays where JAX computes on the CPU; then nothing is
@@ -314,13 +286,13 @@ def _reader(placed: dict[str, Any], elements: int, numpy: bool) -> Callable[[lis
     def read(*memories):
         return [view.read(list(memories)) for view in views]
 
-    program = Tiered(read, elements)
+    program = Compiled(read)
 
     def values_of(memories: list[Any]) -> _Values:
         whole = all(not view.lens(memories) for view in views)
         arrays = [memories[view.slot] for view in views] if whole else None
         if arrays is None:
-            arrays = tiers.here(program)(*memories)
+            arrays = compiled.here(program)(*memories)
         values = {view: convert(a) for view, a in zip(views, arrays, strict=True)}
         return _Values(memories, values.__getitem__)
 

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.graph import increment_version
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
-from torch_jax.compiler import tiers
+from torch_jax.compiler import compiled
 from torch_jax.core import costs, errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
@@ -30,9 +29,9 @@ from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.eager import (
     bound,
+    by_torch,
     checks,
     cpu_error,
-    growing,
     likes,
     masks,
     overlap,
@@ -81,7 +80,6 @@ class Kernel:
         counts = op._schema.name.startswith("aten::_foreach_")
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
-        self.history = growing.History()
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
         self.call = self._make_call()
 
@@ -197,7 +195,7 @@ class Kernel:
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
         try:
-            run = tiers.here(entry.run)
+            run = compiled.here(entry.run)
             if sharding.Use.begun:
                 run = sharding.on_mesh(run, entry, memories)
             with x64():
@@ -223,13 +221,13 @@ class Kernel:
         """JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)
-        if not self._is_ours():
+        if not self.is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function stays as it is
         return cpu_error.instead_of(error, self.op, args, kwargs)
 
-    def _is_ours(self) -> bool:
-        """Whether the lowering is none of a user's."""
+    def is_ours(self) -> bool:
+        """Return whether the lowering is none of a user's."""
         return getattr(self.lowering.function, "__module__", "").startswith("torch_jax")
 
     def _writing(self) -> Callable[..., Any]:
@@ -375,16 +373,14 @@ class Kernel:
         raise errors.same_device(self.op, tensor)
 
     def _compile(self, key, args, kwargs, slots) -> Entry:
-        growth = self.history.growth(self, args, kwargs)
         for listener in compile_listeners:
             listener(self.op)
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
-        if growth is None:
-            log.compiles(self.op, args, kwargs)
+        log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
-        if self._is_ours():
+        if self.is_ours():
             refused_dtypes.refuse(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):
@@ -400,10 +396,9 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
-        entry.run.promoted = functools.partial(bound.forget, self.hot, key)
+        entry.run.changed = functools.partial(bound.forget, self.hot, key)
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key
-        growing.serve(self, entry, growth, args, kwargs, inferred)
         return entry
 
     def _forget(self, key: tuple) -> None:
@@ -470,7 +465,7 @@ class Kernel:
             if not put_back(written, [memories[slot] for slot in entry.slots], arrays):
                 raise tracers.TracedElsewhere  # another thread has written or traced meanwhile
             for name in self._lists_written:
-                _count_writes(args[self.signature.names.index(name)])
+                by_torch.count_writes(args[self.signature.names.index(name)])
         given = dict(zip(self.signature.names, args, strict=False)) | kwargs
         new = iter(fresh)
         results = [next(new) if name is None else given[name] for name in self.signature.returns]
@@ -498,11 +493,6 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
             yield from _dtypes(value)
         elif isinstance(value, torch.Tensor | Output):
             yield value.dtype
-
-
-def _count_writes(tensors: list[torch.Tensor]) -> None:
-    """Raise the versions of tensors, by which autograd finds that a saved one was written."""
-    increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 class _OneNumber:

@@ -29,8 +29,15 @@ from torch_jax.memory import dtypes, geometry, sharding, windows
 
 
 def is_jax_storage(storage: Any) -> bool:
-    """Whether the storage holds a ``jax.Array``."""
-    return "array" in storage.__dict__
+    """Return whether a storage is one of the device: it holds an array, or what becomes one."""
+    held = storage.__dict__
+    return "array" in held or "host" in held
+
+
+def nbytes_of(storage: Any) -> int:
+    """Return the size of a storage of the device in bytes."""
+    held = storage.__dict__.get("host")
+    return storage.array.nbytes if held is None else held.nbytes
 
 
 def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -6,7 +6,6 @@ in, and once on the way out.
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core
-from torch_jax.compiler import options
 from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
@@ -32,8 +30,6 @@ from torch_jax.memory.storage import (
     wrap,
     wrap_strided,
 )
-
-_SMALL = 1 << 16  # elements of a view whose reading is compiled quickly, not well
 
 
 def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
@@ -67,11 +63,6 @@ def _read(memory: jax.Array, starts: Any, lens: geometry.Lens, conj: bool, neg: 
 _plain_read = jax.jit(_read, static_argnums=(2, 3, 4))
 
 
-@functools.cache
-def _fast_read() -> Any:
-    return jax.jit(_read, static_argnums=(2, 3, 4), compiler_options=options.fast())
-
-
 def value_of(tensor: torch.Tensor) -> jax.Array:
     """The value of a jax tensor: an array of its shape and dtype, uncopied where it is whole.
 
@@ -83,11 +74,9 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
     if not conj and not neg and is_whole(tensor, memory):
         return memory
     place = place_of(tensor, memory)
-    small = tensor.numel() <= _SMALL and is_host_made()
     try:
         with x64():
-            read = _fast_read() if small else _plain_read
-            return read(memory, place.starts, place.lens, conj, neg)
+            return _plain_read(memory, place.starts, place.lens, conj, neg)
     except RuntimeError as error:
         raise errors.translate(error, f"while copying {errors.describe(tensor)}") from error
 

@@ -26,8 +26,9 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, log, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import ladder
-from torch_jax.eager import kernel
+from torch_jax.eager import by_torch, kernel
 from torch_jax.environment import overrides
+from torch_jax.memory import shared
 from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators
 
@@ -178,6 +179,8 @@ class CallTree:
         with self.record(call):
             result = run()
             _note_result(call, result, args, kwargs)
+            if op in by_torch.SERVED and shared.is_here():
+                call.note = "PyTorch's kernel"
         return result
 
     def _stack(self) -> list[Call]:
@@ -224,9 +227,9 @@ class CallTree:
             file.write(f"{call}\n")
 
     def _heard_of(self, op: Any) -> None:
-        """An operator had no compiled entry; under a trace that compiles nothing by itself."""
+        """An operator had no entry: in a trace or a recording that compiles nothing by itself."""
         stack = self._stack()
-        if stack and jax_core.is_outside_traces():
+        if stack and ACTIVE.recorder is None and jax_core.is_outside_traces():
             stack[-1].compiled.append(str(op))
 
 

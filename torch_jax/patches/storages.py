@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_jax.core.patching import AT_FIRST_USE, patch
-from torch_jax.memory import storage, transfer
+from torch_jax.memory import shared, storage, transfer
 
 if TYPE_CHECKING:
     import jax
@@ -36,13 +36,13 @@ class _JaxStorage:
 
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self.array.size * self.array.dtype.itemsize
+        return storage.nbytes_of(self)
 
     __len__ = nbytes
 
     def data_ptr(self) -> int:
         """A stable number that no other living storage has; it is not an address of memory."""
-        if self.array.size == 0:
+        if storage.nbytes_of(self) == 0:
             return 0
         if not self.__dict__.get("_address"):
             pages = _JaxStorage.nbytes(self) >> 20
@@ -51,7 +51,7 @@ class _JaxStorage:
 
     def resize_(self, size: int) -> Any:
         """Set the size in bytes; new bytes at the end are zero."""
-        storage.resize(self, size)
+        shared.resize(self, size)
         return self
 
     def cpu(self) -> torch.UntypedStorage:

@@ -122,5 +122,5 @@ def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[
 def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
     """Some outputs by themselves, as a program of the inputs that they hang on, and which."""
     part, used = jax_core.with_outputs(closed, outputs)
-    program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.fast())
+    program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.operator())
     return part, program, tuple(at for at, is_used in enumerate(used) if is_used)

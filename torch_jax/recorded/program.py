@@ -17,7 +17,8 @@ import numpy as np
 
 from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
-from torch_jax.compiler import donation, options, tiers
+from torch_jax.compiler import donation, options
+from torch_jax.compiler.worker import WORKER
 from torch_jax.core import progress
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
@@ -107,7 +108,7 @@ class Program:
             self._call = self._compile(forms)
             told(self.seconds)
 
-        self._compiled = tiers.WORKER.submit(compile_, ())
+        self._compiled = WORKER.submit(compile_, ())
 
     def wait(self) -> None:
         """Wait until it has been compiled aside, if it is."""

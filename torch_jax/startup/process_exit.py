@@ -40,8 +40,8 @@ def _stop_daemons() -> None:
     if _has_ended:
         return
     _has_ended = True
-    if "torch_jax.compiler.tiers" in sys.modules and not forks.is_lost():
-        sys.modules["torch_jax.compiler.tiers"].WORKER.stop()
+    if "torch_jax.compiler.worker" in sys.modules and not forks.is_lost():
+        sys.modules["torch_jax.compiler.worker"].WORKER.stop()
     here = threading.current_thread()
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
@@ -57,12 +57,15 @@ def _stop_daemons() -> None:
 def _stop_at_operators(here: threading.Thread) -> None:
     from torch_jax.core.x64 import before_each
     from torch_jax.dispatch import ladder
+    from torch_jax.memory import shared
 
     # a daemon that stops must not hold the lock of compiled functions: this thread may call one
     locks.RUNNING.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
-    ladder.forget_compiled()  # calls on the hot path bypass x64.__enter__: their entries go
+    # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called any more
+    shared.SETTING.by_torch = False
+    ladder.forget_compiled()
 
 
 def _wait_for(daemons: set[int | None]) -> None:

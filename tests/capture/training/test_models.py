@@ -149,6 +149,7 @@ CASES = {
 TWO_KINDS = ("gradients set to zero",)  # the first step makes them, all later ones write into them
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_models_train_as_they_do_eagerly(name, agree):

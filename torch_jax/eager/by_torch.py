@@ -1,0 +1,164 @@
+"""Eager operators where JAX computes on the CPU: PyTorch's own kernels, on the memory of tensors.
+
+Nothing is compiled, and results, strides and errors are those of the CPU. A kernel takes the place
+of a lowering of the table, so an operator that an accelerator would not have is none here either;
+the table still serves what is recorded, traced, random or on a mesh, and dtypes that the CPU has no
+kernel for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax._private import jax_core, pytorch
+from torch_jax.core import errors
+from torch_jax.core.active import ACTIVE
+from torch_jax.eager import bound, cpu_error
+from torch_jax.eager.signature import TENSORS, Signature
+from torch_jax.eager.stand_ins import STAND_INS
+from torch_jax.memory import shared
+from torch_jax.memory.shared import SETTING, Elsewhere, seen, taken
+
+Call = Callable[..., Any]
+
+SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
+
+_autocast = torch.is_autocast_enabled
+_outside_traces = jax_core.outside_traces()
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+_VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
+
+
+def kernel(op: Any, sig: Signature, by_xla: Call, is_random: Any = False) -> Call:
+    """Return what serves an overload: PyTorch's kernel, or ``by_xla`` where there is none.
+
+    Args:
+      op: the overload.
+      sig: its signature.
+      by_xla: the kernel that runs the lowering.
+      is_random: whether results are drawn, for which the CPU has other numbers than JAX.
+    """
+    run = STAND_INS.get(op.name()) or (None if is_random else _on_cpu(op))
+    if run is None:
+        return by_xla
+    SERVED.add(op)
+    return _writing(op, sig, by_xla, run) if sig.writes else _functional(op, by_xla, run)
+
+
+def _on_cpu(op: Any) -> Call | None:
+    """Return PyTorch's kernel of an overload, None where the CPU has none."""
+    names = ("CPU", *(key.name for key in pytorch.COMPOSITE_KEYS))
+    known = op.namespace == "aten" and any(pytorch.has_kernel(op.name(), key) for key in names)
+    return op._op if known else None
+
+
+def _functional(op: Any, by_xla: Call, run: Call) -> Call:
+    uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        active = ACTIVE
+        if (
+            active.recorder is not None
+            or active.tracer is not None
+            or not SETTING.by_torch
+            or not _outside_traces()
+        ):
+            return by_xla(*args, **kwargs)
+        try:
+            given, named = _all_seen(args, kwargs)
+        except Elsewhere:
+            return by_xla(*args, **kwargs)
+        try:
+            result = (run if not _autocast("cpu") else uncast)(*given, **named)
+        except Exception as error:
+            return _failed(error, op, by_xla, args, kwargs)
+        tally.uses += 1
+        return taken(result) if type(result) is torch.Tensor else _taken(result)
+
+    return call
+
+
+def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
+    at = [sig.names.index(name) for name in sig.writes]
+    lists = [i for i in at if sig.by_name[sig.names[i]] == TENSORS]
+    counts = op._schema.name.startswith("aten::_foreach_")
+    uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
+
+    def compute(given: tuple[list[Any], dict[str, Any]]) -> Any:
+        args, kwargs = given
+        return (run if not _autocast("cpu") else uncast)(*args, **kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not shared.is_here():
+            return by_xla(*args, **kwargs)
+        given = dict(zip(sig.names, args, strict=False)) | kwargs
+        targets = [given.get(name) for name in sig.writes]
+        try:
+            result = shared.written(targets, lambda: _all_seen(args, kwargs), compute)
+        except Elsewhere:
+            return by_xla(*args, **kwargs)
+        except Exception as error:
+            return _failed(error, op, by_xla, args, kwargs)
+        tally.uses += 1
+        if counts:
+            for i in lists:
+                count_writes(args[i])
+        results = [result] if len(sig.returns) == 1 else list(result or ())
+        pairs = zip(sig.returns, results, strict=False)
+        found = [_taken(new) if name is None else given[name] for name, new in pairs]
+        return found[0] if len(found) == 1 else tuple(found) if found else None
+
+    return call
+
+
+def count_writes(tensors: list[torch.Tensor]) -> None:
+    """Raise the versions of tensors, by which autograd finds that a saved one was written."""
+    torch.autograd.graph.increment_version([t for t in tensors if not t.is_inference()])
+
+
+def _all_seen(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    given = [seen(a) if type(a) in _TENSORS else _seen(a) for a in args]
+    if not kwargs:
+        return given, kwargs
+    return given, {n: _seen(value) for n, value in kwargs.items() if n != "pin_memory"}
+
+
+def _seen(value: Any) -> Any:
+    """Return an argument as the CPU's kernel takes it."""
+    kind = type(value)
+    if kind in _VALUES:
+        return value
+    if isinstance(value, torch.Tensor):
+        return seen(value)
+    if kind is list or kind is tuple:
+        return kind([seen(a) if type(a) in _TENSORS else _seen(a) for a in value])
+    if kind is torch.device:
+        errors.check_ordinal(value)
+        if value.type != pytorch.DEVICE_TYPE:
+            raise Elsewhere
+        return torch.device("cpu")
+    if value is torch.strided:
+        return value
+    raise Elsewhere
+
+
+def _taken(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return taken(result)
+    if isinstance(result, list | tuple):
+        return (
+            tuple(map(_taken, result)) if isinstance(result, tuple) else list(map(_taken, result))
+        )
+    return result
+
+
+def _failed(error: Exception, op: Any, by_xla: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call by XLA where the CPU has no kernel for a dtype; raise what it says to anything else."""
+    if isinstance(error, Elsewhere | NotImplementedError) or "not implemented for" in str(error):
+        return by_xla(*args, **kwargs)
+    if "can't allocate memory" in str(error):
+        raise errors.from_jax(error, op, args, kwargs) from error
+    raise cpu_error.described(error, op, args, kwargs) from error

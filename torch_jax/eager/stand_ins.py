@@ -1,0 +1,178 @@
+"""What PyTorch's CPU has under another name, or composes: operators of CPU tensors.
+
+PyTorch calls some operators for accelerators alone. Each entry of :data:`STAND_INS` has the
+arguments and the results of such an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_jax.memory.shared import Elsewhere
+
+STAND_INS: dict[str, Callable[..., Any]] = {}
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def _stands_in_for(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        STAND_INS[name] = function
+        return function
+
+    return enter
+
+
+@_stands_in_for("aten::_scaled_dot_product_fused_attention_overrideable")
+def attention(
+    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, _debug=False, *, scale=None
+):
+    """Attention by the CPU's flash kernel; dropout is random, and so JAX's."""
+    key, value = _as_many_heads(query, key), _as_many_heads(query, value)
+    _refuse_flash(query, key, value, dropout_p)
+    mask = _additive(attn_bias, query)
+    out, sums = _flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)
+    nothing = torch.zeros(2, dtype=torch.int64, device="cpu")
+    lengths = query.shape[2], key.shape[2]
+    return out, sums, None, None, *lengths, nothing[0], nothing[1], None
+
+
+@_stands_in_for("aten::_scaled_dot_product_fused_attention_overrideable_backward")
+def attention_backward(
+    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, _lengths_q, _lengths_k,
+    _max_q, _max_k, dropout_p, is_causal, _seed, _offset, *, scale=None,
+):  # fmt: skip
+    """Gradients of query, key and value; masks that ask for one are computed by JAX."""
+    keys, values = _as_many_heads(query, key), _as_many_heads(query, value)
+    _refuse_flash(query, keys, values, dropout_p)
+    if grad_input_mask[3]:
+        raise Elsewhere
+    grads = _flash_backward(
+        grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
+        attn_mask=_additive(attn_bias, query), scale=scale,
+    )  # fmt: skip
+    pairs = zip(grads, (query, key, value), strict=True)
+    return *(_of_heads(grad, like) for grad, like in pairs), None
+
+
+def _refuse_flash(query, key, value, dropout_p: float) -> None:
+    """Raise where the CPU would take its math, and not its flash kernel."""
+    plain = query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+    if not plain or dropout_p or query.shape[-1] != value.shape[-1]:
+        raise Elsewhere
+
+
+def _additive(mask: Any, query: torch.Tensor) -> Any:
+    """A mask as numbers to add: the CPU's kernel takes no bools."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    numbers = torch.zeros(mask.shape, dtype=query.dtype, device="cpu")
+    return numbers.masked_fill_(~mask, -torch.inf)
+
+
+def _as_many_heads(query: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    times = query.shape[1] // other.shape[1]
+    return other if times == 1 else other.repeat_interleave(times, dim=1)
+
+
+def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if grad.shape == like.shape:
+        return grad
+    return grad.unflatten(1, (like.shape[1], -1)).sum(2)
+
+
+@_stands_in_for("aten::_fused_rms_norm_backward")
+def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
+    """Gradients of input and weight."""
+    inner = list(range(input.dim() - len(normalized_shape), input.dim()))
+    outer = list(range(input.dim() - len(normalized_shape)))
+    wide = rstd.dtype
+    grad, normed = grad_out.to(wide), input.to(wide) * rstd
+    scaled = grad if weight is None else grad * weight.to(wide)
+    grad_input = rstd * (scaled - normed * (scaled * normed).mean(inner, keepdim=True))
+    grad_weight = None
+    if output_mask[1] and weight is not None:
+        product = grad * normed
+        grad_weight = (product.sum(outer) if outer else product).to(weight.dtype)
+    return grad_input.to(input.dtype) if output_mask[0] else None, grad_weight
+
+
+@_stands_in_for("aten::_thnn_fused_lstm_cell")
+def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    """New hidden and cell state; the gates are input, forget, cell and output."""
+    gates = input_gates + hidden_gates
+    for bias in (input_bias, hidden_bias):
+        gates = gates if bias is None else gates + bias
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    c = f * cx + i * g
+    return o * c.tanh(), c, torch.cat([i, f, g, o], 1)
+
+
+@_stands_in_for("aten::_thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    """Gradients of the gates, of the cell state and of the bias."""
+    i, f, g, o = workspace.chunk(4, 1)
+    t = cy.tanh()
+    grad_h = torch.zeros_like(t) if grad_hy is None else grad_hy
+    total = grad_h * o * (1 - t * t)
+    total = total if grad_cy is None else total + grad_cy
+    parts = [
+        total * g * i * (1 - i),
+        total * cx * f * (1 - f),
+        total * i * (1 - g * g),
+        grad_h * t * o * (1 - o),
+    ]
+    grad_gates = torch.cat(parts, 1)
+    return grad_gates, total * f, grad_gates.sum(0) if has_bias else None
+
+
+@_stands_in_for("aten::_thnn_fused_gru_cell")
+def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    """New hidden state; the gates are reset, update and new."""
+    x = input_gates if input_bias is None else input_gates + input_bias
+    h = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
+    r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
+    n = (xn + r * hn).tanh()
+    return n + z * (hx - n), torch.cat([r, z, n, hx, hn], 1)
+
+
+@_stands_in_for("aten::_thnn_fused_gru_cell_backward")
+def gru_cell_backward(grad_hy, workspace, has_bias):
+    """Gradients of both gates, of the hidden state and of both biases."""
+    r, z, n, h, hn = workspace.chunk(5, 1)
+    grad_n = grad_hy * (1 - z) * (1 - n * n)
+    grad_r = grad_n * hn * r * (1 - r)
+    grad_z = grad_hy * (h - n) * z * (1 - z)
+    grad_x = torch.cat([grad_r, grad_z, grad_n], 1)
+    grad_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1)
+    biases = (grad_x.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
+    return grad_x, grad_hidden, grad_hy * z, *biases
+
+
+@_stands_in_for("torch_jax::adam_")
+def adam(
+    params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share, eps,
+    kind, maximize,
+):  # fmt: skip
+    """The steps of ``torch.optim.Adam(foreach=True)``, by the operators that it calls."""
+    if maximize:
+        grads = torch._foreach_neg(grads)
+    if kind == "decoupled":
+        torch._foreach_mul_(params, decay)
+    elif kind == "gradient":
+        grads = torch._foreach_add(grads, params, alpha=decay)
+    torch._foreach_lerp_(means, grads, weight)
+    torch._foreach_mul_(squares, beta2)
+    torch._foreach_addcmul_(squares, grads, grads, share)
+    if maxima:
+        torch._foreach_maximum_(maxima, squares)
+    roots = torch._foreach_sqrt(maxima or squares)
+    torch._foreach_div_(roots, corrections)
+    torch._foreach_add_(roots, eps)
+    torch._foreach_addcdiv_(params, means, roots, sizes)

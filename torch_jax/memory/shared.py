@@ -1,0 +1,238 @@
+"""Memories that PyTorch's CPU kernels and JAX share, where JAX computes on the CPU.
+
+The memory behind a tensor is an array of JAX's or, after an eager operator, a CPU tensor of
+PyTorch's. Neither is copied to become the other:
+
+- ``storage.array``, of a storage that holds a CPU tensor, makes an array of it, which takes its
+  place. From then on nobody writes that memory: arrays of JAX's never change.
+- A kernel of PyTorch's that reads an array sees it as a CPU tensor. One that writes gets a copy,
+  which takes the place of the array; it is the storage's own, so that later writes copy nothing.
+
+PyTorch's memory is aligned to 64 bytes, as XLA wants it; JAX copies what is not.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from torch_jax import config
+from torch_jax._private import jax_core, pytorch
+from torch_jax.core import forks, policies, tracers
+from torch_jax.core.active import ACTIVE
+from torch_jax.memory import sharding, storage
+
+_create = pytorch.create_empty_tensor
+_outside_traces = jax_core.outside_traces()
+
+
+class Elsewhere(Exception):
+    """An operand lies where PyTorch's CPU kernels do not reach: in a trace, or on a mesh."""
+
+
+class _Setting:
+    """Whether eager operators are PyTorch's own kernels: ``SETTING.by_torch``."""
+
+    by_torch: bool
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "by_torch":
+            raise AttributeError(name)
+        wanted = config.get("eager_on_cpu") == "torch" and not forks.is_lost()
+        # where another thread has set it meanwhile, that counts
+        return self.__dict__.setdefault(name, wanted and policies.on_cpu())
+
+    def forget(self, *_ignored: Any) -> None:
+        """Ask again when an operator is called next."""
+        self.__dict__.pop("by_torch", None)
+
+
+SETTING = _Setting()
+config.setters["eager_on_cpu"] = SETTING.forget
+forks.listeners.append(SETTING.forget)
+
+
+def is_here() -> bool:
+    """Return whether an operator that is called now runs by PyTorch's kernel, operands allowing."""
+    return (
+        ACTIVE.recorder is None and ACTIVE.tracer is None and SETTING.by_torch and _outside_traces()
+    )
+
+
+# --- tensors of the device as CPU tensors ---------------------------------------------------------
+
+
+def seen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the device as a CPU tensor of the same memory, which is only read.
+
+    A CPU tensor without dimensions mixes with tensors of any device, and is returned as it is.
+
+    Raises:
+      Elsewhere: there is no such memory.
+    """
+    memory: Any = tensor.untyped_storage()
+    held = memory.__dict__.get("host")
+    if held is None or "array" in memory.__dict__:
+        held = _of_array(tensor, memory)
+    if (
+        tensor.shape == held.shape
+        and tensor.is_contiguous()
+        and not tensor.storage_offset()
+        and tensor.dtype is held.dtype
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    ):
+        return held
+    return tensor if held is tensor else _view(tensor, held)
+
+
+def written(tensors: Iterable[Any], read: Callable[[], Any], write: Callable[[Any], Any]) -> Any:
+    """Call ``write`` with what ``read`` gives, to write memory of the device; return its result.
+
+    Meanwhile nobody makes an array of that memory.
+
+    Args:
+      tensors: those that are written, in lists too; other values are passed over.
+      read: finds the CPU tensors, by :func:`seen`. It may wait for other threads.
+      write: writes those.
+
+    Raises:
+      Elsewhere: one of the tensors has no such memory.
+    """
+    memories: list[Any] = [one.untyped_storage() for one in storage.tensors_in(list(tensors))]
+    while True:
+        before = list(map(_owned, memories))
+        given = read()
+        with storage.PUTTING:
+            if all(_holds(memory, held) for memory, held in zip(memories, before, strict=True)):
+                return write(given)
+
+
+def _holds(memory: Any, held: torch.Tensor) -> bool:
+    return memory.__dict__.get("host") is held and "array" not in memory.__dict__
+
+
+def _owned(memory: Any) -> torch.Tensor:
+    """Return the CPU tensor of a storage; in place of an array comes a copy."""
+    while not _holds(memory, held := memory.__dict__.get("host")):
+        if not storage.is_jax_storage(memory):
+            raise Elsewhere
+        array = memory.array
+        copy = _plain(memory).clone()
+        with storage.PUTTING:
+            if memory.__dict__.get("array") is array:
+                memory.host = copy
+                del memory.array
+    return held
+
+
+def _of_array(tensor: torch.Tensor, memory: Any) -> torch.Tensor:
+    if storage.is_jax_storage(memory):
+        return _plain(memory)
+    if tensor.dim() == 0 and tensor.device.type == "cpu":
+        return tensor
+    raise Elsewhere
+
+
+def _plain(memory: Any) -> torch.Tensor:
+    """Return the array of a storage as a CPU tensor, if it lies on the first device alone."""
+    array = memory.array
+    if type(array) is not jax_core.array_type():
+        array = storage.memory_in(memory) if not tracers.is_traced(array) else None
+    if array is None or array.is_deleted() or (sharding.Use.begun and sharding.sharding_of(array)):
+        raise Elsewhere
+    _, as_tensor = jax_core.sharing()
+    return as_tensor(array)
+
+
+def _view(tensor: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+    if tensor.dtype is held.dtype:
+        view = held.as_strided(size, stride, offset)
+    else:
+        view = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        view.set_(held.untyped_storage(), offset, size, stride)
+    view = torch._conj(view) if tensor.is_conj() else view
+    return torch._neg_view(view) if tensor.is_neg() else view
+
+
+# --- CPU tensors as tensors of the device ---------------------------------------------------------
+
+
+def taken(result: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the device with the memory, sizes and strides of a new CPU tensor."""
+    if not result.is_contiguous() or result.storage_offset() or not result.numel():
+        return _restrided(result)
+    if result.is_conj() or result.is_neg():
+        return taken(result.resolve_conj().resolve_neg())
+    tensor = _create(result.shape, result.dtype)
+    memory: Any = tensor.untyped_storage()
+    memory.host = result
+    return tensor
+
+
+def _restrided(result: torch.Tensor) -> torch.Tensor:
+    result = result.resolve_conj().resolve_neg()
+    if result.storage_offset():
+        result = result.clone()
+    count = storage.span(result.shape, result.stride(), 0)
+    flat = result.as_strided((count,), (1,), 0)
+    tensor = _create((count,), result.dtype)
+    memory: Any = tensor.untyped_storage()
+    memory.host = flat
+    return storage.restride(tensor, result.shape, result.stride(), 0)
+
+
+# --- CPU tensors as arrays ------------------------------------------------------------------------
+
+
+class _Array:
+    """``storage.array``, where it is asked of a storage that holds a CPU tensor.
+
+    What a storage holds under that name itself comes before this.
+    """
+
+    def __get__(self, memory: Any, kind: type | None = None) -> Any:
+        if memory is None:
+            return self
+        held = memory.__dict__
+        with storage.PUTTING:
+            if "array" not in held:
+                if "host" not in held:
+                    raise AttributeError("array")
+                as_array, _ = jax_core.sharing()
+                held["array"] = as_array(held["host"])
+            held.pop("host", None)
+            return held["array"]
+
+
+def install() -> None:
+    """Let storages that hold CPU tensors give their arrays; called when the device awakes."""
+    torch.UntypedStorage.array = _Array()  # type: ignore[attr-defined]
+
+
+def held() -> list[torch.Tensor]:
+    """Return the CPU tensors that are memories of the device at this moment."""
+    kinds = (one for one in gc.get_objects() if type(one) is torch.UntypedStorage)
+    return [one.__dict__["host"] for one in kinds if "host" in one.__dict__]
+
+
+def resize(memory: Any, nbytes: int) -> None:
+    """Make a storage ``nbytes`` long, keeping its leading bytes; new ones are zero."""
+    held = memory.__dict__.get("host")
+    if held is None:
+        storage.resize(memory, nbytes)
+        return
+    dtype = held.dtype if nbytes % held.dtype.itemsize == 0 else torch.uint8
+    old = held.reshape(-1).view(dtype)
+    new = torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device="cpu")
+    count = min(old.numel(), new.numel())
+    new[:count] = old[:count]
+    with storage.PUTTING:
+        if memory.__dict__.get("host") is held:
+            memory.host = new
+            return
+    resize(memory, nbytes)
