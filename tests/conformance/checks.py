@@ -55,8 +55,8 @@ def advanced(begun: Generator[None, None, bool]) -> tuple[bool, bool]:
 @in_two_parts
 def forward(entry: Any, sample: Any, number: int) -> Generator[None, None, bool]:
     """The result: dtype, shape, values, or the type of the exception."""
-    call = functools.partial(_apply, entry.op)
-    cpu, jax = on("cpu", _arguments(sample)), on("jax", _arguments(sample))
+    call = functools.partial(apply, entry.op)
+    cpu, jax = on("cpu", arguments_of(sample)), on("jax", arguments_of(sample))
     expected, actual = outcome(call, cpu), outcome(call, jax)
     yield
     if both_raised(actual, expected):
@@ -71,20 +71,20 @@ def forward(entry: Any, sample: Any, number: int) -> Generator[None, None, bool]
 def views(entry: Any, sample: Any, number: int) -> bool:
     """An output that aliases an input does so on jax: its geometry, and writes through it."""
     cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
-    expected, error = outcome(_apply, entry.op, cpu)
+    expected, error = outcome(apply, entry.op, cpu)
     if error is not None:
         return False
     aliases = _aliases(expected, cpu)
     if not any(a is not None for a in aliases):
         return False
-    actual = _apply(entry.op, jax)
+    actual = apply(entry.op, jax)
     assert _aliases(actual, jax) == aliases, f"aliases {_aliases(actual, jax)}, not {aliases}"
     for one, other, alias in zip(tensors(actual), tensors(expected), aliases, strict=True):
         if alias is None:
             continue
         assert (one.stride(), one.storage_offset()) == (other.stride(), other.storage_offset())
         assert one._is_view() == other._is_view()
-        if is_random(entry.full_name, *_arguments(sample)):
+        if is_random(entry.full_name, *arguments_of(sample)):
             assert_agree(one, tensors(jax)[alias].cpu())
             continue
         wrote = outcome(_overwrite, other)
@@ -101,7 +101,7 @@ def in_place(entry: Any, sample: Any, number: int) -> Generator[None, None, bool
         return False
     if sample.broadcasts_input:  # the database says: no sample for a method that writes its input
         return False
-    call = functools.partial(_apply, entry.inplace_variant)
+    call = functools.partial(apply, entry.inplace_variant)
     cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
     expected, actual = outcome(call, cpu), outcome(call, jax)
     yield
@@ -121,7 +121,7 @@ def out(entry: Any, sample: Any, number: int) -> bool:
     if not entry.supports_out:
         return False
     cpu, jax = on("cpu", detached(sample)), on("jax", detached(sample))
-    expected, error = outcome(_apply, entry.op, cpu)
+    expected, error = outcome(apply, entry.op, cpu)
     if error is not None or not tensors(expected):
         return False
     for shaped in (_fitting, *(_ODD_OUTS if number == 0 else _ODD_OUTS[number % 3 :][:1])):
@@ -137,7 +137,7 @@ def out(entry: Any, sample: Any, number: int) -> bool:
         if shaped is _fitting:
             assert [t.stride() for t in found[0][2]] == [t.stride() for t in wanted[0][2]]
         unique = functools.partial(told_apart, entry)
-        again = functools.partial(_apply, entry.op)
+        again = functools.partial(apply, entry.op)
         assert_agree(
             unique(jax, _like(expected, found[0][2])),
             unique(cpu, _like(expected, wanted[0][2])),
@@ -151,11 +151,11 @@ def backward(entry: Any, sample: Any, number: int) -> Generator[None, None, bool
     """Gradients of the inputs."""
     if not differentiable(entry, _dtype_of(sample)):
         return False
-    call = functools.partial(_gradients, entry, sample)
-    expected = outcome(call, on("cpu", _arguments(sample)))
+    call = functools.partial(gradients_of, entry, sample)
+    expected = outcome(call, on("cpu", arguments_of(sample)))
     if expected == (None, None):
         return False
-    actual = outcome(call, on("jax", _arguments(sample)))
+    actual = outcome(call, on("jax", arguments_of(sample)))
     yield
     if both_raised(actual, expected):
         return True
@@ -167,26 +167,26 @@ def gradgrad(entry: Any, sample: Any, number: int) -> bool:
     """``gradgradcheck``: second derivatives against differences of the first ones."""
     if not entry.supports_gradgrad or not differentiable(entry, torch.float64):
         return False
-    if _dtype_of(sample) is not torch.float64 or is_random(entry.full_name, *_arguments(sample)):
+    if _dtype_of(sample) is not torch.float64 or is_random(entry.full_name, *arguments_of(sample)):
         return False
-    cpu = outcome(_gradgradcheck, entry, sample, on("cpu", _arguments(sample)))
+    cpu = outcome(_gradgradcheck, entry, sample, on("cpu", arguments_of(sample)))
     if cpu[1] is not None or not cpu[0]:  # nothing to differentiate, or at a kink
         return False
-    return _gradgradcheck(entry, sample, on("jax", _arguments(sample)))
+    return _gradgradcheck(entry, sample, on("jax", arguments_of(sample)))
 
 
 def errors(entry: Any, error: Any, number: int) -> bool:
     """Bad input: the same exception type as on the CPU."""
     sample = error.sample_input
-    expected = outcome(_apply, entry.op, on("cpu", _arguments(sample)))
+    expected = outcome(apply, entry.op, on("cpu", arguments_of(sample)))
     if expected[1] is None:
         return False
-    return both_raised(outcome(_apply, entry.op, on("jax", _arguments(sample))), expected)
+    return both_raised(outcome(apply, entry.op, on("jax", arguments_of(sample))), expected)
 
 
 def refused(entry: Any, sample: Any, number: int) -> bool:
     """A dtype that the CPU does not take is not computed with."""
-    call = functools.partial(_apply, entry.op)
+    call = functools.partial(apply, entry.op)
     expected = outcome(call, on("cpu", detached(sample)))
     if expected[1] is None:
         return False
@@ -198,7 +198,7 @@ def refused(entry: Any, sample: Any, number: int) -> bool:
 # --- pieces ---------------------------------------------------------------------------------------
 
 
-def _arguments(sample: Any) -> tuple[tuple, dict]:
+def arguments_of(sample: Any) -> tuple[tuple, dict]:
     return (sample.input, *sample.args), sample.kwargs
 
 
@@ -212,7 +212,7 @@ def detached(sample: Any) -> tuple[tuple, dict]:
     return (plain.input, *plain.args), plain.kwargs
 
 
-def _apply(function: Callable[..., Any], arguments: tuple[tuple, dict]) -> Any:
+def apply(function: Callable[..., Any], arguments: tuple[tuple, dict]) -> Any:
     args, kwargs = arguments
     return function(*args, **kwargs)
 
@@ -228,11 +228,11 @@ def reference(
     entry: Any, sample: Any, call: Callable, unique: Callable, gradients: bool = False
 ) -> Callable | None:
     """The same computation in double precision on the CPU; None where nothing is floating."""
-    if is_random(entry.full_name, *_arguments(sample)):
+    if is_random(entry.full_name, *arguments_of(sample)):
         return None
 
     def compute() -> Any:
-        arguments = wide(on("cpu", _arguments(sample) if gradients else detached(sample)))
+        arguments = wide(on("cpu", arguments_of(sample) if gradients else detached(sample)))
         result, error = outcome(call, arguments)
         return None if error is not None else unique(arguments, result)
 
@@ -245,7 +245,7 @@ def _itself(arguments: tuple[tuple, dict], result: Any) -> Any:
 
 def _dtype_of(sample: Any) -> torch.dtype:
     """The dtype that the sample's leaves are of."""
-    leaves = [t for t in tensors(_arguments(sample)) if t.requires_grad]
+    leaves = [t for t in tensors(arguments_of(sample)) if t.requires_grad]
     return leaves[0].dtype if leaves else torch.bool
 
 
@@ -324,14 +324,14 @@ def _differentiable_part(sample: Any, result: Any) -> list[torch.Tensor]:
     return [t for t in tensors(sample.output_process_fn_grad(result)) if t.requires_grad]
 
 
-def _gradients(entry: Any, sample: Any, arguments: tuple[tuple, dict]) -> Any:
+def gradients_of(entry: Any, sample: Any, arguments: tuple[tuple, dict]) -> Any:
     leaves = [t for t in tensors(arguments) if t.requires_grad]
-    outputs = _differentiable_part(sample, _apply(entry.op, arguments))
+    outputs = _differentiable_part(sample, apply(entry.op, arguments))
     if not leaves or not outputs:
         return None
     weights = [incoming(o) for o in outputs]
     gradients = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
-    if is_random(entry.full_name, *_arguments(sample)):
+    if is_random(entry.full_name, *arguments_of(sample)):
         return [g if g is None else torch.zeros_like(g) for g in gradients]
     return list(gradients)
 
@@ -348,7 +348,7 @@ def _gradgradcheck(entry: Any, sample: Any, arguments: tuple[tuple, dict]) -> bo
 
     def function(*values: torch.Tensor) -> Any:
         new = dict(zip(map(id, leaves), values, strict=True))
-        result = _apply(entry.op, _with(arguments, new))
+        result = apply(entry.op, _with(arguments, new))
         return tuple(_differentiable_part(sample, result))
 
     if not leaves or not function(*leaves):

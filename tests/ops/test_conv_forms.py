@@ -84,7 +84,7 @@ def test_forms_agree_with_correlations(drawn):
             conv_forms.elements_to_weight(grad, x, w.shape, geometry),
         )
 
-    compiled = jax.jit(forms, compiler_options=options.fast())
+    compiled = jax.jit(forms, compiler_options=options.operator())
     found = compiled(*(tensor.detach().numpy() for tensor in (x, w, grad)))
     for one, wanted in zip(found, [*expected, expected[-1]], strict=True):
         np.testing.assert_array_equal(one, wanted.detach())

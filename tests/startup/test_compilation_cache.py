@@ -29,6 +29,7 @@ def compute():
     x = torch.arange(7.0, device="jax")
     return (x.sin() @ x).item()
 """
+_SETTINGS = {"TORCH_JAX_CACHE": "1", "TORCH_JAX_EAGER_ON_CPU": "xla"}
 USE = "print(json.dumps([compute(), len(hits)]))"
 
 
@@ -36,7 +37,7 @@ def start(code: str, **environment: str | None) -> subprocess.Popen[str]:
     """Run code in a fresh process, with these variables of its environment (None: without)."""
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + code],
-        env=processes.environment({"TORCH_JAX_CACHE": "1"} | environment),
+        env=processes.environment(_SETTINGS | environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

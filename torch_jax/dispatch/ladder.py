@@ -171,8 +171,6 @@ def _table(op: Any) -> Call | None:
 
 def _eager(op: Any, kernel: Kernel) -> Call:
     """What serves a call of a lowering: itself, or PyTorch's kernel where JAX is on the CPU."""
-    if not kernel.is_ours():
-        return kernel.call
     return by_torch.kernel(op, kernel.signature, kernel.call, kernel.lowering.random)
 
 

@@ -221,12 +221,12 @@ class Kernel:
         """JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)
-        if not self.is_ours():
+        if not self._is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function stays as it is
         return cpu_error.instead_of(error, self.op, args, kwargs)
 
-    def is_ours(self) -> bool:
+    def _is_ours(self) -> bool:
         """Return whether the lowering is none of a user's."""
         return getattr(self.lowering.function, "__module__", "").startswith("torch_jax")
 
@@ -380,7 +380,7 @@ class Kernel:
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
-        if self.is_ours():
+        if self._is_ours():
             refused_dtypes.refuse(self.op, args, kwargs)
         meta = self.lowering.meta
         if callable(meta):

@@ -171,7 +171,8 @@ def taken(result: torch.Tensor) -> torch.Tensor:
     tensor = _create(result.shape, result.dtype)
     memory: Any = tensor.untyped_storage()
     memory.host = result
-    return tensor
+    stride = result.stride()
+    return tensor if tensor.stride() == stride else storage.restride(tensor, result.shape, stride, 0)
 
 
 def _restrided(result: torch.Tensor) -> torch.Tensor:

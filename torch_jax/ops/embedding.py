@@ -107,7 +107,7 @@ def _embedding_bag(
     target = bag if padding_idx < 0 else jnp.where(indices == padding_idx, count, bag)
     sizes = _counts(target, count)
     largest = jnp.full((count, rows.shape[1]) if mode == _MAX else 0, -1, indices.dtype)
-    if mode == _MAX and len(rows):
+    if mode == _MAX and rows.shape[0] != 0:
         out, largest = _bag_max(rows, indices, target, count)
         out = jnp.where(sizes[:, None] > 0, out, 0)
     else:
@@ -122,7 +122,7 @@ def _embedding_bag(
 
 def _first_largest(rows, out, bag, count):
     """The position of the first row that holds the maximum of a bag."""
-    n = len(rows)
+    n = rows.shape[0]
     position = jnp.where(rows == _rows(out, bag), jnp.arange(n)[:, None], n)
     return jax.ops.segment_min(position, bag, count)
 

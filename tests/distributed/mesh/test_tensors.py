@@ -6,7 +6,6 @@ import copy
 import io
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import jax
 import pytest
@@ -31,8 +30,6 @@ from tests.distributed.mesh.on_mesh import (
     spec,
     train,
 )
-from tests.support import ledger
-from torch_jax.compiler import options, tiers
 from torch_jax.memory import sharding
 
 
@@ -293,40 +290,6 @@ def test_modules_on_meta_are_made_sharded():
     state = {"steps": torch.arange(4.0)}
     torch_jax.shard(buffers, grid(), (), init=lambda module: module.load_state_dict(state))
     same(buffers.steps, torch.arange(4.0))
-
-
-def test_operators_are_not_run_by_a_second_thread():
-    """It would wait for the first on some devices, and the first for it on others."""
-    fast = options.operator() | {"xla_backend_optimization_level": 0}
-    with (
-        mock.patch.object(options, "has_fast", lambda: True),
-        mock.patch.object(options, "fast", lambda: fast),
-        mock.patch.object(options, "operator", dict),
-        mock.patch.object(tiers.WORKER, "submit", side_effect=AssertionError("another thread")),
-    ):
-        tiered = tiers.Tiered(lambda x: x * 2, 1 << 21)
-        x: Any = shard(torch.ones(8, 4), "data").untyped_storage()
-        for _ in range(3):
-            assert tiered.call(x.array).sum() == 64
-    assert tiered.is_full
-
-
-@pytest.mark.slow
-def test_sizes_grow_beside_a_mesh_and_on_it():
-    """One program serves many sizes on one device; XLA splits an operator over the mesh."""
-
-    def grown(x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, x[:, :1]], 1).exp()
-
-    before = ledger.programs()
-    for n in range(3, 40):
-        x = torch.arange(8.0 * n).reshape(8, n).sin()
-        same(grown(x.to("jax")), grown(x))
-        if n < 8 or n == 39:
-            made = grown(shard(x, "data"))
-            same(made, grown(x))
-            assert torch_jax.to_jax(made).sharding.num_devices == 8
-    assert ledger.programs() - before <= 60
 
 
 @pytest.mark.slow
