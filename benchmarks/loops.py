@@ -334,6 +334,77 @@ def sinkhorn_rows_and_columns(device):
     return x
 
 
+# --- whole programs -------------------------------------------------------------------------------
+
+
+@program
+def sampling_without_a_cache(device):
+    """60 tokens of a small GPT, which reads all of the text again for each."""
+    torch.manual_seed(0)
+    model = CharGPT(device, layers=4, width=128).eval()
+    ids = torch.zeros(1, 1, dtype=torch.long, device=device)
+    with torch.no_grad():
+        for _ in range(60):
+            ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], 1)
+    return ids
+
+
+@program
+def pyramid_of_sizes(device):
+    """A convolutional network over an image in 12 sizes."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.PReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.PReLU(),
+        nn.Conv2d(32, 6, 1), nn.Softmax(1),
+    ).to(device)  # fmt: skip
+    image, found = _draw(device, 1, 3, 240, 240), []
+    with torch.no_grad():
+        for n in range(12):
+            scores = net(F.interpolate(image, scale_factor=0.9**n, mode="bilinear"))
+            found.append((scores > 0.3).nonzero().float().mean(0))
+    return found
+
+
+@program
+def policy_rollouts(device):
+    """A policy that is asked for one action at a time, and a step of policy gradients."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2)).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    state, losses = torch.zeros(4), []
+    for _ in range(5):
+        logits, actions = [], []
+        for _ in range(40):
+            logits.append(net(state.to(device)))
+            actions.append(int(logits[-1].argmax()))
+            state = (state * 0.9 + actions[-1] - 0.4).clamp(-1, 1)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(torch.stack(logits), torch.tensor(actions, device=device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+class CharGPT(nn.Module):
+    """A GPT of bytes."""
+
+    def __init__(self, device: str, layers: int, width: int):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", norm_first=True)
+        self.embed, self.place = nn.Embedding(256, width), nn.Embedding(64, width)
+        self.body = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 256)
+        self.to(device)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits ``[1, length, 256]``."""
+        length = ids.shape[1]
+        x = (self.embed(ids) + self.place(torch.arange(length, device=ids.device))).transpose(0, 1)
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=ids.device)
+        return self.head(self.body(x, mask=mask, is_causal=True)).transpose(0, 1)
+
+
 # --- measuring ------------------------------------------------------------------------------------
 
 

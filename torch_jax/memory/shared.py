@@ -172,7 +172,9 @@ def taken(result: torch.Tensor) -> torch.Tensor:
     memory: Any = tensor.untyped_storage()
     memory.host = result
     stride = result.stride()
-    return tensor if tensor.stride() == stride else storage.restride(tensor, result.shape, stride, 0)
+    if tensor.stride() == stride:
+        return tensor
+    return storage.restride(tensor, result.shape, stride, 0)  # a dim of one element has any
 
 
 def _restrided(result: torch.Tensor) -> torch.Tensor:
