@@ -32,7 +32,7 @@ class Use:
     """What has been sharded in this process.
 
     Attributes:
-      begun: whether anything has been.
+      begun: whether anything has been, or lies on another device than the first.
       meshes: the meshes that were made, each once.
     """
 
@@ -47,13 +47,18 @@ class Use:
 
 
 def meet(array: jax.Array) -> None:
-    """An array of the user's becomes a memory, which may lie on a mesh."""
+    """An array of the user's becomes a memory, which may lie on a mesh, or on another device."""
     found = sharding_of(array)
-    if found is None or found.num_devices == 1:
+    if is_at_home(array):
         return
     Use.begun = True
     if isinstance(found, NamedSharding) and isinstance(found.mesh, Mesh):
         Use.begin(found.mesh)
+
+
+def is_at_home(array: jax.Array) -> bool:
+    """Return whether all of an array lies on the first device."""
+    return array.devices() == {jax.local_devices()[0]}
 
 
 # What stands for the memory of a storage in a recording: the sharding that it is to have.
