@@ -128,6 +128,7 @@ def closures(run: Around) -> Iterator[Any]:
 SLOW = [groups_that_change, scaled, with_masters, closures]
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error:.*(is not pure|cannot skip its Python)")
 @pytest.mark.parametrize(

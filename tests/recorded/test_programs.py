@@ -219,6 +219,7 @@ def test_an_argument_that_is_used_elsewhere():
     assert kept[0].tolist() == [3, 3, 3] and x.tolist() == [4, 4, 4]
 
 
+@pytest.mark.usefixtures("eager_by_xla")
 def test_an_argument_that_was_used_elsewhere_at_first_is_written_over_later():
     x = torch.ones(3).to("jax")
     kept, run = x.detach().clone(), (lambda: x.add_(1).storage_offset())

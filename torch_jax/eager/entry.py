@@ -408,7 +408,7 @@ def _in_order(result: InOrder, spec: Output | None) -> Output:
         stride[d] = step
     dtype = dtypes.to_torch(result.value.dtype) if spec is None else spec.dtype
     size = size if spec is None else spec.size
-    plain = geometry.is_row_major(size, stride) and 0 not in size
+    plain = tuple(stride) == geometry.row_major(size) and 0 not in size
     return Output(size, None if plain else tuple(stride), dtype)
 
 
