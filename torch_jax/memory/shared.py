@@ -142,7 +142,9 @@ def _plain(memory: Any) -> torch.Tensor:
     array = memory.array
     if type(array) is not jax_core.array_type():
         array = storage.memory_in(memory) if not tracers.is_traced(array) else None
-    if array is None or array.is_deleted() or (sharding.Use.begun and not sharding.is_at_home(array)):
+    if array is None or array.is_deleted():
+        raise Elsewhere
+    if sharding.Use.begun and not sharding.is_at_home(array):
         raise Elsewhere
     _, as_tensor = jax_core.sharing()
     return as_tensor(array)
