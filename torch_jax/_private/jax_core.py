@@ -332,35 +332,27 @@ def copier(aval: Any) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def sharing() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return what makes arrays of CPU tensors, and CPU tensors of arrays, that share memory.
+def array_maker() -> Callable[[Any], Any]:
+    """Return what makes an array of a CPU tensor that shares its memory.
 
-    The arrays are bound to no device, as JAX's own results. The public functions of ``jax.dlpack``
-    and ``torch.utils.dlpack`` do the same, in ten times the time.
+    The array is bound to no device, as JAX's own results. The public function of ``jax.dlpack``
+    does the same, in ten times the time.
     """
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
     kind, lib = array_type(), getattr(importlib.import_module("jax._src.lib"), "_jax", None)
     to_buffer = getattr(lib, "dlpack_managed_tensor_to_buffer", None)
-    to_capsule = getattr(lib, "buffer_to_dlpack_managed_tensor", None)
     pack = getattr(torch._C, "_to_dlpack", None)
-    unpack = getattr(torch._C, "_from_dlpack", None)
     (device, *_) = jax.local_devices()
 
     def as_array(tensor: Any) -> Any:
         found = to_buffer(pack(tensor), device, None)  # type: ignore[misc]
         return kind(found.aval, found.sharding, found._arrays, committed=False, _skip_checks=True)
 
-    def as_tensor(array: Any) -> Any:
-        return unpack(to_capsule(array.block_until_ready(), None))  # type: ignore[misc]
-
-    def public_array(tensor: Any) -> Any:
-        return strong(jax.device_put(jax.dlpack.from_dlpack(tensor), may_alias=True))
-
     try:
         tensor = torch.ones(2, dtype=torch.bfloat16, device="cpu")
-        if as_tensor(as_array(tensor)).data_ptr() == tensor.data_ptr():
-            return as_array, as_tensor
+        if as_array(tensor).unsafe_buffer_pointer() == tensor.data_ptr():
+            return as_array
     except Exception:  # another release has other names, or takes other arguments
         pass
-    return public_array, lambda array: torch.from_dlpack(array.block_until_ready())
+    return lambda tensor: strong(jax.device_put(jax.dlpack.from_dlpack(tensor), may_alias=True))

@@ -17,13 +17,14 @@ import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import forks, policies, tracers
 from torch_jax.core.active import ACTIVE
-from torch_jax.memory import sharding, storage
+from torch_jax.memory import dtypes, sharding, storage, transfer
 
 _create = pytorch.create_empty_tensor
 _outside_traces = jax_core.outside_traces()
@@ -146,8 +147,7 @@ def _plain(memory: Any) -> torch.Tensor:
         raise Elsewhere
     if sharding.Use.begun and not sharding.is_at_home(array):
         raise Elsewhere
-    _, as_tensor = jax_core.sharing()
-    return as_tensor(array)
+    return transfer.borrowed(np.asarray(array.block_until_ready()), dtypes.to_torch(array.dtype))
 
 
 def _view(tensor: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
@@ -208,8 +208,7 @@ class _Array:
             if "array" not in held:
                 if "host" not in held:
                     raise AttributeError("array")
-                as_array, _ = jax_core.sharing()
-                held["array"] = as_array(held["host"])
+                held["array"] = jax_core.array_maker()(held["host"])
             held.pop("host", None)
             return held["array"]
 

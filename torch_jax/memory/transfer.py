@@ -111,7 +111,7 @@ def on_host(array: jax.Array) -> np.ndarray:
 class _Borrowed:
     """JAX's read-only host array, shown to PyTorch as writable so that it is not warned about.
 
-    It is only ever read, and copied at once. (``Tensor.numpy`` is no way to fill a tensor: it
+    It is only ever read. (``Tensor.numpy`` is no way to fill a tensor: it
     makes the storage unresizable for ever.)
     """
 
@@ -130,10 +130,20 @@ def host_copy(array: jax.Array) -> torch.Tensor:
 
 def _borrowed(array: jax.Array) -> torch.Tensor:
     """The elements of an array as a flat CPU tensor that must not be written; waits for them."""
-    data = np.ascontiguousarray(on_host(array)).reshape(-1)
+    host = np.ascontiguousarray(on_host(array)).reshape(-1)
+    return borrowed(host, dtypes.to_torch(array.dtype))
+
+
+def borrowed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """Return JAX's read-only host array as a CPU tensor, which must not be written.
+
+    >>> borrowed(np.arange(3), torch.int64)
+    tensor([0, 1, 2])
+    """
     if data.dtype.isbuiltin != 1:
         data = data.view(f"u{data.dtype.itemsize}")
-    return torch.from_numpy(np.asarray(_Borrowed(data))).view(dtypes.to_torch(array.dtype))
+        return torch.from_numpy(np.asarray(_Borrowed(data))).view(dtype)
+    return torch.from_numpy(np.asarray(_Borrowed(data)))
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
