@@ -29,7 +29,7 @@ LEFT_OUT: dict[str, list[str]] = {
         "nn.functional.linear_cross_entropy.chunked",
         "nn.functional.linear_cross_entropy.chunked_none",
     ],
-    "the last place hangs on where memory lies": ["linalg.lstsq", "linalg.lstsq.grad_oriented"],
+    "the last place depends on where memory lies": ["linalg.lstsq", "linalg.lstsq.grad_oriented"],
 }  # fmt: skip
 _LEFT_OUT = {name for names in LEFT_OUT.values() for name in names} | set(OTHER_LAYOUTS)
 

@@ -26,13 +26,13 @@ def _by_torch(_as_on_accelerators: None) -> Any:
 
 
 def holds(tensor: torch.Tensor) -> str:
-    """What the storage of a tensor holds."""
+    """Return what the storage of a tensor holds."""
     (held,) = {"array", "host"} & set(vars(tensor.untyped_storage()))
     return held
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the memory of a tensor begins."""
+    """Return where the memory of a tensor begins."""
     return shared.seen(tensor).untyped_storage().data_ptr()
 
 

@@ -341,12 +341,12 @@ def array_maker() -> Callable[[Any], Any]:
     jax = importlib.import_module("jax")
     torch = importlib.import_module("torch")
     kind, lib = array_type(), getattr(importlib.import_module("jax._src.lib"), "_jax", None)
-    to_buffer = getattr(lib, "dlpack_managed_tensor_to_buffer", None)
-    pack = getattr(torch._C, "_to_dlpack", None)
+    to_buffer: Any = getattr(lib, "dlpack_managed_tensor_to_buffer", None)
+    pack: Any = getattr(torch._C, "_to_dlpack", None)
     (device, *_) = jax.local_devices()
 
     def as_array(tensor: Any) -> Any:
-        found = to_buffer(pack(tensor), device, None)  # type: ignore[misc]
+        found = to_buffer(pack(tensor), device, None)
         return kind(found.aval, found.sharding, found._arrays, committed=False, _skip_checks=True)
 
     try:

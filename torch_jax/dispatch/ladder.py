@@ -170,7 +170,7 @@ def _table(op: Any) -> Call | None:
 
 
 def _eager(op: Any, kernel: Kernel) -> Call:
-    """What serves a call of a lowering: itself, or PyTorch's kernel where JAX is on the CPU."""
+    """Return what serves a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     return by_torch.kernel(op, kernel.signature, kernel.call, kernel.lowering.random)
 
 

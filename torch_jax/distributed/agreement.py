@@ -33,7 +33,7 @@ Asked = tuple[str, tuple, tuple]  # a name, its static arguments, dtypes and sha
 
 
 def asked(name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Asked:
-    """What is compared of a call; ``tensors`` are those of one form in all processes."""
+    """Return what is compared of a call; ``tensors`` are those of one form in all processes."""
     root = getattr(options, "rootRank", None)
     return name, (*static, root), tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
 
@@ -85,7 +85,7 @@ class Order:
         Call(self, next(self._numbers), self._last).end(f"rank {self.own} does not run it: {why}")
 
     def forget(self) -> None:
-        """Compare all calls anew: after one that differed, processes know other orders."""
+        """Compare all calls again: after one that differed, processes know other orders."""
         self._known.clear()
 
 
@@ -117,7 +117,7 @@ class Call:
             self.end(_SAME)
 
     def end(self, text: str) -> None:
-        """What comes of the comparison, unless another process has said so."""
+        """Return what comes of the comparison, unless another process has said so."""
         if self._order.shared is not None:
             self._order.shared.first(self._key("end"), text)
 
@@ -131,7 +131,7 @@ class Call:
         )
 
     def is_agreed(self) -> bool:
-        """Whether all processes are known to ask for the same.
+        """Return whether all processes are known to ask for the same.
 
         Raises ``torch.distributed.DistBackendError`` where one is known not to.
         """

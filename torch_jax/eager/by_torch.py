@@ -13,21 +13,18 @@ from typing import Any
 
 import torch
 
-from torch_jax._private import jax_core, pytorch
+from torch_jax._private import pytorch
 from torch_jax.core import errors
-from torch_jax.core.active import ACTIVE
 from torch_jax.eager import bound, cpu_error
 from torch_jax.eager.signature import TENSORS, Signature
 from torch_jax.eager.stand_ins import STAND_INS
-from torch_jax.memory import shared
-from torch_jax.memory.shared import SETTING, Elsewhere, seen, taken
+from torch_jax.memory.shared import Elsewhere, is_here, seen, taken, written
 
 Call = Callable[..., Any]
 
 SERVED: set[Any] = set()  # the overloads that PyTorch's kernels serve
 
 _autocast = torch.is_autocast_enabled
-_outside_traces = jax_core.outside_traces()
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
@@ -59,13 +56,7 @@ def _functional(op: Any, by_xla: Call, run: Call) -> Call:
     uncast, tally = pytorch.without_autocast_of_cpu(run), bound.Tally(op.name())
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        active = ACTIVE
-        if (
-            active.recorder is not None
-            or active.tracer is not None
-            or not SETTING.by_torch
-            or not _outside_traces()
-        ):
+        if not is_here():
             return by_xla(*args, **kwargs)
         try:
             given, named = _all_seen(args, kwargs)
@@ -92,12 +83,12 @@ def _writing(op: Any, sig: Signature, by_xla: Call, run: Call) -> Call:
         return (run if not _autocast("cpu") else uncast)(*args, **kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not shared.is_here():
+        if not is_here():
             return by_xla(*args, **kwargs)
         given = dict(zip(sig.names, args, strict=False)) | kwargs
         targets = [given.get(name) for name in sig.writes]
         try:
-            result = shared.written(targets, lambda: _all_seen(args, kwargs), compute)
+            result = written(targets, lambda: _all_seen(args, kwargs), compute)
         except Elsewhere:
             return by_xla(*args, **kwargs)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What PyTorch's CPU has under another name, or composes: operators of CPU tensors.
+"""Operators of CPU tensors that PyTorch's CPU has under another name, or composes.
 
 PyTorch calls some operators for accelerators alone. Each entry of :data:`STAND_INS` has the
 arguments and the results of such an operator.

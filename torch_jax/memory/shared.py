@@ -35,7 +35,7 @@ class Elsewhere(Exception):
 
 
 class _Setting:
-    """Whether eager operators are PyTorch's own kernels: ``SETTING.by_torch``."""
+    """Answers whether eager operators are PyTorch's own kernels: ``SETTING.by_torch``."""
 
     by_torch: bool
 
@@ -121,8 +121,8 @@ def _owned(memory: Any) -> torch.Tensor:
     while not _holds(memory, held := memory.__dict__.get("host")):
         if not storage.is_jax_storage(memory):
             raise Elsewhere
-        array = memory.array
-        copy = _plain(memory).clone()
+        array = _array(memory)
+        copy = _as_tensor(array).clone()
         with storage.PUTTING:
             if memory.__dict__.get("array") is array:
                 memory.host = copy
@@ -132,14 +132,14 @@ def _owned(memory: Any) -> torch.Tensor:
 
 def _of_array(tensor: torch.Tensor, memory: Any) -> torch.Tensor:
     if storage.is_jax_storage(memory):
-        return _plain(memory)
+        return _as_tensor(_array(memory))
     if tensor.dim() == 0 and tensor.device.type == "cpu":
         return tensor
     raise Elsewhere
 
 
-def _plain(memory: Any) -> torch.Tensor:
-    """Return the array of a storage as a CPU tensor, if it lies on the first device alone."""
+def _array(memory: Any) -> Any:
+    """Return the array of a storage, which lies on the first device alone."""
     array = memory.array
     if type(array) is not jax_core.array_type():
         array = storage.memory_in(memory) if not tracers.is_traced(array) else None
@@ -147,6 +147,10 @@ def _plain(memory: Any) -> torch.Tensor:
         raise Elsewhere
     if sharding.Use.begun and not sharding.is_at_home(array):
         raise Elsewhere
+    return array
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
     return transfer.borrowed(np.asarray(array.block_until_ready()), dtypes.to_torch(array.dtype))
 
 
@@ -170,9 +174,7 @@ def taken(result: torch.Tensor) -> torch.Tensor:
         return _restrided(result)
     if result.is_conj() or result.is_neg():
         return taken(result.resolve_conj().resolve_neg())
-    tensor = _create(result.shape, result.dtype)
-    memory: Any = tensor.untyped_storage()
-    memory.host = result
+    tensor = _over(result)
     stride = result.stride()
     if tensor.stride() == stride:
         return tensor
@@ -184,11 +186,15 @@ def _restrided(result: torch.Tensor) -> torch.Tensor:
     if result.storage_offset():
         result = result.clone()
     count = storage.span(result.shape, result.stride(), 0)
-    flat = result.as_strided((count,), (1,), 0)
-    tensor = _create((count,), result.dtype)
-    memory: Any = tensor.untyped_storage()
-    memory.host = flat
+    tensor = _over(result.as_strided((count,), (1,), 0))
     return storage.restride(tensor, result.shape, result.stride(), 0)
+
+
+def _over(host: torch.Tensor) -> torch.Tensor:
+    tensor = _create(host.shape, host.dtype)
+    memory: Any = tensor.untyped_storage()
+    memory.host = host
+    return tensor
 
 
 # --- CPU tensors as arrays ------------------------------------------------------------------------
@@ -215,7 +221,8 @@ class _Array:
 
 def install() -> None:
     """Let storages that hold CPU tensors give their arrays; called when the device awakes."""
-    torch.UntypedStorage.array = _Array()  # type: ignore[attr-defined]
+    storages: Any = torch.UntypedStorage
+    storages.array = _Array()
 
 
 def held() -> list[torch.Tensor]:
