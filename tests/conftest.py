@@ -1,8 +1,9 @@
 """Run the tests as a user's programs run, never on the CPU unasked, cheaply compiled.
 
-Settings have the user's defaults, but for two: an operator that would fall back to the CPU raises,
-since one warning an operator and process shows in one test only; and programs are kept apart from
-the user's cache.
+Settings have the user's defaults, but for three: an operator that would fall back to the CPU
+raises, since one warning an operator and process shows in one test only; programs are kept apart
+from the user's cache; and recorded graphs are compiled in their first run, as on accelerators,
+since few tests run one three times. Tests of the runs before ask for ``compiled_later``.
 
 Nearly all the time of the tests goes into compiling thousands of tiny programs, each run once or
 twice. Where ``TORCH_JAX_TEST_XLA`` is ``fast``, as it is if nothing is said, XLA optimizes little:
@@ -27,6 +28,7 @@ if PROFILE not in ("fast", "default"):
     raise pytest.UsageError(f"TORCH_JAX_TEST_XLA is {PROFILE!r}, neither 'fast' nor 'default'")
 
 os.environ.setdefault("TORCH_JAX_CPU_FALLBACK", "error")
+os.environ.setdefault("TORCH_JAX_COMPILED_FROM_RUN", "1")
 os.environ.setdefault("TORCH_JAX_CACHE", "0")  # `make` gives the tests a cache of their own
 
 # The processes of xdist inherit the variable, with the flags in it.
@@ -82,6 +84,15 @@ def eager_by_xla() -> Iterator[None]:
     from torch_jax import config
 
     with config.temporarily("eager_on_cpu", "xla"):
+        yield
+
+
+@pytest.fixture
+def compiled_later() -> Iterator[None]:
+    """Have recorded graphs run one by one at first, as a user's do where JAX is on the CPU."""
+    from torch_jax import config
+
+    with config.temporarily("compiled_from_run", 3):
         yield
 
 

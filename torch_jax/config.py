@@ -145,6 +145,15 @@ SETTINGS: dict[str, Setting] = {
         "in common counted once. Beyond that, half of them is forgotten, and with them the "
         "programs that were not run lately. An operator takes about 1 KB.",
     ),
+    "compiled_from_run": Setting(
+        3,
+        (),
+        "From which run on a recorded graph runs as one program, which XLA compiles during the run "
+        "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
+        "on the CPU, else in fused mode only. So first losses come at once, and what comes once is "
+        "never compiled. 1: a graph is compiled when it comes for the first time, as it is on "
+        "accelerators and for jit(pure=True).",
+    ),
     "jit_check_every": Setting(
         1000,
         (),

@@ -58,6 +58,7 @@ def _once(function: Callable) -> Callable:
 
 EXECUTORS = {
     "jit": Executor(torch_jax.jit),
+    "jit, compiled later": Executor(torch_jax.jit, {"compiled_from_run": 3}),
     "lazy": Executor(_through(_lazily)),
     "fused": Executor(plain, {"mode": "fused"}),
 }

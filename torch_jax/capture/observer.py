@@ -112,7 +112,7 @@ class Observer(Listener):
       only_first: why this call, and no later one, does something else than others would.
     """
 
-    takes_checks = True
+    takes_checks = needs_program = True
 
     def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor] | None = None):
         """Take the arguments; and by their place the tensors that some are copies of."""

@@ -115,6 +115,11 @@ def here() -> Counts:
     return _here.counts
 
 
+def take_over(counts: Counts) -> None:
+    """Count for this thread what another has had compiled for it."""
+    _here.counts = _here.counts.plus(counts)
+
+
 @functools.cache
 def listen() -> None:
     """Count from here on; called when the device is first used."""

@@ -171,7 +171,8 @@ def _table(op: Any) -> Call | None:
 
 def _eager(op: Any, kernel: Kernel) -> Call:
     """Return what serves a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
-    return by_torch.kernel(op, kernel.signature, kernel.call, kernel.lowering.random)
+    kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
+    return by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
 
 
 def _storage_kernel(op: Any) -> Call | None:
@@ -180,7 +181,7 @@ def _storage_kernel(op: Any) -> Call | None:
     if is_composite(op) or name not in KERNELS:
         return None
     if name in COPIES:
-        return by_torch.kernel(op, signature(op, frozenset()), KERNELS[name])
+        return by_torch.kernel(op, signature(op, frozenset()), KERNELS[name], by_torch.on_cpu(op))
     return KERNELS[name]
 
 

@@ -29,24 +29,28 @@ _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, torch.memory_format))
 
 
-def kernel(op: Any, sig: Signature, by_xla: Call, is_random: Any = False) -> Call:
+def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
     """Return what serves an overload: PyTorch's kernel, or ``by_xla`` where there is none.
 
     Args:
       op: the overload.
       sig: its signature.
       by_xla: the kernel that runs the lowering.
-      is_random: whether results are drawn, for which the CPU has other numbers than JAX.
+      run: PyTorch's kernel, by :func:`on_cpu`.
     """
-    run = STAND_INS.get(op.name()) or (None if is_random else _on_cpu(op))
     if run is None:
         return by_xla
     SERVED.add(op)
     return _writing(op, sig, by_xla, run) if sig.writes else _functional(op, by_xla, run)
 
 
-def _on_cpu(op: Any) -> Call | None:
-    """Return PyTorch's kernel of an overload, None where the CPU has none."""
+def on_cpu(op: Any, is_random: Any = False) -> Call | None:
+    """Return PyTorch's kernel of an overload for CPU tensors; None where the CPU has none.
+
+    Nor has it one of what is drawn at random: its numbers would be others than JAX's.
+    """
+    if is_random or op.name() in STAND_INS:
+        return STAND_INS.get(op.name())
     names = ("CPU", *(key.name for key in pytorch.COMPOSITE_KEYS))
     known = op.namespace == "aten" and any(pytorch.has_kernel(op.name(), key) for key in names)
     return op._op if known else None
@@ -146,9 +150,15 @@ def _taken(result: Any) -> Any:
     return result
 
 
+def is_elsewhere(error: Exception) -> bool:
+    """Return whether an error says that PyTorch has no such kernel for the CPU."""
+    unknown = isinstance(error, Elsewhere | NotImplementedError)
+    return unknown or "not implemented for" in str(error)
+
+
 def _failed(error: Exception, op: Any, by_xla: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call by XLA where the CPU has no kernel for a dtype; raise what it says to anything else."""
-    if isinstance(error, Elsewhere | NotImplementedError) or "not implemented for" in str(error):
+    if is_elsewhere(error):
         return by_xla(*args, **kwargs)
     if "can't allocate memory" in str(error):
         raise errors.from_jax(error, op, args, kwargs) from error

@@ -63,6 +63,9 @@ class Entry:
     key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
+    placed: Any = None  # the operator's signature, and its arguments as where they are found
+    on_cpu: Any = None  # PyTorch's CPU kernel of the operator
+    on_host: Any = None  # the call by that kernel, once it has been made
     maker: Any = None  # for recordings: what makes new arrays of nothing; False: there are operands
 
     def __hash__(self) -> int:
@@ -248,7 +251,9 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     runs = run if shared is None else shared.in_turns(run, written, check is not None)
     runs.__name__ = _label(op)
     function = Untraced(runs) if concrete else Compiled(runs)
-    return Entry(function, outputs, tuple(written), concrete, simple, message if check else None)
+    error = message if check else None
+    found = sig, placed
+    return Entry(function, outputs, tuple(written), concrete, simple, error, placed=found)
 
 
 def _label(op: Any) -> str:

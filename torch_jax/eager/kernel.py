@@ -80,6 +80,7 @@ class Kernel:
         counts = op._schema.name.startswith("aten::_foreach_")
         self._lists_written = [n for n in sig.writes if counts and sig.by_name[n] == TENSORS]
         self.cache: dict[tuple, Entry] = {}
+        self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
         self.call = self._make_call()
 
@@ -396,6 +397,7 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
+        entry.on_cpu = self.on_cpu
         entry.run.changed = functools.partial(bound.forget, self.hot, key)
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key

@@ -49,8 +49,8 @@ def attention_backward(
     """Gradients of query, key and value; masks that ask for one are computed by JAX."""
     keys, values = _as_many_heads(query, key), _as_many_heads(query, value)
     _refuse_flash(query, keys, values, dropout_p)
-    if grad_input_mask[3]:
-        raise Elsewhere
+    if grad_input_mask[3] or logsumexp.dtype != torch.promote_types(query.dtype, torch.float32):
+        raise Elsewhere  # or what XLA has computed
     grads = _flash_backward(
         grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
         attn_mask=_additive(attn_bias, query), scale=scale,
@@ -153,6 +153,18 @@ def gru_cell_backward(grad_hy, workspace, has_bias):
     grad_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1)
     biases = (grad_x.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
     return grad_x, grad_hidden, grad_hy * z, *biases
+
+
+@_stands_in_for("torch_jax::copy")
+def copy(self, dtype):
+    """A contiguous copy in a dtype."""
+    return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
+@_stands_in_for("torch_jax::write_")
+def write(self, source):
+    """``self.copy_(source)``."""
+    return self.copy_(source)
 
 
 @_stands_in_for("torch_jax::adam_")

@@ -14,7 +14,7 @@ PyTorch's memory is aligned to 64 bytes, as XLA wants it; JAX copies what is not
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ def _owned(memory: Any) -> torch.Tensor:
         if not storage.is_jax_storage(memory):
             raise Elsewhere
         array = _array(memory)
-        copy = _as_tensor(array).clone()
+        copy = as_tensor(array).clone()
         with storage.PUTTING:
             if memory.__dict__.get("array") is array:
                 memory.host = copy
@@ -132,7 +132,7 @@ def _owned(memory: Any) -> torch.Tensor:
 
 def _of_array(tensor: torch.Tensor, memory: Any) -> torch.Tensor:
     if storage.is_jax_storage(memory):
-        return _as_tensor(_array(memory))
+        return as_tensor(_array(memory))
     if tensor.dim() == 0 and tensor.device.type == "cpu":
         return tensor
     raise Elsewhere
@@ -150,19 +150,26 @@ def _array(memory: Any) -> Any:
     return array
 
 
-def _as_tensor(array: Any) -> torch.Tensor:
+def as_tensor(array: Any) -> torch.Tensor:
+    """Return an array of the CPU's as a CPU tensor of its memory, which must not be written."""
     return transfer.borrowed(np.asarray(array.block_until_ready()), dtypes.to_torch(array.dtype))
 
 
 def _view(tensor: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-    if tensor.dtype is held.dtype:
-        view = held.as_strided(size, stride, offset)
-    else:
-        view = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        view.set_(held.untyped_storage(), offset, size, stride)
-    view = torch._conj(view) if tensor.is_conj() else view
-    return torch._neg_view(view) if tensor.is_neg() else view
+    found = view(held, tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
+    found = torch._conj(found) if tensor.is_conj() else found
+    return torch._neg_view(found) if tensor.is_neg() else found
+
+
+def view(
+    held: torch.Tensor, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int
+) -> torch.Tensor:
+    """Return a view of the memory of a contiguous CPU tensor, also by another dtype."""
+    if dtype is held.dtype:
+        return held.as_strided(size, stride, offset)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(
+        held.untyped_storage(), offset, size, stride
+    )
 
 
 # --- CPU tensors as tensors of the device ---------------------------------------------------------

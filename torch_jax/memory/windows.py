@@ -139,6 +139,23 @@ def at(lens: Lens, starts: Any) -> Lens:
     )
 
 
+def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
+    """Return where the view that begins at ``starts`` begins in a flat memory of ``shape``.
+
+    In elements of the view's dtype.
+
+    >>> row = place((4, 3), np.dtype("float32"), (3,), (1,), 6, np.dtype("float32"))
+    >>> offset(row.lens, row.starts, (4, 3))
+    6
+    """
+    for step in lens:
+        if isinstance(step, Window):
+            break
+        shape = step.shape if isinstance(step, geometry.Reshape) else (1,)  # flat, as a Bitcast is
+    strides = geometry.row_major(shape)
+    return sum(int(start) * stride for start, stride in zip(starts, strides, strict=True))
+
+
 def operands(memories: Iterable[Any]) -> list[Any]:
     """What a recorder is given as a program takes it: what is still to be computed is."""
     return [operand(memory) for memory in memories]

@@ -49,7 +49,7 @@ def metrics() -> dict[str, Any]:
         "operators": max(bound.calls() - _Before.calls, 0),
         "recorded": COUNTS.operators,
         "graphs": COUNTS.graphs,
-        "hits": max(COUNTS.graphs - COUNTS.compiles, 0),
+        "hits": COUNTS.hits,
         "compiles": programs.compiled,
         "compile_seconds": programs.compile_seconds,
         "loaded": programs.loaded,

@@ -17,6 +17,7 @@ class Counts:
     Attributes:
       operators: how many were recorded and run.
       graphs: how many recordings were run.
+      hits: how many of these ran a program that was made for an earlier one.
       compiles: how many programs were made for them.
       early: by line of the user's code, how often a value was looked at that was not computed yet.
       explanations: why programs were made, the latest ones.
@@ -28,7 +29,7 @@ class Counts:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.operators = self.graphs = self.compiles = 0
+        self.operators = self.graphs = self.hits = self.compiles = 0
         self.early: Counter[str] = Counter()
         self.explanations: deque[str] = deque(maxlen=_KEPT)
 
@@ -37,6 +38,11 @@ class Counts:
         with self._lock:
             self.operators += operators
             self.graphs += 1
+
+    def found(self) -> None:
+        """A recording has found its program."""
+        with self._lock:
+            self.hits += 1
 
     def looked_at(self) -> None:
         """Python asks for a value that is not computed yet, so that a recording is run early."""

@@ -8,7 +8,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -19,11 +18,12 @@ from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
 from torch_jax.compiler import donation, options
 from torch_jax.compiler.worker import WORKER
-from torch_jax.core import progress
+from torch_jax.core import compilations, progress
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded import limits
-from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, State, Step, Words
+from torch_jax.recorded.one_by_one import Operands, at_once
+from torch_jax.recorded.path import Given, Result, State, Step
 
 
 class Program:
@@ -54,6 +54,7 @@ class Program:
         self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
+        self._made = compilations.NOTHING  # by another thread
         self._may_donate = frozenset(donated)
         self._jitted: Any = functools.partial(
             jax.jit,
@@ -105,7 +106,9 @@ class Program:
         ]
 
         def compile_() -> None:
+            before = compilations.here()
             self._call = self._compile(forms)
+            self._made = compilations.here().minus(before)
             told(self.seconds)
 
         self._compiled = WORKER.submit(compile_, ())
@@ -113,7 +116,9 @@ class Program:
     def wait(self) -> None:
         """Wait until it has been compiled aside, if it is."""
         if self._compiled is not None:
-            self._compiled.wait()
+            with progress.program("a recorded graph"):
+                self._compiled.wait()
+                compilations.take_over(self._made)
             self._compiled = None
 
     def lower(self, *given: Any, wanted: tuple = ()) -> Any:
@@ -239,11 +244,6 @@ def _collect(state: State) -> None:
     state.collected += _collecting[-1]
 
 
-def at_once() -> AbstractContextManager[Any]:
-    """What is recorded runs at once where a trace looks at it: it was called outside of that."""
-    return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
-
-
 def _donatable(
     state: State, outputs: Sequence[int], dead: frozenset[int], form: Callable[[int], Any]
 ) -> tuple[int, ...]:
@@ -299,59 +299,3 @@ def _function(steps: Sequence[Step], outputs: Sequence[int]) -> Callable[..., li
         return [operands.results[at] for at in outputs]
 
     return torch_jax_recorded
-
-
-def run_one_by_one(
-    steps: Sequence[Step], floats: list[float], integers: list[int], arrays: Sequence[Any]
-) -> list[Any]:
-    """What a graph computes, each operator run by itself as in eager mode: all results."""
-    operands = Operands(floats, integers, arrays)
-    for step in steps:
-        with x64(), at_once():
-            arrays = step.entry.run.call(*operands.of(step))
-        operands.results += [arrays] if step.entry.simple else arrays[: len(step.body.outs)]
-    return operands.results
-
-
-class Operands:
-    """The operands of a graph's operators, one operator after the other."""
-
-    def __init__(self, floats: Any, integers: Any, arrays: Sequence[Any]):
-        """Numbers are vectors of a traced program, or lists of Python's."""
-        self._floats, self._integers, self._arrays = floats, integers, arrays
-        self._next_float = self._next_integer = 0
-        self.results: list[Any] = []
-
-    def of(self, step: Step) -> list[Any]:
-        """The operands of the next operator."""
-        return [self._operand(source) for source in step.sources]
-
-    def _operand(self, source: Any) -> Any:
-        match source:
-            case Result(index):
-                return self.results[index]
-            case Given(index):
-                return self._arrays[index]
-            case Number(kind):
-                return self._number(kind)
-            case Words():
-                return self._take(4, np.dtype(np.uint32))
-            case Moving(count, dtype, True):
-                return self._take(count, dtype)
-            case Moving():
-                return self._number(int)
-        assert isinstance(source, Constant)
-        return source.value
-
-    def _number(self, kind: type) -> Any:
-        if kind is float:
-            self._next_float += 1
-            return self._floats[self._next_float - 1]
-        self._next_integer += 1
-        number = self._integers[self._next_integer - 1]
-        return number != 0 if kind is bool else number
-
-    def _take(self, count: int, dtype: Any) -> Any:
-        self._next_integer += count
-        part = self._integers[self._next_integer - count : self._next_integer]
-        return part.astype(dtype) if isinstance(part, jax.Array) else np.array(part, dtype)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_jax import config
 from torch_jax._private import jax_core
 from torch_jax.core import crossed, errors, forks, signals, tracers
 from torch_jax.core.node import Integers, Node, NotRecordable
@@ -28,6 +29,7 @@ from torch_jax.memory.windows import Place, operand, operands
 from torch_jax.recorded import bounds, limits, metrics
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.explained import explain
+from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import (
     BOOL,
     FLOAT,
@@ -45,12 +47,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import Program, at_once, keep, program_for, run_one_by_one
-
-# A graph of a patient recorder is run operator by operator at first, compiled on another thread
-# when it comes for the second time, and run compiled from so many runs later on: it is always the
-# same runs, so that results do not hang on the speed of a thread.
-_AGAIN, _LATER = 2, 3
+from torch_jax.recorded.program import Program, keep, program_for
 
 _NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
 _MADE_OF = frozenset((*_NUMBERS, complex))
@@ -154,38 +151,51 @@ class Recording:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
     def _program(self, state: State, nodes: list, given: tuple[list, list, list]) -> Program | None:
-        """The program of a graph; None where its operators are to be run one by one."""
+        """The program of a graph; None where its operators are to be run one by one.
+
+        It is compiled on another thread in the run before the first that takes it. That run is
+        fixed beforehand, so that results are no matter of a thread's speed.
+        """
         floats, integers, arrays = given
-        patient = self.recorder.is_patient
         state.runs += 1
+        first = self._first_compiled()
         # where values are looked at Python decides by them, and may never come this way again
-        waits = (patient or self._is_early) and state.runs < _AGAIN
-        if not state.programs and waits:
+        if not state.programs and state.runs < max(first - 1, 1 + self._is_early):
             return None
         program, is_new = program_for(
             state,
             lambda: (_live(nodes), _dead(arrays)),
             lambda at: _form(arrays[at]),
-            may_collect=not patient,
+            may_collect=not self.recorder.is_patient,
         )
         if is_new:
             told = functools.partial(metrics.compiled, explain(state, self.new, program))
-            if patient:
-                count = len(floats), len(integers)
-                program.compile_aside(state.runs + _LATER, arrays, *count, told)
+            if first > 1:
+                program.compile_aside(state.runs + 1, arrays, len(floats), len(integers), told)
             else:
                 told(program.compile(*given))
             keep(state, program)
-        if patient and state.runs < program.from_run:
+        if state.runs < program.from_run:
             return None
+        if not is_new:
+            metrics.COUNTS.found()
         program.wait()
         return program
 
-    def _run_one_by_one(self, state: State, nodes: list, given: tuple) -> None:
+    def _first_compiled(self) -> int:
+        """Return the first run of a graph that is compiled: 1 where single operators would be."""
+        listener = self.recorder.listener
+        if listener is not None and listener.needs_program:
+            return 1
+        quick = self.recorder.is_patient or compile_nothing()
+        return config.get("compiled_from_run") if quick else 1
+
+    def _run_one_by_one(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
         """Run each operator by itself."""
-        results = run_one_by_one(state.steps(), *given)
-        for at in _live(nodes):
-            nodes[at].array = sharding.settled(nodes[at], results[at])
+        live = _live(nodes)
+        results = run_one_by_one(state.steps(), given, live)
+        for at, array in zip(live, results, strict=True):
+            nodes[at].array = sharding.settled(nodes[at], array)
             nodes[at].recording = None
 
     def _launch(self, program: Program, nodes: list, given: tuple) -> None:
@@ -231,9 +241,10 @@ class Listener:
     Attributes:
       takes_checks: whether checks of indices are to be recorded with the rest, and to be raised for
         by the listener; else each is run at once.
+      needs_program: whether a graph is to be compiled when it is run for the first time.
     """
 
-    takes_checks = False
+    takes_checks = needs_program = False
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         """Hear of a graph, and of the numbers and arrays that it is given, before it is run."""
@@ -303,8 +314,7 @@ class Recorder:
         if maker is None:
             maker = entry.maker = _maker(entry, memories)
         if maker and not _reads_numbers(maker, memories):
-            with x64():
-                return maker.maker(*operands([memories[at] for at in maker.made_of]))
+            return make(entry, maker, memories)
         if self.least:
             self._cut(entry.serial)
         recording = self.recording

@@ -1,0 +1,158 @@
+"""The first runs of a graph: its operators run one by one, and XLA compiles it meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_jax
+from tests.support.compare import assert_same
+from tests.support.lazily import counted
+
+pytestmark = pytest.mark.usefixtures("compiled_later")
+
+
+def _model(device, dropout=0.0):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(4, 8), torch.nn.Dropout(dropout), torch.nn.Linear(8, 3)
+    return torch.nn.Sequential(*layers).to(device)
+
+
+def _losses(device, wrap, runs=6, dropout=0.0):
+    model = _model(device, dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    x, y = torch.randn(5, 4).to(device), torch.arange(5).to(device) % 3
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = wrap(step)
+    torch.manual_seed(1)
+    return [step(x, y).item() for _ in range(runs)]
+
+
+def test_losses_come_before_the_program():
+    """Two runs by PyTorch's kernels, whose first has the CPU's bits; one program for the others."""
+    with counted() as did:
+        assert _losses("jax", torch_jax.jit, 1) == _losses("cpu", lambda f: f, 1)
+    assert did.compiles == 0
+    with counted() as did:
+        actual = _losses("jax", torch_jax.jit)
+    assert actual == pytest.approx(_losses("cpu", lambda f: f), rel=1e-5)
+    assert did.compiles == 1 and did.graphs == 6
+
+
+@pytest.mark.parametrize("first", [1, 2, 3, 5])
+def test_the_first_compiled_run_is_the_one_that_is_asked_for(first):
+    f = torch_jax.jit(lambda x: (x * 2).cos())
+    before, hits = torch_jax.metrics()["hits"], []
+    with torch_jax.config.temporarily("compiled_from_run", first), counted() as did:
+        for _ in range(6):
+            f(torch.ones(3, device="jax"))
+            hits.append(torch_jax.metrics()["hits"] - before)
+    found_from = max(first, 2)  # in its first run a program is made, not found
+    assert hits == [max(0, run - found_from + 1) for run in range(1, 7)]
+    assert did.compiles == 1
+
+
+def test_what_comes_once_is_never_compiled():
+    f = torch_jax.jit(lambda x: (x + 1).relu().sum())
+    before = torch_jax.metrics()["compiles"]
+    for n in range(3, 40):
+        assert f(torch.ones(n, device="jax")).item() == 2 * n
+    assert torch_jax.metrics()["compiles"] == before
+
+
+def test_draws_are_those_of_eager_runs():
+    eager = _losses("jax", lambda f: f, dropout=0.5)
+    assert _losses("jax", torch_jax.jit, dropout=0.5) == pytest.approx(eager, rel=1e-5)
+
+
+def test_an_array_that_somebody_else_has_is_not_written():
+    """Neither what the graph is given, nor a result that two tensors share."""
+
+    def step(x):
+        kept = x.clone()
+        other = torch.empty_like(kept)
+        other.data = kept.detach()
+        y = kept * 2
+        shared = y.clone()
+        y.add_(1), shared[1:].mul_(y[:-1])
+        x.mul_(3)
+        return kept, y, shared
+
+    for wrap in (torch_jax.jit, lambda f: f):
+        results = []
+        for device in ("jax", "cpu"):
+            x = torch.arange(4.0).to(device)
+            alias, before = x.view(2, 2), x.clone()
+            f = wrap(step) if device == "jax" else step
+            results.append([[*f(x), alias.clone(), before] for _ in range(4)])
+        assert_same(*results)
+
+
+def test_views_that_begin_elsewhere_in_each_run():
+    def rows(x, i):
+        y = x[i] * 1
+        y += x[i + 1, ::2].repeat(2)
+        x[i, 1:] = y[:-1]
+        return y, x.view(torch.int32)[i].clone(), x.t()[1:, i].sum()
+
+    f = torch_jax.jit(rows)
+    x, expected = torch.arange(24.0, device="jax").view(6, 4), torch.arange(24.0).view(6, 4)
+    for i in (0, 3, 1, 4, 2, 0):
+        assert_same(f(x, i), rows(expected, i))
+        assert_same(x, expected)
+
+
+def test_modes_of_the_user_see_each_operator_once():
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3, device="jax")
+    with Names() as mode:
+        torch_jax.jit(lambda x: x.sin() * 2)(x)
+    assert mode.names == ["aten::sin", "aten::mul.Tensor"]
+
+
+def test_a_backward_pass_that_the_caller_runs():
+    model, expected = torch_jax.jit(_model("jax")), _model("cpu")
+    x = torch.randn(5, 4)
+    for _ in range(5):
+        for one, given in ((model, x.to("jax")), (expected, x)):
+            one.zero_grad()
+            one(given).square().sum().backward()
+        pairs = zip(model.parameters(), expected.parameters(), strict=True)
+        for mine, other in pairs:
+            torch.testing.assert_close(mine.grad.cpu(), other.grad)
+
+
+def test_an_error_of_a_kernel_is_the_cpus():
+    f = torch_jax.jit(torch.linalg.cholesky)
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        f(-torch.eye(3, device="jax")).sum().item()
+
+
+def test_by_xla_a_graph_is_compiled_at_once(eager_by_xla):
+    with counted() as did:
+        torch_jax.jit(lambda x: (x * 2).tan())(torch.ones(3, device="jax"))
+    assert did.compiles == 1
+
+
+def test_pure_functions_are_compiled_at_once():
+    f = torch_jax.jit(lambda x: (x * 2).tan(), pure=True)
+    with counted() as did:
+        f(torch.ones(3, device="jax"))
+    assert did.compiles == 1

@@ -1,0 +1,130 @@
+"""A recorded operator by PyTorch's CPU kernel, on memories that are CPU tensors.
+
+An entry knows its operator and, for each argument, where it is found: a view of a memory, a number,
+or a value that never changes. So the operator that was written down can be called as PyTorch has
+it, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_jax._private import pytorch
+from torch_jax.eager import by_torch
+from torch_jax.eager.entry import Entry, Number, View
+from torch_jax.eager.meta import Output
+from torch_jax.eager.signature import DTYPE
+from torch_jax.memory import dtypes, geometry, shared, windows
+
+
+class OnHost:
+    """The call of an entry, for :func:`of`.
+
+    Attributes:
+      fits: whether results had the forms that the entry's have: known after the first call.
+    """
+
+    def __init__(self, entry: Entry):
+        self.fits = False
+        self._sig, self._placed = entry.placed
+        self._outputs, self._written = entry.outputs, entry.slots
+        self._run = pytorch.undispatched(entry.on_cpu)
+
+    def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
+        """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
+
+        Args:
+          memories: the operands: CPU tensors, Python's numbers, and integers as NumPy's arrays.
+            Those that are written are the operator's own.
+          forms: the aval, shape and dtype of each result.
+        """
+        args, kwargs = self._arguments(memories)
+        try:
+            result = self._run(*args, **kwargs)
+        except Exception as error:
+            if by_torch.is_elsewhere(error):
+                return None
+            raise
+        results = [result] if len(self._sig.returns) == 1 else list(result or ())
+        fresh = [one for one, name in zip(results, self._sig.returns, strict=False) if name is None]
+        found = _memories(self._outputs, fresh) + [memories[slot] for slot in self._written]
+        self.fits = self.fits or _fit(found, list(forms))
+        return found if self.fits else None
+
+    def _arguments(self, memories: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        names, kinds = self._sig.names, self._sig.by_name
+        filled = {
+            name: _filled(kinds.get(name), value, memories) for name, value in self._placed.items()
+        }
+        args: list[Any] = []
+        for name in names[: len(self._sig.positional)]:
+            if name not in filled:
+                break
+            args.append(filled.pop(name))
+        return args, filled
+
+
+def of(entry: Any) -> OnHost | None:
+    """Return how PyTorch's CPU kernel makes the call of an entry; None where there is none."""
+    if entry.on_cpu is None:
+        return None
+    if entry.on_host is None:
+        entry.on_host = OnHost(entry)
+    return entry.on_host
+
+
+def _filled(kind: int | None, placed: Any, memories: list[Any]) -> Any:
+    """Return an argument's value, out of the memories."""
+    if isinstance(placed, View):
+        return _view(placed, memories)
+    if isinstance(placed, Number):
+        number = memories[placed.slot]
+        return number.tolist() if isinstance(number, np.ndarray | torch.Tensor) else number
+    if isinstance(placed, list):
+        return [_filled(kind, one, memories) for one in placed]
+    return dtypes.to_torch(placed) if kind == DTYPE and placed is not None else placed
+
+
+def _view(view: View, memories: list[Any]) -> Any:
+    memory, offset = memories[view.slot], view.offset
+    if not isinstance(memory, torch.Tensor):
+        return memory  # a number that came as a tensor of the CPU
+    if view.starts is not None:
+        offset = windows.offset(view.window, memories[view.starts], tuple(memory.shape))
+    dtype = dtypes.to_torch(view.dtype)
+    if memory.shape == view.size and not offset and memory.dtype == dtype:
+        if geometry.is_row_major(view.size, view.stride):
+            return memory
+    return shared.view(memory, dtype, view.size, view.stride, offset)
+
+
+def _memories(specs: list[Any], results: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for spec, result in zip(specs, results, strict=True):
+        if isinstance(spec, list):
+            found += _memories(spec, list(result))
+        elif isinstance(spec, Output):
+            found.append(_memory(spec, result))
+    return found
+
+
+def _memory(spec: Output, result: torch.Tensor) -> torch.Tensor:
+    """Return the memory behind a result, as :func:`torch_jax.eager.entry.emit` lays it out."""
+    plain = result.resolve_conj().resolve_neg()
+    if spec.stride is not None and plain.numel():
+        plain = plain.permute(geometry.memory_order(spec.size, spec.stride) or ())
+    return plain.contiguous()
+
+
+def _fit(found: list[Any], forms: list[Any]) -> bool:
+    """Return whether memories have the forms that a graph's results have."""
+    return len(found) == len(forms) and all(
+        isinstance(one, torch.Tensor)
+        and tuple(one.shape) == tuple(shape)
+        and dtypes.to_jax(one.dtype) == dtype
+        for one, (_, shape, dtype) in zip(found, forms, strict=True)
+    )

@@ -1,0 +1,170 @@
+"""The operators of a recorded graph run by themselves, as long as it has no program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_jax._private import jax_core
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+from torch_jax.eager import on_host
+from torch_jax.memory import dtypes, sharding, shared, transfer, windows
+from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, Step, Words
+
+
+def compile_nothing() -> bool:
+    """Return whether operators compile nothing: where PyTorch's kernels run them."""
+    return shared.SETTING.by_torch and not sharding.Use.begun and jax.process_count() == 1
+
+
+def run_one_by_one(
+    steps: Sequence[Step], given: tuple[list, list, list], wanted: Sequence[int]
+) -> list[Any]:
+    """Run each operator of a graph as in eager mode; return the results that are wanted.
+
+    All others are let go of after their last use.
+
+    Args:
+      steps: the operators.
+      given: the floats, integers and arrays of the run.
+      wanted: numbers of results.
+    """
+    operands = Operands(*given)
+    dying, by_torch = _dying(steps, frozenset(wanted)), compile_nothing()
+    for step, gone in zip(steps, dying, strict=True):
+        memories = operands.of(step)
+        found = _by_torch(step, memories, gone) if by_torch else None
+        operands.results += _by_xla(step, memories, operands.results) if found is None else found
+        for at in gone:
+            operands.results[at] = None
+    return [_as_array(operands.results[at]) for at in wanted]
+
+
+def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
+    """Return at once the new arrays that an operator makes of numbers alone.
+
+    Of its other operands it takes the form only.
+    """
+    call = on_host.of(entry) if compile_nothing() else None
+    if call is not None:
+        found = call(list(map(_form, memories)), body.outs)
+        if found is not None:
+            return list(map(_as_array, found))
+    with x64():
+        return body.maker(*windows.operands([memories[at] for at in body.made_of]))
+
+
+def _form(memory: Any) -> Any:
+    """Return an operand, a tensor of its form for one that has elements."""
+    if isinstance(memory, Node | jax.Array):
+        return torch.empty(memory.shape, dtype=dtypes.to_torch(memory.dtype), device="cpu")
+    return windows.operand(memory)
+
+
+def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
+    """Return for each operator the results that nobody takes after it."""
+    last: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        last |= {source.at: number for source in step.sources if isinstance(source, Result)}
+        last |= dict.fromkeys(range(len(last), len(last) + len(step.body.outs)), number)
+    dying: list[list[int]] = [[] for _ in steps]
+    for at, number in last.items():
+        if at not in wanted:
+            dying[number].append(at)
+    return dying
+
+
+def _by_xla(step: Step, given: list[Any], results: list[Any]) -> list[Any]:
+    """Run an operator by its compiled entry; nobody may write the arrays that it reads."""
+    memories = list(map(_as_array, given))
+    for source, memory in zip(step.sources, memories, strict=True):
+        if isinstance(source, Result):
+            results[source.at] = memory
+    with x64(), at_once():
+        arrays = step.entry.run.call(*memories)
+    return [arrays] if step.entry.simple else list(arrays[: len(step.body.outs)])
+
+
+def _by_torch(step: Step, given: list[Any], gone: list[int]) -> list[torch.Tensor] | None:
+    """Run an operator by PyTorch's CPU kernel; None where there is none.
+
+    What it writes is a copy, unless it is an earlier result that nobody else takes.
+    """
+    call = on_host.of(step.entry)
+    if call is None:
+        return None
+    memories = list(map(_as_tensor, step.sources, given))
+    for slot in step.entry.slots:
+        memory, source = memories[slot], step.sources[slot]
+        is_last = isinstance(source, Result) and source.at in gone and call.fits
+        if not is_last or memory is not given[slot] or sum(one is memory for one in memories) > 1:
+            memories[slot] = memory.clone()
+    return call(memories, step.body.outs)
+
+
+def _as_tensor(source: Any, value: Any) -> Any:
+    """Return an operand as :class:`torch_jax.eager.on_host.OnHost` takes it."""
+    if isinstance(value, jax.Array):
+        return shared.as_tensor(value)
+    if isinstance(source, Given) and not isinstance(value, torch.Tensor):
+        return transfer.borrowed(np.array(value), dtypes.to_torch(value.dtype))  # of a CPU tensor
+    return value
+
+
+def _as_array(value: Any) -> Any:
+    return jax_core.array_maker()(value) if isinstance(value, torch.Tensor) else value
+
+
+def at_once() -> AbstractContextManager[Any]:
+    """What is recorded runs at once where a trace looks at it: it was called outside of that."""
+    return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
+
+
+class Operands:
+    """The operands of a graph's operators, one operator after the other."""
+
+    def __init__(self, floats: Any, integers: Any, arrays: Sequence[Any]):
+        """Numbers are vectors of a traced program, or lists of Python's."""
+        self._floats, self._integers, self._arrays = floats, integers, arrays
+        self._next_float = self._next_integer = 0
+        self.results: list[Any] = []
+
+    def of(self, step: Step) -> list[Any]:
+        """The operands of the next operator."""
+        return [self._operand(source) for source in step.sources]
+
+    def _operand(self, source: Any) -> Any:
+        match source:
+            case Result(index):
+                return self.results[index]
+            case Given(index):
+                return self._arrays[index]
+            case Number(kind):
+                return self._number(kind)
+            case Words():
+                return self._take(4, np.dtype(np.uint32))
+            case Moving(count, dtype, True):
+                return self._take(count, dtype)
+            case Moving():
+                return self._number(int)
+        assert isinstance(source, Constant)
+        return source.value
+
+    def _number(self, kind: type) -> Any:
+        if kind is float:
+            self._next_float += 1
+            return self._floats[self._next_float - 1]
+        self._next_integer += 1
+        number = self._integers[self._next_integer - 1]
+        return number != 0 if kind is bool else number
+
+    def _take(self, count: int, dtype: Any) -> Any:
+        self._next_integer += count
+        part = self._integers[self._next_integer - count : self._next_integer]
+        return part.astype(dtype) if isinstance(part, jax.Array) else np.array(part, dtype)
