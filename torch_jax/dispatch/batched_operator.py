@@ -157,7 +157,6 @@ def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
         strided=(),
         channels_last=(),
         uniform=False,
-        numpy=False,
     )
 
 

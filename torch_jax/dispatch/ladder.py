@@ -172,7 +172,8 @@ def _table(op: Any) -> Call | None:
 def _eager(op: Any, kernel: Kernel) -> Call:
     """Return what serves a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
-    return by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
+    kernel.served = by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
+    return kernel.served
 
 
 def _storage_kernel(op: Any) -> Call | None:

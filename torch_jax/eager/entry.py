@@ -37,7 +37,6 @@ from torch_jax.eager.signature import (
 from torch_jax.memory import dtypes, generators, geometry, storage, windows
 from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
-from torch_jax.ops.on_host import on_host
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import InOrder, Leading, Lowering
 
@@ -215,7 +214,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     if callable(concrete):
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
-    values_of = _reader(placed, lowering.numpy) if concrete else _in_trace
+    values_of = _reader(placed) if concrete else _in_trace
     operands = [view for view in _leaves(placed.values()) if isinstance(view, View)]
     shared = visits.of(op, lowering, *([view.place() for view in v] for v in (targets, operands)))
 
@@ -279,14 +278,9 @@ def _in_trace(memories: list[Any]) -> _Values:
     return _Values(memories, lambda view: view.read(memories))
 
 
-def _reader(placed: dict[str, Any], numpy: bool) -> Callable[[list[Any]], _Values]:
-    """For a function that runs outside ``jax.jit``: views are read by one compiled program.
-
-    With ``numpy`` they arrive as NumPy's arrays where JAX computes on the CPU; then nothing is
-    compiled whose shape hangs on values.
-    """
+def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
+    """For a function that runs outside ``jax.jit``: views are read by one compiled program."""
     views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
-    convert = on_host if numpy and policies.on_cpu() else jnp.asarray
 
     def read(*memories):
         return [view.read(list(memories)) for view in views]
@@ -298,7 +292,7 @@ def _reader(placed: dict[str, Any], numpy: bool) -> Callable[[list[Any]], _Value
         arrays = [memories[view.slot] for view in views] if whole else None
         if arrays is None:
             arrays = compiled.here(program)(*memories)
-        values = {view: convert(a) for view, a in zip(views, arrays, strict=True)}
+        values = {view: jnp.asarray(a) for view, a in zip(views, arrays, strict=True)}
         return _Values(memories, values.__getitem__)
 
     return values_of

@@ -82,7 +82,7 @@ class Kernel:
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
-        self.call = self._make_call()
+        self.call = self.served = self._make_call()  # by XLA; and what the dispatcher calls
 
     def _make_call(self) -> Callable[..., Any]:
         """What the dispatcher calls, as a closure over locals."""
@@ -176,6 +176,8 @@ class Kernel:
     def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A call that is written down in place of being run."""
         entry = self.cache.get(signature) or self._compile(signature, args, kwargs, None)
+        if entry.concrete:
+            return self._at_once(args, kwargs)
         arrays = self._recorded(entry, signature, memories, args, kwargs)
         if entry.simple:
             return wrap_output(entry.outputs[0], list(arrays))
@@ -183,15 +185,27 @@ class Kernel:
 
     def _recorded(self, entry: Entry, signature: tuple, memories: Any, args, kwargs) -> Any:
         """What an entry gives: nodes, where it can be written down."""
-        if not entry.concrete:
-            try:
-                arrays = ACTIVE.recorder.record(self.op, entry, memories)
-                entry.uses += 1
-                return arrays
-            except NotRecordable:
-                pass
+        try:
+            arrays = ACTIVE.recorder.record(self.op, entry, memories)
+            entry.uses += 1
+            return arrays
+        except NotRecordable:
+            pass
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
+
+    def _at_once(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call what is no part of a recording, since shapes or errors depend on values."""
+        if ACTIVE.observer is not None:
+            ACTIVE.observer.looks()
+        for tensor in tensors_in((args, kwargs)):
+            if is_jax(tensor):
+                memory_of(tensor)  # which is computed now
+        recorder, ACTIVE.recorder = ACTIVE.recorder, None
+        try:
+            return self.served(*args, **kwargs)
+        finally:
+            ACTIVE.recorder = recorder
 
     def _run(self, entry: Entry, signature: tuple, memories: list, args, kwargs) -> Any:
         entry.uses += 1
@@ -258,6 +272,8 @@ class Kernel:
             if entry is None:
                 entry = self._compile(signature, args, kwargs, slots)
                 run = progress.operator(self.op.name())(run)
+            if entry.concrete and ACTIVE.recorder is not None and ACTIVE.tracer is None:
+                return self._at_once(args, kwargs)
             while True:
                 try:
                     if ACTIVE.recorder is None or ACTIVE.tracer is not None:

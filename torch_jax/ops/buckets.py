@@ -2,7 +2,6 @@
 
 A count comes to the host, since PyTorch's shapes are numbers. What is computed after it is as long
 as the next power of two, and :class:`~torch_jax.ops.registry.Leading` says how much of it counts.
-Arrays of NumPy, which come where memory is the host's, need none of this.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ def count_of(mask: jax.Array) -> int:
 
 def compress(x: Any, mask: Any) -> Any:
     """The elements of a concrete vector where a concrete vector ``mask`` holds."""
-    if isinstance(x, np.ndarray):
-        return x[np.flatnonzero(mask)]
     count = count_of(mask)
     return Leading(_compress(x, mask, length_for(count, mask.size)), (count,))
 

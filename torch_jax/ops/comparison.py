@@ -60,7 +60,7 @@ def isneginf(self):
     return self == -np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
 
 
-@op("equal", concrete=True, meta=False, numpy=True)
+@op("equal", concrete=True, meta=False)
 def equal(self, other):
     """A Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(on_host((self == other).all()))

@@ -46,8 +46,8 @@ def _expand_masks(self, indices) -> tuple:
 
 
 def _padded(self, indices) -> buckets.Masked | None:
-    """Indices with masks that are padded, where they can be and memory is a device's."""
-    if isinstance(self, np.ndarray) or not _has_mask(indices):
+    """Indices with masks that are padded, where they can be."""
+    if not _has_mask(indices):
         return None
     axis = 0
     for index in indices:
@@ -156,15 +156,12 @@ def write(x, at: tuple, values, method: str = "set"):
     "_unsafe_index.Tensor",
     host=("indices",),
     concrete=_has_mask,
-    numpy=True,
     meta=_knows_masks,
     meta_error=IndexError,
     check=check_indices,
 )
 def index(self, indices):
     """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
-    if isinstance(self, np.ndarray):
-        return self[_expand_masks(self, indices)]
     padded = _padded(self, indices)
     if padded is not None:
         return buckets.take(self, padded)
@@ -225,7 +222,6 @@ def _check_put(self, indices, values):
     "_unsafe_index_put",
     host=("indices",),
     concrete=_needs_positions,
-    numpy=True,
     meta=_knows_masks,
     check=_check_put,
 )
@@ -251,8 +247,6 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
         return _write_padded(
             self, padded.indices, padded.masks, padded.length, values, bool(accumulate)
         )
-    if isinstance(self, np.ndarray):
-        return _write_on_host(self, positions, values, accumulate)
     return write(self, positions, values, "add" if accumulate else "set")
 
 
@@ -260,15 +254,6 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
 def _write_padded(x, indices, masks, length, values, accumulate):
     at = buckets.at(x, indices, masks, length)
     return write(x, at, values, "add" if accumulate else "set")
-
-
-def _write_on_host(x: np.ndarray, at: tuple, values: np.ndarray, accumulate: bool) -> np.ndarray:
-    result = x.copy()
-    if accumulate:
-        np.add.at(result, at, values)
-    else:
-        result[at] = values
-    return result
 
 
 # ---- one dimension
@@ -351,12 +336,11 @@ def put(self, index, source, accumulate=False):
 # ---- masks
 
 
-@op("masked_select", concrete=True, meta=False, numpy=True)
+@op("masked_select", concrete=True, meta=False)
 def masked_select(self, mask):
     """The elements where the mask holds, as a vector; both are broadcast."""
-    numpy = np if isinstance(self, np.ndarray) else jnp
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
-    return buckets.compress(*(numpy.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
+    return buckets.compress(*(jnp.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
 
 
 def _check_source(mask, source, self):
@@ -388,10 +372,10 @@ def masked_scatter_backward(grad_output, mask, sizes):
     return flat.reshape(sizes)
 
 
-@op("nonzero", concrete=True, meta=False, numpy=True)
+@op("nonzero", concrete=True, meta=False)
 def nonzero(self):
     """``np.argwhere``, a column for each dimension laid out in one piece."""
-    if isinstance(self, jax.Array) and self.size and self.ndim:
+    if self.size and self.ndim:
         return buckets.positions(self, buckets.count_of(self))
     return column_major(np.argwhere(on_host(self)))
 

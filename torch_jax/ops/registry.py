@@ -65,9 +65,6 @@ class Lowering(NamedTuple):
       integers: names of ``int`` and ``int[]`` arguments that arrive as traced integers and vectors
         in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
         trace). The shapes of the results must not hang on them, nor what the meta function checks.
-      numpy: where the function runs outside ``jit`` and JAX computes on the CPU, it is given
-        NumPy's arrays and may return such, so that no shape that hangs on values is compiled
-        (elsewhere :mod:`~torch_jax.ops.buckets` keeps such shapes few).
       products: the function asks for the precision of products (:mod:`~torch_jax.ops.precision`),
         by which its programs are kept apart.
     """
@@ -87,7 +84,6 @@ class Lowering(NamedTuple):
     meta_error: type[Exception] = RuntimeError
     uniform: bool = False
     integers: frozenset[str] = frozenset()
-    numpy: bool = False
     products: bool = False
 
 

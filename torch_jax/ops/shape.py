@@ -67,7 +67,6 @@ def repeat(self, repeats):
     "repeat_interleave.Tensor",
     concrete=lambda output_size=None: output_size is None,
     meta=False,
-    numpy=True,
 )
 def repeat_interleave(repeats, *, output_size=None):
     """The index of each element, ``repeats`` times; the meta function wants ``output_size``."""

@@ -9,7 +9,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from torch_jax.ops import buckets
@@ -311,7 +310,7 @@ def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
     return _histogram(_points(self), bins, weight, density)
 
 
-@op("bincount", concrete=True, meta=False, numpy=True)
+@op("bincount", concrete=True, meta=False)
 def bincount(self, weights=None, minlength=0):
     """How often each number occurs; sums of weights are float64 unless they are float32."""
     if self.ndim != 1 or category(self.dtype) != 1:
@@ -324,11 +323,9 @@ def bincount(self, weights=None, minlength=0):
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if weights is None:
-        weights = (np if isinstance(self, np.ndarray) else jnp).ones(self.shape, np.int64)
+        weights = jnp.ones(self.shape, jnp.int64)
     elif weights.dtype != jnp.float32:
         weights = weights.astype(jnp.float64)
     count = max(most + 1, minlength)
-    if isinstance(self, np.ndarray):
-        return np.bincount(self, weights, count).astype(weights.dtype)
     sums = _sums(self.astype(jnp.int64), buckets.length_for(count), weights)
     return Leading(sums, (count,))

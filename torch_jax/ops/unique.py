@@ -30,17 +30,6 @@ def _runs(flat, sort: bool):
     return flat, begins, run if order is None else jnp.zeros_like(run).at[order].set(run)
 
 
-def _runs_on_host(flat: np.ndarray, sort: bool):
-    """:func:`_runs` by NumPy, which compiles nothing for each new length."""
-    order = np.argsort(flat, kind="stable") if sort else np.arange(flat.size)
-    flat = flat[order]
-    begins = np.ones(flat.size, bool)
-    begins[1:] = flat[1:] != flat[:-1]
-    inverse = np.empty(flat.size, np.int64)
-    inverse[order] = np.cumsum(begins) - 1
-    return flat, begins, inverse
-
-
 def _counts(begins) -> np.ndarray:
     """The lengths of runs."""
     starts = np.append(np.flatnonzero(on_host(begins)), begins.size)
@@ -48,8 +37,7 @@ def _counts(begins) -> np.ndarray:
 
 
 def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
-    runs = _runs_on_host if isinstance(self, np.ndarray) else _runs
-    flat, begins, run = runs(self.reshape(-1), sort)
+    flat, begins, run = _runs(self.reshape(-1), sort)
     return (
         compress(flat, begins),
         run.reshape(self.shape) if want_inverse else _empty(),
@@ -57,13 +45,13 @@ def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
     )
 
 
-@op("_unique2", concrete=True, meta=False, numpy=True)
+@op("_unique2", concrete=True, meta=False)
 def _unique2(self, sorted=True, return_inverse=False, return_counts=False):
     """Always sorted. Every NaN is an element of its own."""
     return _unique(self, True, return_inverse, return_counts)
 
 
-@op("_unique", concrete=True, meta=False, numpy=True)
+@op("_unique", concrete=True, meta=False)
 def _unique_pair(self, sorted=True, return_inverse=False):
     """:func:`_unique2` without counts."""
     return _unique(self, True, return_inverse, False)[:2]
@@ -88,19 +76,19 @@ def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bo
     )
 
 
-@op("unique_dim", concrete=True, meta=False, numpy=True)
+@op("unique_dim", concrete=True, meta=False)
 def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
     """Distinct slices, in lexicographic order."""
     return _unique_rows(self, dim, True, return_inverse, return_counts)
 
 
-@op("unique_dim_consecutive", concrete=True, meta=False, numpy=True)
+@op("unique_dim_consecutive", concrete=True, meta=False)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
     """The first of each run of equal slices."""
     return _unique_rows(self, dim, False, return_inverse, return_counts)
 
 
-@op("unique_consecutive", concrete=True, meta=False, numpy=True)
+@op("unique_consecutive", concrete=True, meta=False)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     """The first of each run of equal elements, or of equal slices."""
     if dim is None:
