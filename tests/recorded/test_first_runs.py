@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_jax
@@ -112,19 +113,22 @@ def test_views_that_begin_elsewhere_in_each_run():
 
 
 def test_modes_of_the_user_see_each_operator_once():
-    class Names(TorchDispatchMode):
-        def __init__(self):
-            super().__init__()
-            self.names = []
+    names: list[str] = []
 
+    class Operators(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.names.append(func.name())
+            names.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    x = torch.ones(3, device="jax")
-    with Names() as mode:
-        torch_jax.jit(lambda x: x.sin() * 2)(x)
-    assert mode.names == ["aten::sin", "aten::mul.Tensor"]
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3, 2, device="jax").t()
+    with Operators(), Functions():
+        torch_jax.jit(lambda x: x.sin().add_(2))(x)
+    assert names == ["sin", "aten::sin", "add_", "aten::add_.Tensor"]
 
 
 def test_a_backward_pass_that_the_caller_runs():

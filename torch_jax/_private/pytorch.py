@@ -86,15 +86,16 @@ def without_autocast_of_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def undispatched(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator of CPU tensors that no mode sees, and autograd and autocast neither."""
-    no_modes, no_autograd = torch._C._DisableTorchDispatch, torch._C._AutoDispatchBelowAutograd
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with no_modes(), no_autograd(), _exclude_keys(_AUTOCAST_OF_CPU):
-            return run(*args, **kwargs)
-
-    return call
+@contextlib.contextmanager
+def kernels_alone() -> Iterator[None]:
+    """Have operators of CPU tensors be seen by no mode, no autograd and no autocast."""
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch._C._AutoDispatchBelowAutograd(),
+        _exclude_keys(_AUTOCAST_OF_CPU),
+    ):
+        yield
 
 
 AUTOCAST_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.AutocastPrivateUse1"))

@@ -29,8 +29,7 @@ class Counts(NamedTuple):
     Attributes:
       compiled: by XLA, in ``compile_seconds``.
       loaded: from the cache on disk, in ``load_seconds``.
-      shared: calls that were new and needed neither: an executable of this process served them, or
-        NumPy computed them.
+      shared: calls that were new and needed neither: an executable of this process served them.
     """
 
     compiled: int = 0

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax._private import pytorch
 from torch_jax.eager import by_torch
 from torch_jax.eager.entry import Entry, Number, View
 from torch_jax.eager.meta import Output
@@ -32,10 +31,12 @@ class OnHost:
         self.fits = False
         self._sig, self._placed = entry.placed
         self._outputs, self._written = entry.outputs, entry.slots
-        self._run = pytorch.undispatched(entry.on_cpu)
+        self._run = entry.on_cpu
 
     def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
         """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
+
+        To be called within ``pytorch.kernels_alone()``.
 
         Args:
           memories: the operands: CPU tensors, Python's numbers, and integers as NumPy's arrays.

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax._private import jax_core
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.eager import on_host
@@ -23,6 +23,7 @@ def compile_nothing() -> bool:
     return shared.SETTING.by_torch and not sharding.Use.begun and jax.process_count() == 1
 
 
+@pytorch.kernels_alone()
 def run_one_by_one(
     steps: Sequence[Step], given: tuple[list, list, list], wanted: Sequence[int]
 ) -> list[Any]:
@@ -37,15 +38,17 @@ def run_one_by_one(
     """
     operands = Operands(*given)
     dying, by_torch = _dying(steps, frozenset(wanted)), compile_nothing()
+    results = operands.results
     for step, gone in zip(steps, dying, strict=True):
         memories = operands.of(step)
         found = _by_torch(step, memories, gone) if by_torch else None
-        operands.results += _by_xla(step, memories, operands.results) if found is None else found
+        results += _by_xla(step, memories, results) if found is None else found
         for at in gone:
-            operands.results[at] = None
-    return [_as_array(operands.results[at]) for at in wanted]
+            results[at] = None
+    return [_as_array(results[at]) for at in wanted]
 
 
+@pytorch.kernels_alone()
 def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
     """Return at once the new arrays that an operator makes of numbers alone.
 
