@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_jax
 from tests.support.compare import assert_same
 from tests.support.lazily import counted
+from torch_jax.recorded.program import Program
 
 pytestmark = pytest.mark.usefixtures("compiled_later")
 
@@ -160,3 +163,25 @@ def test_pure_functions_are_compiled_at_once():
     with counted() as did:
         f(torch.ones(3, device="jax"))
     assert did.compiles == 1
+
+
+@pytest.mark.xla_both
+def test_the_program_writes_over_what_pytorch_s_kernels_have_made():
+    """XLA does so in its own memory only; else it copies all that a step writes, at once."""
+    x = torch.zeros(1 << 14, device="jax")
+    f = torch_jax.jit(lambda: x.add_(1))
+    for _ in range(2):
+        f()
+    copies = []
+    original = Program.__call__
+
+    def call(self, floats, integers, arrays, wanted=()):
+        before = arrays[0].unsafe_buffer_pointer()
+        results = original(self, floats, integers, arrays, wanted)
+        copies.append(results[0].unsafe_buffer_pointer() != before)
+        return results
+
+    with mock.patch.object(Program, "__call__", call):
+        for _ in range(3):
+            f()
+    assert copies == [False] * 3 and x.sum().item() == 5 << 14

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from torch_jax._private import jax_core
@@ -120,6 +121,17 @@ class Program:
                 self._compiled.wait()
                 compilations.take_over(self._made)
             self._compiled = None
+
+    def own(self, arrays: list[Any]) -> None:
+        """Copy the arrays that are written over, one after the other, into memory of XLA's own.
+
+        XLA writes over no memory of PyTorch's, which earlier runs have made: it would copy all of
+        it at once, and need twice the memory of a training step's state.
+        """
+        with x64():
+            for at in self.donated:
+                arrays[at] = jnp.array(arrays[at], copy=True)
+        self.from_run = 0
 
     def lower(self, *given: Any, wanted: tuple = ()) -> Any:
         """Return what JAX lowers for numbers and arrays like these; see :meth:`__call__`."""

@@ -204,6 +204,9 @@ class Recording:
         if sharding.Use.begun:
             wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
         floats, integers, arrays = given
+        if program.from_run:
+            self.log = self.log[:1]  # which holds the arrays, too
+            program.own(arrays)
         results = program(floats, integers, arrays, wanted)
         for at, array in zip(program.outputs, results, strict=True):
             node = nodes[at]
