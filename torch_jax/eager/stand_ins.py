@@ -172,19 +172,19 @@ def adam(
     params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share, eps,
     kind, maximize,
 ):  # fmt: skip
-    """The steps of ``torch.optim.Adam(foreach=True)``, by the operators that it calls."""
-    if maximize:
-        grads = torch._foreach_neg(grads)
-    if kind == "decoupled":
-        torch._foreach_mul_(params, decay)
-    elif kind == "gradient":
-        grads = torch._foreach_add(grads, params, alpha=decay)
-    torch._foreach_lerp_(means, grads, weight)
-    torch._foreach_mul_(squares, beta2)
-    torch._foreach_addcmul_(squares, grads, grads, share)
-    if maxima:
-        torch._foreach_maximum_(maxima, squares)
-    roots = torch._foreach_sqrt(maxima or squares)
-    torch._foreach_div_(roots, corrections)
-    torch._foreach_add_(roots, eps)
-    torch._foreach_addcdiv_(params, means, roots, sizes)
+    """The steps of ``torch.optim.Adam``, tensor by tensor, so that each stays in the cache."""
+    for at, (param, grad, mean, square) in enumerate(
+        zip(params, grads, means, squares, strict=True)
+    ):
+        if maximize:
+            grad = -grad
+        if kind == "decoupled":
+            param.mul_(decay)
+        elif kind == "gradient":
+            grad = grad.add(param, alpha=decay)
+        mean.lerp_(grad, weight)
+        square.mul_(beta2).addcmul_(grad, grad, value=share)
+        if maxima:
+            square = torch.maximum(maxima[at], square, out=maxima[at])
+        root = square.sqrt().div_(corrections[at]).add_(eps)
+        param.addcdiv_(mean, root, value=sizes[at])
