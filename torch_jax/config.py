@@ -152,7 +152,7 @@ SETTINGS: dict[str, Setting] = {
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
         "on the CPU, else in fused mode only. So first losses come at once, and what comes once is "
         "never compiled. 1: a graph is compiled when it comes for the first time, as it is on "
-        "accelerators and for jit(pure=True).",
+        "accelerators, for jit(pure=True), and where functions of JAX are called inside.",
     ),
     "jit_check_every": Setting(
         1000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+import jax.numpy as jnp
 import pytest
 import torch
 import torch.nn.functional as F
@@ -156,6 +157,15 @@ def test_by_xla_a_graph_is_compiled_at_once(eager_by_xla):
     with counted() as did:
         torch_jax.jit(lambda x: (x * 2).tan())(torch.ones(3, device="jax"))
     assert did.compiles == 1
+
+
+def test_a_function_of_jax_is_compiled_once_with_the_rest():
+    f = torch_jax.jit(lambda x: torch_jax.call_jax(jnp.tan, x * 2) + 1)
+    before = torch_jax.metrics()["compiles"]
+    for _ in range(4):
+        y = f(torch.ones(3, device="jax"))
+        assert torch_jax.metrics()["compiles"] == before + 1
+    torch.testing.assert_close(y.cpu(), torch.full((3,), 2.0).tan() + 1)
 
 
 def test_pure_functions_are_compiled_at_once():

@@ -158,10 +158,10 @@ class Recording:
         """
         floats, integers, arrays = given
         state.runs += 1
-        first = self._first_compiled()
         # where values are looked at Python decides by them, and may never come this way again
-        if not state.programs and state.runs < max(first - 1, 1 + self._is_early):
-            return None
+        if not state.programs:
+            if state.runs < max(self._first_compiled(state) - 1, 1 + self._is_early):
+                return None
         program, is_new = program_for(
             state,
             lambda: (_live(nodes), _dead(arrays)),
@@ -170,7 +170,7 @@ class Recording:
         )
         if is_new:
             told = functools.partial(metrics.compiled, explain(state, self.new, program))
-            if first > 1:
+            if self._first_compiled(state) > 1:
                 program.compile_aside(state.runs + 1, arrays, len(floats), len(integers), told)
             else:
                 told(program.compile(*given))
@@ -182,12 +182,12 @@ class Recording:
         program.wait()
         return program
 
-    def _first_compiled(self) -> int:
+    def _first_compiled(self, state: State) -> int:
         """Return the first run of a graph that is compiled: 1 where single operators would be."""
         listener = self.recorder.listener
         if listener is not None and listener.needs_program:
             return 1
-        quick = self.recorder.is_patient or compile_nothing()
+        quick = self.recorder.is_patient or (compile_nothing() and _has_kernels(state))
         return config.get("compiled_from_run") if quick else 1
 
     def _run_one_by_one(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
@@ -214,6 +214,13 @@ class Recording:
             if sharding.Use.begun:
                 node.array = sharding.settled(node, array)
         self._is_over = True
+
+
+def _has_kernels(state: State) -> bool:
+    """Return whether PyTorch knows all operators; functions of JAX may be long to compile alone."""
+    return all(
+        step.entry.on_cpu is not None or step.name.startswith("aten::") for step in state.steps()
+    )
 
 
 def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
