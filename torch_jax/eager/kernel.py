@@ -52,7 +52,7 @@ from torch_jax.eager.signature import (
     TENSORS,
     Signature,
 )
-from torch_jax.memory import dtypes, generators, sharding, transfer, windows
+from torch_jax.memory import dtypes, generators, sharding, shared, transfer, windows
 from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of, put_back, tensors_in
 from torch_jax.ops.registry import Lowering
 
@@ -393,7 +393,8 @@ class Kernel:
         for listener in compile_listeners:
             listener(self.op)
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
-        log.compiles(self.op, args, kwargs)
+        if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # else it is but written down
+            log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
