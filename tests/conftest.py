@@ -88,10 +88,14 @@ def eager_by_xla() -> Iterator[None]:
 
 
 @pytest.fixture
-def compiled_later() -> Iterator[None]:
-    """Have recorded graphs run one by one at first, as a user's do where JAX is on the CPU."""
+def compiled_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have recorded graphs run one by one at first, as a user's do where JAX is on the CPU.
+
+    Not so in a process that has used a mesh, as tests before this one may have.
+    """
     from torch_jax import config
 
+    monkeypatch.setattr("torch_jax.memory.sharding.Use.begun", False)
     with config.temporarily("compiled_from_run", 3):
         yield
 
