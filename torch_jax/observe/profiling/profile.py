@@ -71,7 +71,7 @@ def profile(
       ValueError: ``calls`` is less than 1.
 
     >>> import torch, torch_jax
-    >>> x = torch.ones(64, 64, device="jax")
+    >>> x = torch.ones(72, 72, device="jax")
     >>> found = torch_jax.profile(torch_jax.jit(torch.mm), x, x, calls=3)
     >>> found.calls, found.busy < found.seconds, found.kernels[0].operator
     (3, True, 'aten::mm')
