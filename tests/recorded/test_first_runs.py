@@ -80,7 +80,7 @@ def test_draws_are_those_of_eager_runs():
     assert _losses("jax", torch_jax.jit, dropout=0.5) == pytest.approx(eager, rel=1e-5)
 
 
-def test_an_array_that_somebody_else_has_is_not_written():
+def test_a_run_leaves_arrays_alone_that_other_tensors_share():
     """Neither what the graph is given, nor a result that two tensors share."""
 
     def step(x):

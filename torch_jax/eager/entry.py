@@ -62,9 +62,8 @@ class Entry:
     key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
-    placed: Any = None  # the operator's signature, and its arguments as where they are found
-    on_cpu: Any = None  # PyTorch's CPU kernel of the operator
-    on_host: Any = None  # the call by that kernel, once it has been made
+    placed: Any = None  # the operator's arguments, each as where it is found
+    on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
     maker: Any = None  # for recordings: what makes new arrays of nothing; False: there are operands
 
     def __hash__(self) -> int:
@@ -251,8 +250,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
     runs.__name__ = _label(op)
     function = Untraced(runs) if concrete else Compiled(runs)
     error = message if check else None
-    found = sig, placed
-    return Entry(function, outputs, tuple(written), concrete, simple, error, placed=found)
+    return Entry(function, outputs, tuple(written), concrete, simple, error, placed=placed)
 
 
 def _label(op: Any) -> str:

@@ -42,6 +42,7 @@ from torch_jax.eager import (
 from torch_jax.eager.entry import Entry, build, by_parameter, template, wrap_output
 from torch_jax.eager.given_numbers import integers_input, number_input
 from torch_jax.eager.meta import Output, channels_last, infer, is_channels_last
+from torch_jax.eager.on_host import OnHost
 from torch_jax.eager.signature import (
     DROP,
     GENERATOR,
@@ -414,7 +415,8 @@ class Kernel:
                 inferred = [channels_last(spec) for spec in inferred]
         policies.note_doubles((*_dtypes(args), *_dtypes(inferred or ())), self.op)
         entry = build(self.op, self.lowering, self.signature, key, args, kwargs, slots, inferred)
-        entry.on_cpu = self.on_cpu
+        if self.on_cpu is not None:
+            entry.on_host = OnHost(entry, self.signature, self.on_cpu)
         entry.run.changed = functools.partial(bound.forget, self.hot, key)
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key

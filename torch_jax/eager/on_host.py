@@ -7,7 +7,7 @@ it, and nothing is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,21 @@ import torch
 from torch_jax.eager import by_torch
 from torch_jax.eager.entry import Entry, Number, View
 from torch_jax.eager.meta import Output
-from torch_jax.eager.signature import DTYPE
+from torch_jax.eager.signature import DTYPE, Signature
 from torch_jax.memory import dtypes, geometry, shared, windows
 
 
 class OnHost:
-    """The call of an entry, for :func:`of`.
+    """The call of an entry.
 
     Attributes:
       fits: whether results had the forms that the entry's have: known after the first call.
     """
 
-    def __init__(self, entry: Entry):
+    def __init__(self, entry: Entry, sig: Signature, run: Callable[..., Any]):
         self.fits = False
-        self._sig, self._placed = entry.placed
+        self._sig, self._placed, self._run = sig, entry.placed, run
         self._outputs, self._written = entry.outputs, entry.slots
-        self._run = entry.on_cpu
 
     def __call__(self, memories: list[Any], forms: Iterable[Any]) -> list[torch.Tensor] | None:
         """Return the new memories, as CPU tensors; None where the CPU has no such kernel.
@@ -67,15 +66,6 @@ class OnHost:
                 break
             args.append(filled.pop(name))
         return args, filled
-
-
-def of(entry: Any) -> OnHost | None:
-    """Return how PyTorch's CPU kernel makes the call of an entry; None where there is none."""
-    if entry.on_cpu is None:
-        return None
-    if entry.on_host is None:
-        entry.on_host = OnHost(entry)
-    return entry.on_host
 
 
 def _filled(kind: int | None, placed: Any, memories: list[Any]) -> Any:

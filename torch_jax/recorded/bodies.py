@@ -49,7 +49,7 @@ class Body(NamedTuple):
 class Check:
     """A check of indices as an entry of its own, for a graph that computes it with the rest."""
 
-    maker, slots, check, simple, key, on_cpu = False, (), (), False, (), None
+    maker, slots, check, simple, key, on_host = False, (), (), False, (), None
 
     def __init__(self, jaxpr: Any, program: Callable[..., Any]):
         self.serial = f"check {next(_serials)}"

@@ -13,7 +13,6 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
-from torch_jax.eager import on_host
 from torch_jax.memory import dtypes, sharding, shared, transfer, windows
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, Step, Words
 
@@ -54,7 +53,7 @@ def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
 
     Of its other operands it takes the form only.
     """
-    call = on_host.of(entry) if compile_nothing() else None
+    call = entry.on_host if compile_nothing() else None
     if call is not None:
         found = call(list(map(_form, memories)), body.outs)
         if found is not None:
@@ -97,9 +96,10 @@ def _by_xla(step: Step, given: list[Any], results: list[Any]) -> list[Any]:
 def _by_torch(step: Step, given: list[Any], gone: list[int]) -> list[torch.Tensor] | None:
     """Run an operator by PyTorch's CPU kernel; None where there is none.
 
-    What it writes is a copy, unless it is an earlier result that nobody else takes.
+    The operator writes into copies. It writes in place only into an earlier result that no other
+    operator takes.
     """
-    call = on_host.of(step.entry)
+    call = step.entry.on_host
     if call is None:
         return None
     memories = list(map(_as_tensor, step.sources, given))
@@ -125,7 +125,10 @@ def _as_array(value: Any) -> Any:
 
 
 def at_once() -> AbstractContextManager[Any]:
-    """What is recorded runs at once where a trace looks at it: it was called outside of that."""
+    """Return a context in which recorded operators run at once, even where a trace looks at them.
+
+    The user called them outside of that trace.
+    """
     return nullcontext() if jax_core.is_outside_traces() else jax_core.outside_of_traces()
 
 

@@ -23,7 +23,7 @@ from torch_jax.core import compilations, progress
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded import limits
-from torch_jax.recorded.one_by_one import Operands, at_once
+from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
 from torch_jax.recorded.path import Given, Result, State, Step
 
 
@@ -128,10 +128,11 @@ class Program:
         XLA writes over no memory of PyTorch's, which earlier runs have made: it would copy all of
         it at once, and need twice the memory of a training step's state.
         """
-        with x64():
-            for at in self.donated:
-                arrays[at] = jnp.array(arrays[at], copy=True)
         self.from_run = 0
+        if compile_nothing():
+            with x64():
+                for at in self.donated:
+                    arrays[at] = jnp.array(arrays[at], copy=True)
 
     def lower(self, *given: Any, wanted: tuple = ()) -> Any:
         """Return what JAX lowers for numbers and arrays like these; see :meth:`__call__`."""

@@ -219,7 +219,7 @@ class Recording:
 def _has_kernels(state: State) -> bool:
     """Return whether PyTorch knows all operators; functions of JAX may be long to compile alone."""
     return all(
-        step.entry.on_cpu is not None or step.name.startswith("aten::") for step in state.steps()
+        step.entry.on_host is not None or step.name.startswith("aten::") for step in state.steps()
     )
 
 
