@@ -198,6 +198,14 @@ SETTINGS: dict[str, Setting] = {
         "called for the longest time. Each takes up to 1.4 MB and three memory maps, of which "
         "Linux gives a process 65,530.",
     ),
+    "target": Setting(
+        "",
+        (),
+        "What programs are compiled for, such as 'tpu-v5e-4x4' or 'gpu-h200': chips that need not "
+        "be here, whose programs can be looked at and not be run (torch_jax.lower, and "
+        "python -m torch_jax check). Empty: the platform that JAX runs on.",
+        is_compiled=True,
+    ),
     "eager_on_cpu": Setting(
         "torch",
         ("torch", "xla"),

@@ -68,18 +68,20 @@ def test_the_form_of_a_call(call, changes, form):
     keys=st.integers(0, 5000),
     heads=st.integers(1, 1000),
     is_causal=st.booleans(),
+    sizes=st.sampled_from(list(attention_forms.SIZES.values())),
 )
 @settings(max_examples=100, deadline=None)
-def test_blocks_hold_each_row_once_and_all_keys_that_it_sees(rows, keys, heads, is_causal):
+def test_blocks_hold_each_row_once_and_all_keys_that_it_sees(rows, keys, heads, is_causal, sizes):
     seen = 0
-    for group in groups((heads, rows, 8), keys, is_causal):
+    found = groups((heads, rows, 8), keys, is_causal, sizes)
+    for group in found:
         assert group.start == seen and (group.stop - group.start) % max(group.block, 1) == 0
-        assert group.keys == (min(keys, group.stop) if is_causal and rows > 64 else keys)
-        if rows * keys * heads > attention_forms.WHOLE * 16:  # no block makes most of the scores
-            assert group.block * group.keys * heads <= max(attention_forms.MOST, 16 * keys * heads)
+        assert group.keys == keys or (is_causal and group.keys == min(keys, group.stop))
+        if rows * keys * heads > sizes.whole * 16:  # no block makes most of the scores
+            assert group.block * group.keys * heads <= max(sizes.most, 16 * keys * heads)
         seen = group.stop
     assert seen == rows
-    assert len(groups((heads, rows, 8), keys, is_causal)) <= attention_forms.UNROLLED + 2
+    assert len(found) <= attention_forms.UNROLLED + 2
 
 
 # --- what attention is defined to be --------------------------------------------------------------
@@ -161,8 +163,12 @@ def _both(operands, bias, is_causal, scale, grad):
 @pytest.fixture
 def small_blocks():
     """Blocks of two and three rows, in groups that are loops, for arrays that are small too."""
-    sizes = {"ROWS": 3, "CAUSAL_ROWS": 2, "UNROLLED": 2, "WHOLE": 0}
-    with mock.patch.multiple(attention_forms, **sizes):
+    small = attention_forms.SIZES["cpu"]._replace(rows=3, causal_rows=2, whole=0)
+    sizes = dict.fromkeys(attention_forms.SIZES, small)
+    with (
+        mock.patch.dict(attention_forms.SIZES, sizes),
+        mock.patch.object(attention_forms, "UNROLLED", 2),
+    ):
         yield
 
 

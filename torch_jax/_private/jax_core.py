@@ -202,6 +202,23 @@ def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] 
     return execute, handlers, avals, is_list
 
 
+def costs_of(compiled: Any) -> dict[str, float]:
+    """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; nothing where unknown.
+
+    The compiler of GPUs gives none: its program is then counted as that of any other.
+    """
+    found = compiled.cost_analysis()
+    if found:
+        return found
+    count = getattr(
+        importlib.import_module("jax._src.lib")._jax, "hlo_module_cost_analysis", None
+    )
+    if count is None:
+        return {}
+    client = importlib.import_module("jax").devices("cpu")[0].client
+    return count(client, compiled.runtime_executable().hlo_modules()[0])
+
+
 def rest_of_traces() -> tuple[Any, ...] | None:
     """What tells that nobody traces, debugs or profiles, as quickly as JAX can.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
+from torch_jax.compiler import options
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, OfStorage, looks_at_a_value
 from torch_jax.core.active import ACTIVE
@@ -19,28 +20,32 @@ from torch_jax.recorded.recorder import by_kind
 
 
 class Lowered:
-    """A program that was compiled but not run."""
+    """A program that was compiled but not run.
+
+    Attributes:
+      compiled: the executable, as ``jax.stages.Compiled``.
+    """
 
     def __init__(self, program: Any):
-        """Take what JAX has lowered."""
+        """Take what JAX has lowered, and compile it as the program of a recorded graph."""
         self._lowered = program
-        self._compiled = program.compile()
+        self.compiled = program.compile(options.whole(program.as_text()))
 
     def as_text(self, dialect: str = "stablehlo") -> str:
         """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
         if dialect == "stablehlo":
             return self._lowered.as_text()
         if dialect == "hlo":
-            return self._compiled.as_text()
+            return self.compiled.as_text()
         raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
 
     def cost_analysis(self) -> Any:
         """Return XLA's estimates: ``flops``, ``bytes accessed`` …"""
-        return self._compiled.cost_analysis()
+        return jax_core.costs_of(self.compiled)
 
     def memory_analysis(self) -> Any:
         """Return the executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
-        return self._compiled.memory_analysis()
+        return self.compiled.memory_analysis()
 
 
 def lowered(call: Callable[[], Any]) -> Lowered:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from torch_jax import target
 from torch_jax.compiler import products
 
 
@@ -70,8 +71,8 @@ YNNPACK: dict[str, tuple[Option, ...]] = {
 
 
 def whole(program: str = "") -> dict[str, Any]:
-    """The options of whole programs, on JAX's default platform; of one, where its text is given."""
-    platform = jax.default_backend()
+    """The options of whole programs, on the platform at hand; of one, where its text is given."""
+    platform = target.platform()
     table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
     if platform in YNNPACK and products.suit_ynnpack(program):
         table = *table, *YNNPACK[platform]
@@ -80,7 +81,7 @@ def whole(program: str = "") -> dict[str, Any]:
 
 def operator() -> dict[str, Any]:
     """The options of a single operator, fully optimised."""
-    return _known(ALWAYS.get(jax.default_backend(), ()))
+    return _known(ALWAYS.get(target.platform(), ()))
 
 
 def _is_free(option: Option) -> bool:

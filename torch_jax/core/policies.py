@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import torch
 
-from torch_jax import config
-
-
-@functools.cache
-def on_cpu() -> bool:
-    """Whether JAX computes on the CPU."""
-    return jax.default_backend() == "cpu"
+from torch_jax import config, target
 
 
 def checks_indices() -> bool:
     """Whether index tensors are checked against bounds (setting ``check_indices``)."""
     mode = config.get("check_indices")
-    return mode == "always" or (mode == "auto" and on_cpu())
+    return mode == "always" or (mode == "auto" and target.on_cpu())
 
 
 _DOUBLES = frozenset((torch.float64, torch.complex128))
@@ -32,10 +24,10 @@ _warned_of_float64: set[str] = set()
 def note_doubles(kinds: Iterable[torch.dtype], where: Any) -> None:
     """Warn or raise, by the setting ``float64``, where doubles come to an accelerator."""
     policy = config.get("float64")
-    if policy == "exact" or on_cpu() or _DOUBLES.isdisjoint(kinds):
+    if policy == "exact" or target.on_cpu() or _DOUBLES.isdisjoint(kinds):
         return
     message = (
-        f"{where}: float64 is slow or emulated on {jax.default_backend()} and the setting float64 "
+        f"{where}: float64 is slow or emulated on {target.platform()} and the setting float64 "
         f"is {policy!r}. Use float32, or set TORCH_JAX_FLOAT64=exact."
     )
     if policy == "error":

@@ -7,6 +7,7 @@ import math
 import jax
 from jax.sharding import AxisType, Mesh
 
+from torch_jax import target
 from torch_jax.core import waking
 from torch_jax.memory.sharding import Use
 
@@ -25,7 +26,7 @@ def mesh(**axes: int) -> Mesh:
     {'data': 1, 'model': 1}
     """
     waking.wake()
-    devices = jax.devices()
+    devices = target.devices()
     lengths = _lengths(axes, len(devices))
     needed = math.prod(lengths)
     without = {one.process_index for one in devices} - {d.process_index for d in devices[:needed]}
@@ -65,6 +66,6 @@ def _shown(axes: dict[str, int]) -> str:
 
 
 def _hint(count: int) -> str:
-    if count > 1 or jax.default_backend() != "cpu":
+    if count > 1 or not target.on_cpu():
         return ""
     return " (XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight of a CPU)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax import target
 from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import policies
@@ -116,6 +118,19 @@ class View(NamedTuple):
 
     def read(self, memories: list[Any]) -> jax.Array:
         return geometry.read(jnp.asarray(memories[self.slot]), self.lens(memories))
+
+    def read_rows(self, memories: list[Any]) -> jax.Array:
+        """Read a matrix; its rows in as many dims as the memory has them in, if they are all of it.
+
+        The compiler of TPUs fuses a sum with a product only where no reshape comes between.
+        """
+        memory = memories[self.slot]
+        if len(self.size) != 2 or self.lens(memories) != (geometry.Reshape(self.size),):
+            return self.read(memories)
+        rows, columns = self.size
+        ends = (at for at in range(memory.ndim) if math.prod(memory.shape[:at]) == rows)
+        leading = memory.shape[: next(ends, 0)] or (rows,)
+        return jnp.asarray(memory).reshape(*leading, columns)
 
     def refuse_repetition(self) -> None:
         """Raise where elements share memory, so that a write would be ambiguous."""
@@ -222,6 +237,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         values = values_of(memories)
         call = {name: _fill(value, values) for name, value in placed.items()}
         call |= contiguous | strides
+        if lowering.rows in placed and target.platform() == "tpu":
+            call[lowering.rows] = placed[lowering.rows].read_rows(memories)
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
             call[name] = generators.key(memories[key_slot.slot])
@@ -378,6 +395,9 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))
+    if len(result.shape) > len(spec.size) == 2 and result.shape[-1:] == spec.size[-1:]:
+        arrays.append(promotion.convert(result, dtypes.to_jax(spec.dtype)))
+        return spec._replace(stride=geometry.row_major(spec.size))  # see View.read_rows
     if tuple(result.shape) != spec.size:
         raise RuntimeError(
             f"{op} gives shape {tuple(result.shape)} where PyTorch says {spec.size}, which is a "

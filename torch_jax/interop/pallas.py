@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas
 
+from torch_jax import target
 from torch_jax.interop.from_jax import from_jax_function
 
 
@@ -64,7 +65,7 @@ def pallas_op(
         made = {key: _of_arguments(value, arrays, static) for key, value in options.items()}
         shapes = jax.tree.map(_shape, _of_arguments(out_shape, arrays, static))
         body = functools.partial(kernel, **static) if static else kernel
-        interpreted = jax.default_backend() == "cpu" if interpret is None else interpret
+        interpreted = target.on_cpu() if interpret is None else interpret
         call = pallas.pallas_call(body, out_shape=shapes, interpret=interpreted, **made)
         return call(*arrays)
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 import torch
 
-from torch_jax.core import policies
+from torch_jax import target
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
@@ -200,7 +200,7 @@ def _fill(host: torch.Tensor, box: Box, memory: jax.Array, borrow: Borrow) -> No
 
 def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
     """A slice of a part on the host; an accelerator sends no more than that."""
-    if _covers(inside, part.shape) or policies.on_cpu():
+    if _covers(inside, part.shape) or target.on_cpu():
         host = borrow(part).view(part.shape)
         return host[inside] if inside else host
     lengths = tuple(s.stop - s.start for s in inside)
@@ -264,7 +264,7 @@ def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> 
     with x64():
         if _covers(inside, part.shape):
             return jax.device_put(host, device)
-        if policies.on_cpu():
+        if target.on_cpu():
             copy = np.array(jax.block_until_ready(part))
             copy[inside] = host
             return jax.device_put(copy, device)

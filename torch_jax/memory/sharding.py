@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
 from torch_jax.core.node import Node
@@ -272,6 +274,31 @@ def mixing(run: Callable[..., Any], *memories: Any) -> Any:
         if together is None:
             raise
         return run(*together)
+
+
+def on_targets(given: Sequence[Any]) -> list[Any]:
+    """Return where a program's arrays are to lie on the chips of the target; None: JAX decides.
+
+    Args:
+      given: arrays, and forms of arrays.
+    """
+    if Use.begun and any(sharding_of(one) is not None for one in given):
+        return [on_target(sharding_of(one)) for one in given]
+    home = None if target.chosen() is None else SingleDeviceSharding(target.devices()[0])
+    return [one.sharding if home is None and is_bound(one) else home for one in given]
+
+
+def on_target(sharding: Any) -> Any:
+    """Return a sharding with the devices of its mesh replaced by as many chips of the target."""
+    if target.chosen() is None or not isinstance(sharding, NamedSharding):
+        return sharding
+    chips = target.devices()
+    if sharding.mesh.devices.flat[0] in chips:
+        return sharding
+    if sharding.mesh.size > len(chips):
+        raise ValueError(f"{describe(sharding.mesh)} is larger than the target's {len(chips)} chips")
+    chosen = np.array(chips[: sharding.mesh.size]).reshape(sharding.mesh.devices.shape)
+    return NamedSharding(Mesh(chosen, sharding.mesh.axis_names), sharding.spec)
 
 
 def keeping_outputs(

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_jax import config
+from torch_jax import config, target
 from torch_jax._private import jax_core, pytorch
-from torch_jax.core import forks, policies, tracers
+from torch_jax.core import forks, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import dtypes, sharding, storage, transfer
 
@@ -44,7 +44,7 @@ class _Setting:
             raise AttributeError(name)
         wanted = config.get("eager_on_cpu") == "torch" and not forks.is_lost()
         # where another thread has set it meanwhile, that counts
-        return self.__dict__.setdefault(name, wanted and policies.on_cpu())
+        return self.__dict__.setdefault(name, wanted and target.on_cpu())
 
     def forget(self, *_ignored: Any) -> None:
         """Ask again when an operator is called next."""
@@ -52,7 +52,7 @@ class _Setting:
 
 
 SETTING = _Setting()
-config.setters["eager_on_cpu"] = SETTING.forget
+config.setters["eager_on_cpu"] = config.setters["target"] = SETTING.forget
 forks.listeners.append(SETTING.forget)
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax.core import errors, forks, policies, tracers
 from torch_jax.core.active import ACTIVE
@@ -183,7 +184,7 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
     plain = memory.dtype == dtypes.to_jax(tensor.dtype)
     if not plain or tensor.is_conj() or tensor.is_neg():
         return False
-    return policies.on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
+    return target.on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,16 @@ class Window(NamedTuple):
             part = self._inner().write(lax.dynamic_slice(x, self.starts, self.extent), part)
         return lax.dynamic_update_slice(x, part, self.starts)
 
+    def bound(self, starts: Any) -> Window:
+        """Return the slice that begins where a traced vector says."""
+        return self._replace(starts=tuple(starts[i] for i in range(len(self.extent))))
+
+    def beginning(self, starts: np.ndarray) -> Slice:
+        """Return the slice that begins at these numbers."""
+        first = tuple(starts.tolist())
+        limits = tuple(at + n for at, n in zip(first, self.extent, strict=True))
+        return Slice(first, limits, self.steps)
+
     def _has_steps(self) -> bool:
         return any(step != 1 for step in self.steps)
 
@@ -128,13 +138,15 @@ def moving(lens: Lens) -> tuple[Lens, Any]:
 
 
 def at(lens: Lens, starts: Any) -> Lens:
-    """The lens of the view that begins at ``starts``, an integer vector, traced or not."""
+    """Return the lens of the view that begins at ``starts``, an integer vector, traced or not.
+
+    Where the numbers are known it is a slice like any other: XLA fuses it with what follows.
+    """
     if starts is None:
         return lens
+    known = isinstance(starts, np.ndarray)
     return tuple(
-        step._replace(starts=tuple(starts[i] for i in range(len(step.extent))))
-        if isinstance(step, Window)
-        else step
+        (step.beginning if known else step.bound)(starts) if isinstance(step, Window) else step
         for step in lens
     )
 

@@ -6,7 +6,6 @@ length, features); keys and values may have fewer heads, each then serving sever
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax import target
 from torch_jax.ops import attention_blocks, attention_kernels
 from torch_jax.ops.attention_blocks import Attention
-from torch_jax.ops.attention_forms import Call, choose, groups
+from torch_jax.ops.attention_forms import SIZES, Call, choose, groups
 from torch_jax.ops.precision import current
 from torch_jax.ops.registry import op
 
@@ -62,7 +62,7 @@ def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
         key, value = (jnp.repeat(x, heads // x.shape[-3], axis=-3) for x in (key, value))
     served, batch = key.shape[-3], math.prod(lead)
     key, value = (jnp.broadcast_to(x, (*lead, *x.shape[-3:])) for x in (key, value))
-    blocks = groups(query.shape, key.shape[-2], is_causal)
+    blocks = groups(query.shape, key.shape[-2], is_causal, SIZES[target.platform()])
     return Attention(
         query.reshape(batch, served, heads // served, *query.shape[-2:]),
         key.reshape(batch, *key.shape[-3:]),
@@ -106,15 +106,14 @@ def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Ar
 # --- the form -------------------------------------------------------------------------------------
 
 
-@functools.cache
 def _machine() -> dict[str, Any]:
-    """What the choice of a form asks of the machine."""
-    platform = jax.default_backend()
-    found: dict[str, Any] = {"platform": platform, "devices": jax.device_count()}
+    """Return what the choice of a form asks of the machine."""
+    platform = target.platform()
+    found: dict[str, Any] = {"platform": platform, "devices": target.device_count()}
     if platform == "gpu":
         found |= {
             "capability": attention_kernels.capability(),
-            "cudnn": attention_kernels.cudnn_version(),
+            "cudnn": target.CUDNN if target.chosen() else attention_kernels.cudnn_version(),
         }
     return found
 

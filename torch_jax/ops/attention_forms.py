@@ -135,30 +135,53 @@ class Group(NamedTuple):
     keys: int
 
 
+class Sizes(NamedTuple):
+    """How large blocks are on a platform.
+
+    Attributes:
+      rows: of a block.
+      causal_rows: of a block of short causal sequences, of which larger ones would skip nothing.
+      whole: scores, up to which they are made all at once.
+      whole_causal: the same of causal sequences.
+      most: scores of a block, where blocks can be made smaller.
+    """
+
+    rows: int
+    causal_rows: int
+    whole: int
+    whole_causal: int
+    most: int
+
+
+# A block of an accelerator is a launch or more, and reads keys and values again: it is cut where
+# memory asks for it, at 256 MiB of scores.
+_LARGE = Sizes(512, 512, 1 << 26, 1 << 26, 1 << 26)
 # Measured on two cores, batch times heads of 8 to 48, 64 wide: blocks of 64 to 256 rows are within
 # 10 % of one another. Scores of one block stay in the cache.
-ROWS = 128
-CAUSAL_ROWS = 64  # of short sequences, of which blocks of 128 would skip nothing
+SIZES = {"cpu": Sizes(128, 64, 1 << 21, 0, 1 << 24), "gpu": _LARGE, "tpu": _LARGE}
+"""By JAX's name of the platform."""
 UNROLLED = 4  # groups of blocks: the program grows with them, as the work that is skipped does
-WHOLE = 1 << 21  # scores, up to which they are made all at once
-MOST = 1 << 24  # scores of a block, where blocks can be made smaller
 _LEAST_ROWS = 16
 
 
-def groups(shape: tuple[int, ...], keys: int, is_causal: bool) -> tuple[Group, ...]:
-    """The blocks of a query of ``shape``, ``(…, rows, width)``, with so many keys.
+def groups(
+    shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes
+) -> tuple[Group, ...]:
+    """Return the blocks of a query of ``shape``, ``(…, rows, width)``, with so many keys.
 
-    >>> groups((8, 6, 128, 64), 128, is_causal=True)
+    >>> groups((8, 6, 128, 64), 128, True, SIZES["cpu"])
     (Group(start=0, stop=64, block=64, keys=64), Group(start=64, stop=128, block=64, keys=128))
+    >>> groups((8, 6, 128, 64), 128, True, SIZES["tpu"])
+    (Group(start=0, stop=128, block=128, keys=128),)
     """
     if not all(isinstance(n, int) for n in (*shape, keys)):  # an export's sizes that may change
         return (Group(0, shape[-2], shape[-2], keys),)
     rows, heads = shape[-2], math.prod(shape[:-2])
-    causal = is_causal and rows > CAUSAL_ROWS
-    if not causal and heads * rows * keys <= WHOLE:
+    causal = is_causal and rows > sizes.causal_rows
+    if heads * rows * keys <= (sizes.whole_causal if causal else sizes.whole):
         return (Group(0, rows, rows, keys),)
-    block = CAUSAL_ROWS if causal and rows <= 2 * ROWS else ROWS
-    while block > _LEAST_ROWS and heads * block * keys > MOST:
+    block = sizes.causal_rows if causal and rows <= 2 * sizes.rows else sizes.rows
+    while block > _LEAST_ROWS and heads * block * keys > sizes.most:
         block //= 2
     whole = rows // block * block
     steps = -(-(whole // block) // UNROLLED) * block if causal else whole

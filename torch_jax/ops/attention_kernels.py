@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from torch_jax import target
+
 _INTERPRETED = False  # Pallas' kernels in the interpreter, which tests switch on
 
 
@@ -120,7 +122,7 @@ def gradients(kernel: Kernel, operands: tuple, bias: Any, is_causal: bool, scale
 
 
 def capability() -> tuple[int, int]:
-    """The compute capability of the first GPU; (0, 0) where it is none of NVIDIA's."""
-    found = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    """Return the compute capability of the first GPU; (0, 0) where it is none of NVIDIA's."""
+    found = str(getattr(target.devices()[0], "compute_capability", ""))
     major, _, minor = found.partition(".")
     return (int(major), int(minor or 0)) if major.isdigit() else (0, 0)

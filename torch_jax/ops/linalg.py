@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import linalg as lax_linalg
 
+from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.promotion import promote
@@ -286,7 +287,7 @@ def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
         dtype = np.result_type(x.dtype, np.complex64)
         values = jnp.zeros(x.shape[:-1], dtype)
         return [values, jnp.zeros(x.shape, dtype)] if vectors else [values]
-    if jax.default_backend() in ("cpu", "gpu"):
+    if target.platform() in ("cpu", "gpu"):
         return lax_linalg.eig(
             x, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors
         )

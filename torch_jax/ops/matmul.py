@@ -26,10 +26,13 @@ def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) ->
 
 
 def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The product of two matrices or of two batches of them (one leading dimension each)."""
-    if a.ndim == 3:
+    """Return the product of two matrices, or of two batches of them with one leading dimension.
+
+    The rows of the first matrix may lie in several dims.
+    """
+    if b.ndim == 3:
         return dot(a, b, ((2,), (1,)), ((0,), (0,)))
-    return dot(a, b, ((1,), (0,)))
+    return dot(a, b, ((a.ndim - 1,), (0,)))
 
 
 def _blend(self, product, beta, alpha):
@@ -42,10 +45,12 @@ def _blend(self, product, beta, alpha):
         jnp.broadcast_to(self, product.shape)  # raises where it does not fit
         return product
     self = self.astype(product.dtype)
+    if self.size == product.size:
+        self = self.reshape(product.shape)
     return product + (self if beta == 1 else self * beta)
 
 
-@op("mm", "bmm", products=True)
+@op("mm", "bmm", products=True, rows="self")
 def mm(self, mat2):
     """Matrix product, one or a batch."""
     return matrix_product(self, mat2)
@@ -57,7 +62,7 @@ def mm_dtype(self, mat2, out_dtype):
     return matrix_product(self, mat2).astype(out_dtype)
 
 
-@op("addmm", "baddbmm", static=_SCALARS, products=True)
+@op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """``beta * self + alpha * (mat1 @ mat2)``."""
     return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)

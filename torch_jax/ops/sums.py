@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax import target
+
 _Pairwise = Callable[[jax.Array, jax.Array], jax.Array]
 
 _LEAST = 64  # numbers of a row or column, under which the plain form is as good
@@ -81,7 +83,7 @@ def _is_for_here(x: jax.Array) -> bool:
 
     What is spread over devices would be moved between them.
     """
-    alone = jax.default_backend() == "cpu" and jax.device_count() == 1
+    alone = target.on_cpu() and target.device_count() == 1
     known = all(isinstance(n, int) for n in x.shape)  # an export's may be symbols
     return alone and known and x.size > 0 and x.dtype in (jnp.float32, jnp.float64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -83,7 +84,36 @@ def aval_of(operand: Any) -> Any:
     return jax.core.ShapedArray((), np.dtype(kind), weak_type=kind is not bool)
 
 
-def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
+def beginning_at(entry: Any, body: Body, starts: dict[int, np.ndarray]) -> Any:
+    """Return the jaxpr of an entry some of whose operands say where views begin, and are known.
+
+    It takes these operands, too, and does not look at them. XLA fuses a slice with what follows,
+    and copies one that begins at an operand.
+    """
+    if not starts:
+        return body.jaxpr
+    avals = tuple(body.jaxpr.in_avals)
+    key = avals, *((at, tuple(value.tolist())) for at, value in starts.items())
+    found = entry.bodies.get(key)
+    if found is None:
+        closed = _traced(_knowing(entry.run.plain, starts), avals)
+        count = len(body.outs)
+        found = entry.bodies[key] = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
+    return found
+
+
+def _knowing(jitted: Any, starts: dict[int, np.ndarray]) -> Any:
+    """Return a function of the same name in which some operands are constants."""
+
+    @functools.wraps(jitted.__wrapped__)
+    def run(*operands: Any) -> Any:
+        return jitted.__wrapped__(*(starts.get(at, one) for at, one in enumerate(operands)))
+
+    return jax.jit(run)
+
+
+def _traced(run: Any, avals: tuple[Any, ...]) -> Any:
+    """Return the jaxpr of a function for operands like these."""
     recorder, ACTIVE.recorder = ACTIVE.recorder, None
     try:
         with x64():
@@ -91,9 +121,13 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
                 jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
                 for aval in avals
             ]
-            closed = jax.make_jaxpr(entry.run.plain)(*forms)
+            return jax.make_jaxpr(run)(*forms)
     finally:
         ACTIVE.recorder = recorder
+
+
+def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
+    closed = _traced(entry.run.plain, avals)
     check: Any = None
     kept: Any = None
     checked: tuple[int, ...] = ()

@@ -46,9 +46,10 @@ class Moving(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A value that is part of the graph."""
+    """A value that is part of the graph; ``is_start`` of one that says where a view begins."""
 
     value: Any
+    is_start: bool = False
 
 
 class State:

@@ -23,8 +23,9 @@ from torch_jax.core import compilations, progress
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded import limits
+from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
-from torch_jax.recorded.path import Given, Result, State, Step
+from torch_jax.recorded.path import Constant, Given, Result, State, Step
 
 
 class Program:
@@ -98,13 +99,7 @@ class Program:
         ``told`` is called there with the seconds that it took.
         """
         self.from_run = from_run
-        forms: list[Any] = [
-            jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
-        ]  # fmt: skip
-        forms += [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
-            for a in arrays
-        ]
+        forms = _forms_given(floats, integers, arrays)
 
         def compile_() -> None:
             before = compilations.here()
@@ -134,9 +129,12 @@ class Program:
                 for at in self.donated:
                     arrays[at] = jnp.array(arrays[at], copy=True)
 
-    def lower(self, *given: Any, wanted: tuple = ()) -> Any:
-        """Return what JAX lowers for numbers and arrays like these; see :meth:`__call__`."""
-        return self._giving(wanted).lower(*_as_arrays(*given))
+    def lower(
+        self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
+    ) -> Any:
+        """Return what JAX lowers for numbers and arrays like these, on the chips of the target."""
+        forms = _forms_given(len(floats), len(integers), arrays)
+        return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
 
     def __call__(
         self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
@@ -173,6 +171,20 @@ def _flops(compiled: Any) -> float:
         return float(compiled.cost_analysis()["flops"])
     except (KeyError, TypeError, NotImplementedError, RuntimeError):
         return 0.0
+
+
+def _forms_given(floats: int, integers: int, arrays: list[Any]) -> list[Any]:
+    """Return the forms of what a program is given: two vectors of numbers, and arrays."""
+    numbers = [
+        jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
+    ]  # fmt: skip
+    given = [*numbers, *arrays]
+    return [
+        jax.ShapeDtypeStruct(
+            one.shape, one.dtype, weak_type=getattr(one, "weak_type", False), sharding=where
+        )
+        for one, where in zip(given, sharding.on_targets(given), strict=True)
+    ]
 
 
 def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
@@ -307,8 +319,15 @@ def _function(steps: Sequence[Step], outputs: Sequence[int]) -> Callable[..., li
     def torch_jax_recorded(floats: Any, integers: Any, *arrays: Any) -> list[Any]:
         operands = Operands(floats, integers, arrays)
         for step in steps:
-            body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, step.body.jaxpr))
+            jaxpr = beginning_at(step.entry, step.body, _starts(step))
+            body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, jaxpr))
             operands.results += body(*operands.of(step))
         return [operands.results[at] for at in outputs]
 
     return torch_jax_recorded
+
+
+def _starts(step: Step) -> dict[int, Any]:
+    """Return where the views of an operator begin, by operand, as far as the graph says."""
+    sources = enumerate(step.sources)
+    return {at: s.value for at, s in sources if isinstance(s, Constant) and s.is_start}

@@ -480,7 +480,9 @@ def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State
 def _source(code: Any, memory: Any) -> Any:
     """Where a graph's operand comes from, by how it stands in a key."""
     if type(code) is tuple:
-        return Constant(np.asarray(memory.starts) if type(memory) is Place else operand(memory))
+        if type(memory) is Place:
+            return Constant(np.asarray(memory.starts), is_start=True)
+        return Constant(operand(memory))
     if code >= 0:
         return Result(code)
     if code <= LEAF:

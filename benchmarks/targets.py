@@ -1,0 +1,159 @@
+"""Programs for TPUs and GPUs beside hand-written JAX, as the chips' own compilers count them.
+
+Nothing runs: ``jax[tpu]`` and ``jax[cuda13]`` compile for chips that are elsewhere. Float32
+products are true float32 on both sides, as PyTorch has them.
+
+``python -m benchmarks.targets gpu-h200 gpt`` counts some models on some chips.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax.sharding import SingleDeviceSharding
+
+import torch_jax
+from benchmarks import cases, reference
+from benchmarks.timing import note
+from torch_jax import config, target
+from torch_jax._private import jax_core
+
+TARGETS = ("tpu-v5e-1", "tpu-v5p-1", "gpu-h200")
+OURS, BARE = "torch_jax", "hand-written JAX"
+WANTED = {"bytes": 1.10, "fusions": 1.10, "compile seconds": 1.2}
+
+
+class Counted(NamedTuple):
+    """What a compiler says of a program.
+
+    Attributes:
+      bytes: megabytes that it moves.
+      fusions: kernels that it launches, fused loops and products alike.
+      doubles: instructions of float64.
+      temporaries: megabytes that it needs while it runs.
+      seconds: how long it took to compile.
+    """
+
+    bytes: float
+    fusions: int
+    doubles: int
+    temporaries: float
+    seconds: float
+
+
+def counted(compile_: Callable[[], Any]) -> Counted:
+    """Compile, and count."""
+    start = time.perf_counter()
+    compiled = compile_()
+    seconds = time.perf_counter() - start
+    text = compiled.as_text()
+    import os; os.environ.get("DUMP") and open(os.environ["DUMP"]+f"-{len(text)}.hlo","w").write(text)
+    return Counted(
+        jax_core.costs_of(compiled)["bytes accessed"] / 1e6,
+        text.count(" fusion("),
+        text.count("= f64["),
+        compiled.memory_analysis().temp_size_in_bytes / 1e6,
+        seconds,
+    )
+
+
+def ours(case: cases.Case) -> Any:
+    """Return the training step of a case, compiled by torch_jax."""
+    step = cases.torch_step(case, "jax")
+    _, batch = case.made()
+    return torch_jax.lower(step, *(one.to("jax") for one in batch)).compiled
+
+
+def ours_forward(case: cases.Case) -> Any:
+    """Return the forward pass of a case, compiled by torch_jax."""
+    model, (inputs, _) = case.made()
+    with torch.no_grad():
+        return torch_jax.lower(model.to("jax").eval(), inputs.to("jax")).compiled
+
+
+def bare(case: cases.Case) -> Any:
+    """Return the training step of a case, in hand-written JAX."""
+    model, batch = case.made()
+    params, arrays = reference.params_of(model), reference.batch_of(batch)
+    given = params, case.jax_init(params), arrays
+    return _compiled(jax.jit(case.jax_step, donate_argnums=(0, 1)), given)
+
+
+def bare_forward(case: cases.Case) -> Any:
+    """Return the forward pass of a case, in hand-written JAX."""
+    model, batch = case.made()
+    return _compiled(
+        jax.jit(case.jax_forward), (reference.params_of(model), reference.batch_of(batch)[0])
+    )
+
+
+def _compiled(jitted: Any, given: Any) -> Any:
+    """Return a hand-written function compiled for the target."""
+    where = SingleDeviceSharding(target.devices()[0])
+    forms = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), given)
+    with jax.default_matmul_precision("highest"):
+        return jitted.lower(*forms).compile()
+
+
+def many_tensors(count: int = 400) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return AdamW alone over as many tensors of several sizes, ours and hand-written."""
+    shapes = [((64, 64), (64,), (256, 64), (256,))[i % 4] for i in range(count)]
+
+    def by_us() -> Any:
+        params = [torch.nn.Parameter(torch.ones(shape, device="jax")) for shape in shapes]
+        optimizer = cases.adamw(params)
+        for one in params:
+            one.grad = torch.ones_like(one)
+        return torch_jax.lower(optimizer.step).compiled
+
+    def by_hand() -> Any:
+        params = {str(i): jnp.ones(shape) for i, shape in enumerate(shapes)}
+        given = params, reference.adamw_init(params), params
+        return _compiled(jax.jit(reference.adamw, donate_argnums=(0, 1)), given)
+
+    return by_us, by_hand
+
+
+def contenders() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Return what is compared: for each name, what compiles ours, and the hand-written one."""
+    gpt, resnet = cases.GPT, cases.RESNET
+    return {
+        "gpt": (lambda: ours(gpt), lambda: bare(gpt)),
+        "gpt-forward": (lambda: ours_forward(gpt), lambda: bare_forward(gpt)),
+        "resnet": (lambda: ours(resnet), lambda: bare(resnet)),
+        "resnet-forward": (lambda: ours_forward(resnet), lambda: bare_forward(resnet)),
+        "adamw-400": many_tensors(),
+    }
+
+
+def run(names: tuple[str, ...] = TARGETS, models: tuple[str, ...] = ()) -> None:
+    """Print a table of counts and their ratios for each chip."""
+    for name in names:
+        with config.temporarily("target", name):
+            print(f"\n{name}: {OURS} / {BARE} (ratio)")
+            for model, (by_us, by_hand) in contenders().items():
+                if not models or model in models:
+                    _compare(f"{model} on {name}", counted(by_us), counted(by_hand))
+
+
+def _compare(title: str, mine: Counted, theirs: Counted) -> None:
+    ratios = np.divide(mine, np.maximum(theirs, 1e-9))
+    shown = [
+        f"{label} {a:.4g} / {b:.4g}" + (f" ({ratio:.2f})" if b else "")
+        for label, a, b, ratio in zip(Counted._fields, mine, theirs, ratios, strict=True)
+    ]
+    print(f"  {title}: " + ", ".join(shown), flush=True)
+    for label, field in (("bytes", 0), ("fusions", 1), ("compile seconds", 4)):
+        note(f"{title}: {label}", OURS, BARE, float(ratios[field]), WANTED[label], "")
+
+
+if __name__ == "__main__":
+    chips = tuple(one for one in sys.argv[1:] if one.startswith(("tpu-", "gpu-")))
+    run(chips or TARGETS, tuple(one for one in sys.argv[1:] if one not in chips))
