@@ -66,6 +66,7 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.planning.plan import plan as plan
     from torch_jax.observe.profiling.profile import profile as profile
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
+    from torch_jax.recorded.compile_for import compile_for as compile_for
     from torch_jax.recorded.lazy import fused as fused
     from torch_jax.recorded.lazy import lazy as lazy
     from torch_jax.recorded.lazy import mark_step as mark_step
@@ -133,6 +134,7 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "profile": "observe.profiling.profile",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "loops.device_loader",
+    "compile_for": "recorded.compile_for",
     "fused": "recorded.lazy",
     "lazy": "recorded.lazy",
     "mark_step": "recorded.lazy",

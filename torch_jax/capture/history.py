@@ -96,6 +96,7 @@ class History:
         """Count the block, a call that is recorded; gives what is to hear of its graphs."""
         self.recorded += 1
         before = compilations.here()
+        self._share.name = self.name
         self._share.begins()
         try:
             yield self._share

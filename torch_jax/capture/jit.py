@@ -20,11 +20,13 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.capture import history, keys, outer_backward
 from torch_jax.capture.arguments import Arguments
-from torch_jax.capture.lowered import Lowered, lowered
+from torch_jax.capture.lowered import lowered
 from torch_jax.capture.pure import Pure
 from torch_jax.capture.training import hooks
+from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE
-from torch_jax.recorded.lazy import observed
+from torch_jax.recorded.lazy import is_recording, observed
+from torch_jax.recorded.lowered import Lowered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -203,7 +205,7 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
         if (
-            ACTIVE.recorder is not None
+            is_recording()
             or ACTIVE.tracer is not None
             or not jax_core.is_outside_traces()
             or pytorch.is_transformed()  # by what sees each operator: Python has to run for it
@@ -222,7 +224,7 @@ class Jitted(Generic[P, R]):
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run the program of a pure call; else the function, recorded."""
-        if self._pure is not None and not self._pure.is_broken:
+        if self._pure is not None and not self._pure.is_broken and not absent.is_chosen():
             try:
                 return self._pure(args, kwargs)
             except keys.ArrayArgument as error:

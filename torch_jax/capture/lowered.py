@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax._private import jax_core, pytorch
-from torch_jax.compiler import options
+from torch_jax._private import pytorch
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, OfStorage, looks_at_a_value
 from torch_jax.core.active import ACTIVE
@@ -15,37 +14,9 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.memory.storage import give_back
 from torch_jax.recorded import lazy
+from torch_jax.recorded.lowered import Lowered
 from torch_jax.recorded.program import Program
 from torch_jax.recorded.recorder import by_kind
-
-
-class Lowered:
-    """A program that was compiled but not run.
-
-    Attributes:
-      compiled: the executable, as ``jax.stages.Compiled``.
-    """
-
-    def __init__(self, program: Any):
-        """Take what JAX has lowered, and compile it as the program of a recorded graph."""
-        self._lowered = program
-        self.compiled = program.compile(options.whole(program.as_text()))
-
-    def as_text(self, dialect: str = "stablehlo") -> str:
-        """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
-        if dialect == "stablehlo":
-            return self._lowered.as_text()
-        if dialect == "hlo":
-            return self.compiled.as_text()
-        raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
-
-    def cost_analysis(self) -> Any:
-        """Return XLA's estimates: ``flops``, ``bytes accessed`` …"""
-        return jax_core.costs_of(self.compiled)
-
-    def memory_analysis(self) -> Any:
-        """Return the executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
-        return self.compiled.memory_analysis()
 
 
 def lowered(call: Callable[[], Any]) -> Lowered:

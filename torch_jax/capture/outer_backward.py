@@ -17,9 +17,19 @@ from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, patch
 from torch_jax.memory.storage import is_jax_tensor
-from torch_jax.recorded.lazy import lazy
+from torch_jax.recorded.lazy import is_recording, observed
+from torch_jax.recorded.recorder import Listener
 
 _awaited: list[weakref.ref[_Mark]] = []  # of results whose gradients are left to the caller
+
+
+class _Pass(Listener):
+    """Hears of the graph of a backward pass."""
+
+    name = "backward pass"
+
+
+_PASS = _Pass()
 
 
 class _Mark:
@@ -54,10 +64,10 @@ def _patch_backward(original: Any) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         if ACTIVE.observer is not None:
             ACTIVE.observer.went_back = True
-        within = ACTIVE.recorder is not None or pytorch.current_graph_task() != -1
+        within = is_recording() or pytorch.current_graph_task() != -1
         if within or not (_awaited and _is_awaited()):
             return original(*args, **kwargs)
-        with lazy():
+        with observed(_PASS):
             return original(*args, **kwargs)
 
     return run

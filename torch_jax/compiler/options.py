@@ -79,6 +79,11 @@ def whole(program: str = "") -> dict[str, Any]:
     return _known(table)
 
 
+def of_lowered(lowered: Any) -> dict[str, Any]:
+    """Return the options of a whole program that JAX has lowered."""
+    return whole(lowered.as_text() if target.platform() in YNNPACK else "")
+
+
 def operator() -> dict[str, Any]:
     """The options of a single operator, fully optimised."""
     return _known(ALWAYS.get(target.platform(), ()))

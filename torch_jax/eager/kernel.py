@@ -22,7 +22,7 @@ import torch
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import compiled
-from torch_jax.core import costs, errors, log, numbers, policies, precision, progress, tracers
+from torch_jax.core import absent, costs, errors, log, numbers, policies, precision, progress, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber
@@ -202,6 +202,8 @@ class Kernel:
         for tensor in tensors_in((args, kwargs)):
             if is_jax(tensor):
                 memory_of(tensor)  # which is computed now
+        if absent.is_chosen():
+            absent.refuse(errors.describe_call(self.op, args, kwargs))
         recorder, ACTIVE.recorder = ACTIVE.recorder, None
         try:
             return self.served(*args, **kwargs)

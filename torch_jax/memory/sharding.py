@@ -25,6 +25,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax.compiler import options
+from torch_jax.core import absent
+from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import processes
@@ -194,6 +196,8 @@ def describe(mesh: Mesh) -> str:
 
 def placed(array: Any, sharding: Any) -> jax.Array:
     """An array, of the host or of devices, with this sharding; each device gets its part only."""
+    if absent.is_chosen():
+        return Absent(array.shape, array.dtype, sharding)
     if processes.is_wide(sharding):
         return processes.laid(array, sharding)
     with x64():

@@ -16,7 +16,8 @@ import torch
 
 from torch_jax import target
 from torch_jax._private import jax_core
-from torch_jax.core import errors, forks, policies, tracers
+from torch_jax.core import absent, errors, forks, policies, tracers
+from torch_jax.core.absent import Absent
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.traffic import TRAFFIC
 from torch_jax.core.x64 import x64
@@ -41,6 +42,8 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
     """
     policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
     errors.refuse_dims(tensor.shape)
+    if absent.is_chosen():
+        return Absent(tensor.shape, dtypes.to_jax(tensor.dtype), wanted)
     host = np.array(dtypes.numpy_of(tensor.contiguous()))
     TRAFFIC.to_device(host.nbytes)
     if processes.is_wide(wanted):
@@ -75,6 +78,8 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
     if not conj and not neg and is_whole(tensor, memory):
         return memory
     place = place_of(tensor, memory)
+    if type(memory) is Absent:
+        return Absent(tensor.shape, dtypes.to_jax(tensor.dtype))
     try:
         with x64():
             return _plain_read(memory, place.starts, place.lens, conj, neg)
@@ -97,6 +102,8 @@ def on_host(array: jax.Array) -> np.ndarray:
         raise tracers.needs_value_on_host(array)
     if ACTIVE.observer is not None:
         ACTIVE.observer.looks()
+    if type(array) is Absent:
+        return absent.elements(array)
     forks.refuse()
     start = time.perf_counter()
     try:
@@ -162,6 +169,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.numel():
         on_host(memory)  # an error of the computation
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if type(memory) is Absent:
+        return _borrowed(value_of(tensor)).view(tensor.shape)
     if sharding.Use.begun and (host := parts.read(tensor, memory, _borrowed)) is not None:
         return host
     if _is_read_on_host(tensor, memory):

@@ -32,6 +32,11 @@ COMMANDS = {
         (ValueError, KeyError),
     ),
     "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
+    "check": Command(
+        "observe.checking.command",
+        "a script's programs, compiled for TPUs or GPUs that are elsewhere",
+        (ValueError, RuntimeError),
+    ),
     "profile": Command("observe.profiling.command", "where the time of a script goes"),
     "doctor": Command("doctor.page", "what is installed, and whether it works"),
 }

@@ -191,6 +191,7 @@ def _batch_norm(
         count = math.prod(input.shape[a] for a in axes)
         unbiased = var * (count / (count - 1) if count > 1 else math.inf)
         if old_mean is not None:
+            momentum = jnp.asarray(momentum, old_mean.dtype)  # chips have no units for float64
             new_mean = (1 - momentum) * old_mean + momentum * mean
         if old_var is not None:
             new_var = (1 - momentum) * old_var + momentum * unbiased

@@ -86,7 +86,7 @@ def observed(listener: Listener) -> Iterator[None]:
 
     Within a block, where operators of others are in the same graph, it hears of nothing.
     """
-    recorder = _own.lazy if ACTIVE.recorder is None else None
+    recorder = None if is_recording() else _own.lazy
     try:
         if recorder is not None:
             recorder.listener = listener
@@ -119,9 +119,11 @@ def fused() -> Iterator[None]:
 @contextmanager
 def _recording(mode: str) -> Iterator[None]:
     waking.wake()  # which finds out what the mode of this thread is
-    if ACTIVE.recorder is not None or ACTIVE.tracer is not None:
+    if is_recording() or ACTIVE.tracer is not None:
         yield
         return
+    if ACTIVE.recorder is not None:
+        ACTIVE.recorder.flush()
     recorder = _recorder_of(mode)
     assert recorder is not None
     try:
@@ -129,6 +131,25 @@ def _recording(mode: str) -> Iterator[None]:
         yield
     finally:
         _record_with(_own.outside)  # which may have become another, within the block
+        recorder.flush()
+
+
+def is_recording() -> bool:
+    """Return whether operators go to a recording that blocks within it belong to."""
+    recorder = ACTIVE.recorder
+    return recorder is not None and not recorder.yields
+
+
+@contextmanager
+def outside(recorder: Recorder) -> Iterator[None]:
+    """Record what this thread calls outside of other blocks."""
+    before, _own.outside = _own.outside, recorder
+    _record_with(recorder)
+    try:
+        yield
+    finally:
+        _own.outside = before
+        _record_with(before)
         recorder.flush()
 
 

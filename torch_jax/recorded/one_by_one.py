@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core, pytorch
+from torch_jax.core import absent
+from torch_jax.core.absent import Absent
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, shared, transfer, windows
@@ -53,6 +55,8 @@ def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
 
     Of its other operands it takes the form only.
     """
+    if absent.is_chosen():
+        return [Absent(shape, dtype) for _, shape, dtype in body.outs]
     call = entry.on_host if compile_nothing() else None
     if call is not None:
         found = call(list(map(_form, memories)), body.outs)

@@ -24,8 +24,9 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded import limits
 from torch_jax.recorded.bodies import beginning_at
+from torch_jax.recorded.narrow import narrow
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
-from torch_jax.recorded.path import Constant, Given, Result, State, Step
+from torch_jax.recorded.path import Constant, Given, Number, Result, State, Step
 
 
 class Program:
@@ -53,6 +54,8 @@ class Program:
         pairs = [(form(at), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs, self.donated = outputs, donated
+        self._singles, self._doubles = _widths(steps)
+        self._double = np.float64 if self._doubles else np.float32  # no float64 where none is used
         self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
@@ -60,8 +63,8 @@ class Program:
         self._may_donate = frozenset(donated)
         self._jitted: Any = functools.partial(
             jax.jit,
-            _function(steps, outputs),
-            donate_argnums=tuple(at + 2 for at in donated),
+            _function(steps, outputs, self._singles, self._doubles),
+            donate_argnums=tuple(at + 3 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
         )
@@ -75,14 +78,14 @@ class Program:
     def compile(self, *given: Any) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
         with x64(), progress.program("a recorded graph"):
-            self._call = self._compile(_as_arrays(*given))
+            self._call = self._compile(self._as_arrays(*given))
         return self.seconds
 
     def _compile(self, forms: Iterable[Any]) -> Any:
         """What XLA makes for arrays of these forms; notes what it took, and what it will do."""
         start = time.perf_counter()
         lowered = self._call.lower(*forms)
-        compiled = lowered.compile(options.whole(lowered.as_text()))
+        compiled = lowered.compile(options.of_lowered(lowered))
         self.seconds, self.flops = time.perf_counter() - start, _flops(compiled)
         return compiled
 
@@ -90,16 +93,15 @@ class Program:
         self,
         from_run: int,
         arrays: list[Any],
-        floats: int,
         integers: int,
         told: Callable[[float], None],
     ) -> None:
-        """Compile on another thread, for arrays like these and so many numbers.
+        """Compile on another thread, for arrays like these and so many integers.
 
         ``told`` is called there with the seconds that it took.
         """
         self.from_run = from_run
-        forms = _forms_given(floats, integers, arrays)
+        forms = self._forms(integers, arrays)
 
         def compile_() -> None:
             before = compilations.here()
@@ -117,6 +119,28 @@ class Program:
                 compilations.take_over(self._made)
             self._compiled = None
 
+    def _forms(self, integers: int, arrays: list[Any]) -> list[Any]:
+        """Return the forms of what the program is given: three vectors of numbers, and arrays."""
+        vectors = (
+            (len(self._singles), np.float32),
+            (len(self._doubles), self._double),
+            (integers, np.int64),
+        )
+        given = [*(jax.ShapeDtypeStruct((n,), dtype) for n, dtype in vectors), *arrays]
+        return [
+            jax.ShapeDtypeStruct(
+                one.shape, one.dtype, weak_type=getattr(one, "weak_type", False), sharding=where
+            )
+            for one, where in zip(given, sharding.on_targets(given), strict=True)
+        ]
+
+    def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
+        """Return what the program is given; a float that is too large for float32 is infinite."""
+        doubles = np.asarray(floats, np.float64)
+        with np.errstate(over="ignore"):
+            singles = doubles[self._singles].astype(np.float32)
+        return singles, doubles[self._doubles].astype(self._double), np.asarray(integers, np.int64), *arrays
+
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
 
@@ -130,11 +154,12 @@ class Program:
                     arrays[at] = jnp.array(arrays[at], copy=True)
 
     def lower(
-        self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
+        self, _floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
     ) -> Any:
         """Return what JAX lowers for numbers and arrays like these, on the chips of the target."""
-        forms = _forms_given(len(floats), len(integers), arrays)
-        return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
+        forms = self._forms(len(integers), arrays)
+        with x64():
+            return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
 
     def __call__(
         self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
@@ -143,7 +168,7 @@ class Program:
 
         ``wanted`` are the shardings that results are to have, None where XLA decides.
         """
-        given = _as_arrays(floats, integers, arrays)
+        given = self._as_arrays(floats, integers, arrays)
         with x64(), at_once():
             if sharding.Use.begun:
                 return self._run_sharded(given, wanted)
@@ -173,22 +198,16 @@ def _flops(compiled: Any) -> float:
         return 0.0
 
 
-def _forms_given(floats: int, integers: int, arrays: list[Any]) -> list[Any]:
-    """Return the forms of what a program is given: two vectors of numbers, and arrays."""
-    numbers = [
-        jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)
-    ]  # fmt: skip
-    given = [*numbers, *arrays]
-    return [
-        jax.ShapeDtypeStruct(
-            one.shape, one.dtype, weak_type=getattr(one, "weak_type", False), sharding=where
-        )
-        for one, where in zip(given, sharding.on_targets(given), strict=True)
+def _widths(steps: Sequence[Step]) -> tuple[list[int], list[int]]:
+    """Return which floats of a graph end as float32, and which do not."""
+    is_single = [
+        at in narrow(step.body.jaxpr.jaxpr)
+        for step in steps
+        for at, source in enumerate(step.sources)
+        if isinstance(source, Number) and source.kind is float
     ]
-
-
-def _as_arrays(floats: list[float], integers: list[int], arrays: list[Any]) -> tuple[Any, ...]:
-    return np.array(floats, np.float64), np.array(integers, np.int64), *arrays
+    numbers = range(len(is_single))
+    return [n for n in numbers if is_single[n]], [n for n in numbers if not is_single[n]]
 
 
 # Runs of a graph before which it is asked whether its program could write over more arrays.
@@ -313,10 +332,16 @@ def _heirs(state: State) -> dict[int, int]:
     return heirs
 
 
-def _function(steps: Sequence[Step], outputs: Sequence[int]) -> Callable[..., list[Any]]:
-    """The function that computes a graph."""
+def _function(
+    steps: Sequence[Step], outputs: Sequence[int], of_singles: list[int], of_doubles: list[int]
+) -> Callable[..., list[Any]]:
+    """Return the function that computes a graph, of its floats in two vectors."""
 
-    def torch_jax_recorded(floats: Any, integers: Any, *arrays: Any) -> list[Any]:
+    def torch_jax_recorded(
+        singles: Any, doubles: Any, integers: Any, *arrays: Any
+    ) -> list[Any]:
+        floats = {at: singles[n].astype(np.float64) for n, at in enumerate(of_singles)}
+        floats |= {at: doubles[n] for n, at in enumerate(of_doubles)}
         operands = Operands(floats, integers, arrays)
         for step in steps:
             jaxpr = beginning_at(step.entry, step.body, _starts(step))

@@ -20,7 +20,8 @@ import numpy as np
 
 from torch_jax import config
 from torch_jax._private import jax_core
-from torch_jax.core import crossed, errors, forks, signals, tracers
+from torch_jax.core import absent, crossed, errors, forks, signals, tracers
+from torch_jax.core.absent import Absent
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
@@ -28,6 +29,7 @@ from torch_jax.memory import sharding, transfer
 from torch_jax.memory.windows import Place, operand, operands
 from torch_jax.recorded import bounds, limits, metrics
 from torch_jax.recorded.bodies import body_of
+from torch_jax.recorded.elsewhere import stand_in
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import (
@@ -52,6 +54,7 @@ from torch_jax.recorded.program import Program, keep, program_for
 _NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
 _MADE_OF = frozenset((*_NUMBERS, complex))
 _ARRAY = jax_core.array_type()
+_ARRAYS = frozenset((_ARRAY, Absent))
 _UINT32 = np.dtype(np.uint32)
 
 
@@ -132,6 +135,10 @@ class Recording:
     def _compute(self, state: State, nodes: list, numbers: list, arrays: list) -> None:
         given = *by_kind(numbers), arrays
         listener = self.recorder.listener
+        if absent.is_chosen():
+            name = "" if listener is None else listener.name
+            stand_in(name, state, nodes, given, _live(nodes), _dead(arrays))
+            return
         if listener is not None:
             listener.before(state, numbers, arrays)
         try:
@@ -156,7 +163,7 @@ class Recording:
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
         """
-        floats, integers, arrays = given
+        _, integers, arrays = given
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
@@ -171,7 +178,7 @@ class Recording:
         if is_new:
             told = functools.partial(metrics.compiled, explain(state, self.new, program))
             if self._first_compiled(state) > 1:
-                program.compile_aside(state.runs + 1, arrays, len(floats), len(integers), told)
+                program.compile_aside(state.runs + 1, arrays, len(integers), told)
             else:
                 told(program.compile(*given))
             keep(state, program)
@@ -237,7 +244,7 @@ def _live(nodes: list[Any]) -> tuple[int, ...]:
 def _dead(arrays: list[Any]) -> frozenset[int]:
     """The arrays that nobody but the recording can reach."""
     counts = enumerate(_references(arrays))
-    dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) is _ARRAY)
+    dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) in _ARRAYS)
     return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
 
 
@@ -252,8 +259,10 @@ class Listener:
       takes_checks: whether checks of indices are to be recorded with the rest, and to be raised for
         by the listener; else each is run at once.
       needs_program: whether a graph is to be compiled when it is run for the first time.
+      name: what users call the code that is recorded.
     """
 
+    name = ""
     takes_checks = needs_program = False
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
@@ -276,7 +285,11 @@ class Recorder:
     """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
     def __init__(
-        self, most: int = 0, least: int = 0, full: Callable[[Recorder], None] | None = None
+        self,
+        most: int = 0,
+        least: int = 0,
+        full: Callable[[Recorder], None] | None = None,
+        yields: bool = False,
     ):
         """A recorder that cuts recordings by itself, or does not.
 
@@ -286,9 +299,11 @@ class Recorder:
             with before, so that a loop is cut at the same places each time it comes around; 0:
             never. Graphs are then compiled when they come again, not before.
           full: called where there are ``most`` operators, to run them.
+          yields: whether what is recorded within blocks has recordings of its own.
         """
         self.lock = threading.RLock()
         self.most, self.least, self.is_patient = most, least, least > 0
+        self.yields = yields
         self._full = full or Recorder.flush
         self._beginnings: set[int] = set()
         self.listener: Listener | None = None  # hears of each graph
@@ -342,7 +357,7 @@ class Recorder:
             code = leaves.get(id(memory))
             if code is not None:
                 key.append(code)
-            elif kind is _ARRAY:
+            elif kind in _ARRAYS:
                 key.append(_give(recording, memory))
             elif kind in _NUMBERS:
                 key.append(_NUMBERS[kind])

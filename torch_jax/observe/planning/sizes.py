@@ -179,14 +179,16 @@ CHIPS = {
     "v6e": Chip(918e12, 32 * _GB, 1600 * _GB, 200 * _GB, 256, 12.5 * _GB),
     "a100": Chip(312e12, 80 * _GB, 2039 * _GB, 300 * _GB, 8, 25 * _GB),
     "h100": Chip(989e12, 80 * _GB, 3350 * _GB, 450 * _GB, 8, 50 * _GB),
+    "h200": Chip(989e12, 141 * _GB, 4800 * _GB, 450 * _GB, 8, 50 * _GB),
+    "b200": Chip(2250e12, 180 * _GB, 7700 * _GB, 900 * _GB, 8, 50 * _GB),
 }
 """TPUs after docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e), GPUs after NVIDIA's data sheets
-(A100 80GB SXM, H100 SXM), without sparsity.
+(A100 80GB SXM, H100 SXM, H200 SXM, HGX B200), without sparsity.
 
 A TPU's link is that of one dimension of the torus, both ways around: a third of the chip's
 bandwidth in one direction for v4 and v5p, half of it for v5e and v6e. Its network is the data
 center network between slices; none is published for v4, for which that of v5e stands. A GPU's link
-is NVLink in one direction, its network one adapter a GPU: 400 Gb/s for H100, 200 Gb/s for A100.
+is NVLink in one direction, its network one adapter a GPU: 400 Gb/s for H100, H200 and B200, 200 Gb/s for A100.
 """
 
 

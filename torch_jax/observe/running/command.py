@@ -16,7 +16,7 @@ from torch_jax.environment import redirects
 from torch_jax.observe.running import costs, page, script
 
 # What children of the script find in their environment, by what --device says.
-_SETTINGS = {
+SETTINGS = {
     "cuda": {"enabled": True, "redirect_cuda": True, "redirect_default": False},
     "default": {"enabled": True, "redirect_cuda": True, "redirect_default": True},
 }
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command; what follows the script's name is the script's."""
     parser.add_argument(
         "--device",
-        choices=tuple(_SETTINGS),
+        choices=tuple(SETTINGS),
         default="cuda",
         help='what means jax: "cuda", or also what is given no device (%(default)s)',
     )
@@ -42,7 +42,8 @@ def answer(given: argparse.Namespace) -> int:
         return 2
     folder = tempfile.mkdtemp(prefix="torch_jax_run_")
     try:
-        _redirect(given.device, folder)
+        redirect(given.device)
+        os.environ[costs.VARIABLE] = folder
         costs.listen()
         start = time.perf_counter()
         status = script.run(program[0], program[1:], is_module=given.module is not None)
@@ -55,12 +56,11 @@ def answer(given: argparse.Namespace) -> int:
     return status
 
 
-def _redirect(device: str, folder: str) -> None:
+def redirect(device: str) -> None:
     """Have ``"cuda"`` mean jax here, and in processes that the script starts."""
-    for name, value in _SETTINGS[device].items():
+    for name, value in SETTINGS[device].items():
         config.set(name, value)
         os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))
-    os.environ[costs.VARIABLE] = folder
     redirects.enable_globally()
 
 

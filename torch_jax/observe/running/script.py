@@ -35,10 +35,16 @@ def named(given: argparse.Namespace) -> list[str]:
     return program
 
 
-def run(target: str, arguments: list[str], is_module: bool = False) -> int:
+def run(
+    target: str,
+    arguments: list[str],
+    is_module: bool = False,
+    ends_by: type[BaseException] | None = None,
+) -> int:
     """Run a file, a folder with a ``__main__.py``, or a module; returns the exit status.
 
-    What it raises is printed as Python prints it. Threads that are no daemons are waited for.
+    What it raises is printed as Python prints it, but for ``ends_by``, which ends it well. Threads
+    that are no daemons are waited for.
     """
     sys.argv[:] = [target, *arguments]
     status, before = 0, set(threading.enumerate())
@@ -52,6 +58,8 @@ def run(target: str, arguments: list[str], is_module: bool = False) -> int:
     except SystemExit as error:
         status = _status(error)
     except BaseException as error:
+        if ends_by is not None and isinstance(error, ends_by):
+            return 0
         error.__traceback__ = _own(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         status = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

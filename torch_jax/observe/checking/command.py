@@ -1,0 +1,105 @@
+"""``python -m torch_jax check script.py --target tpu-v5e-4x4``: would it run there, and how well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from torch_jax import target
+from torch_jax.observe.checking import page
+from torch_jax.observe.running import command as running
+from torch_jax.observe.running import script
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command, which may stand before the script or after it."""
+    _add_own(parser)
+    script.add_arguments(parser)
+
+
+def _add_own(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", help=f"the chips: {target.NAMES} …")
+    add("--steps", type=int, default=2, help="steps of an optimizer to run (%(default)s)")
+    add("--json", metavar="FILE.json", help="write the page as JSON, too")
+    add(
+        "--device",
+        choices=tuple(running.SETTINGS),
+        default="cuda",
+        help='what means jax: "cuda", or also what is given no device (%(default)s)',
+    )
+
+
+def answer(given: argparse.Namespace) -> int:
+    """Run the script without computing, compile its programs, and print a page.
+
+    Returns:
+      0 where all compiles and fits, else 1, or the status of a script that failed.
+
+    Raises:
+      ValueError: there are no such chips.
+      NoCompiler: their compiler is not installed.
+    """
+    program = script.named(_sorted(given))
+    if not program:
+        return 2
+    if not given.target:
+        print(f"--target names the chips: {target.NAMES}", file=sys.stderr)
+        return 2
+    _compute_on_cpu()
+    from torch_jax.recorded.compile_for import compile_for
+
+    running.redirect(given.device)
+    with compile_for(given.target) as found:
+        status = _run(program, given, found)
+        told = page.checked(found, program[0])
+    for line in page.lines(told):
+        print(line)
+    if given.json:
+        Path(given.json).write_text(json.dumps(told, indent=1))
+    return status or (0 if told["fits"] else 1)
+
+
+def _sorted(given: argparse.Namespace) -> argparse.Namespace:
+    """Take the command's options from behind the script where none stand before it."""
+    rest = given.module or given.script
+    if given.target is None and rest:
+        own = argparse.ArgumentParser(add_help=False)
+        _add_own(own)
+        _, rest[1:] = own.parse_known_args(rest[1:], given)
+    return given
+
+
+def _compute_on_cpu() -> None:
+    """Have JAX use no chip of this machine: compilers need none, and a chip may be another's."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if "jax" in sys.modules:
+        sys.modules["jax"].config.update("jax_platforms", "cpu")
+
+
+class _Enough(BaseException):
+    """So many steps have run."""
+
+
+def _run(program: list[str], given: argparse.Namespace, found: Any) -> int:
+    """Run the script until an optimizer begins one step more than was asked for."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    begun: Counter[int] = Counter()
+
+    def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        begun[id(optimizer)] += 1
+        if begun[id(optimizer)] > given.steps:
+            found.is_over = True
+            raise _Enough
+
+    hook = register_optimizer_step_pre_hook(before_step)
+    try:
+        return script.run(program[0], program[1:], given.module is not None, ends_by=_Enough)
+    finally:
+        hook.remove()

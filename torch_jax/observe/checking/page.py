@@ -1,0 +1,156 @@
+"""What chips would make of a script: memory, time, collectives, and what does not work there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from torch_jax.core import absent
+from torch_jax.observe.checking import hlo
+from torch_jax.observe.planning import sizes
+
+_GB = 1e9
+
+
+def checked(found: Any, name: str) -> dict[str, Any]:
+    """Compile the programs of a block of :func:`torch_jax.compile_for`, and say what they need.
+
+    Where functions are jitted, their programs are compiled, those of the last calls; elsewhere the
+    largest recording.
+    """
+    chip = sizes.CHIPS[found.target.chip]
+    programs = [_measured(one, chip) for one in _steady(found)]
+    needed = max((one["needs"] for one in programs), default=0)
+    return {
+        "script": name,
+        "target": found.target.name,
+        "chips": found.target.count,
+        "available": chip.memory,
+        "needed": needed,
+        "fits": all(one["error"] is None for one in programs) and needed <= chip.memory,
+        "programs": programs,
+        "outside": found.outside,
+        "looks": dict(absent.LOOKS),
+    }
+
+
+def _steady(found: Any) -> list[Any]:
+    """Return the programs that go on running: those of each function that ran last."""
+    jitted = {one.name: one for one in found.runs if one.name}
+    if jitted:
+        return list(jitted.values())
+    return sorted(found.programs, key=lambda one: one.operators)[-1:]
+
+
+def _measured(program: Any, chip: sizes.Chip) -> dict[str, Any]:
+    """Return what the target's compiler says of a program, for one chip."""
+    told: dict[str, Any] = {
+        "name": program.name, "line": program.line, "operators": program.operators,
+        "calls": program.calls, "error": None, "causes": [],
+    }  # fmt: skip
+    start = time.perf_counter()
+    try:
+        compiled = program.compiled
+    except Exception as error:
+        return told | _failed(error, chip)
+    memory, costs = program.memory_analysis(), program.cost_analysis()
+    text = compiled.as_text()
+    flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
+    seconds = max(flops / chip.flops, moved / chip.bandwidth)
+    arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
+    results -= memory.alias_size_in_bytes
+    return told | {
+        "arguments": arguments,
+        "results": results,
+        "temporaries": memory.temp_size_in_bytes,
+        "needs": arguments + results + memory.temp_size_in_bytes,
+        "flops": flops,
+        "moved": moved,
+        "seconds": seconds,
+        "utilization": flops / chip.flops / seconds if seconds else 0.0,
+        "collectives": hlo.collectives(text),
+        "largest": [one._asdict() for one in hlo.largest(text)],
+        "compile_seconds": time.perf_counter() - start,
+    }
+
+
+_USED = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG])")
+_CAUSE = re.compile(r"Size: (\S+)\s+(?:Operator: op_name=\"([^\"]*)\")?.*?Shape: (\S+?)\{", re.S)
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _failed(error: Exception, chip: sizes.Chip) -> dict[str, Any]:
+    """Return what to say of a program that does not compile, or needs more than there is."""
+    text = str(error)
+    used = _USED.search(text)
+    needs = float(used.group(1)) * _UNITS[used.group(2)] if used else 0
+    causes = [f"{size} {shape} {name or ''}".strip() for size, name, shape in _CAUSE.findall(text)]
+    said = text.partition("\n")[0][:300]
+    return {"error": said, "needs": max(needs, chip.memory * 1.001 if used else 0),
+            "causes": causes[:3]}  # fmt: skip
+
+
+def lines(told: dict[str, Any]) -> Iterator[str]:
+    """Return the page as lines of text."""
+    chips = f"{told['chips']} chip{'s' * (told['chips'] != 1)}"
+    yield f"{told['script']} on {told['target']}: {chips} of {_size(told['available'])}"
+    if not told["programs"]:
+        yield "Nothing was called on the device: move the model to it, .to('jax') or .to('cuda')."
+        return
+    share = 100 * told["needed"] / told["available"]
+    verdict = "It fits" if told["fits"] else "IT DOES NOT FIT"
+    if any(one["error"] and not one["needs"] for one in told["programs"]):
+        verdict = "IT DOES NOT COMPILE"
+    yield f"{verdict}: {_size(told['needed'])} a chip, {share:.0f} % of what there is"
+    if not told["fits"] and told["needed"] > told["available"]:
+        yield f"  {_size(told['needed'] - told['available'])} a chip are missing"
+    for one in told["programs"]:
+        yield ""
+        yield from _of_program(one)
+    yield ""
+    jitted = any(one["name"] for one in told["programs"])
+    if told["outside"] and jitted:
+        yield f"outside of jit: {told['outside']} operators, which run one by one"
+    elif told["outside"]:
+        yield "no function is jitted: the operators above run one by one, each as a program of its own"
+        yield "  @torch_jax.jit over the training step makes one program of them"
+    for line, form in told["looks"].items():
+        yield f"looked at, and given as 0: a {form} tensor at {line}"
+
+
+def _of_program(one: dict[str, Any]) -> Iterator[str]:
+    name = one["name"] or "operators up to where a value is looked at"
+    yield f"{name}: {one['operators']} operators, {one['calls']} runs, to {one['line']}"
+    if one["error"] is not None:
+        yield f"  error             {one['error']}"
+        yield from (f"    {cause}" for cause in one["causes"])
+        return
+    parts = ("arguments", "results", "temporaries")
+    sizes_ = ", ".join(f"{part} {_size(one[part])}" for part in parts)
+    yield f"  memory of a chip  {_size(one['needs'])}: {sizes_}"
+    bound = "by memory" if one["utilization"] < 0.999 else "by products"
+    yield (
+        f"  time              {one['seconds'] * 1e3:.2f} ms at best, bound {bound}; "
+        f"{one['flops'] / 1e12:.3f} TFLOP, {_size(one['moved'])} moved; "
+        f"at most {100 * one['utilization']:.0f} % of the peak (MFU)"
+    )
+    for kind, (count, nbytes) in one["collectives"].items():
+        yield f"  {kind:17} {count}, {_size(nbytes)}"
+    for at, array in enumerate(one["largest"]):
+        label = "largest arrays" if not at else ""
+        yield (
+            f"  {label:17} {_size(array['nbytes'])} {array['form']} {array['operator']} "
+            f"{array['line']}".rstrip()
+        )
+    yield f"  compiled in       {one['compile_seconds']:.0f} s"
+
+
+def _size(nbytes: float) -> str:
+    """Return a number of bytes in words.
+
+    >>> _size(2.5e9), _size(3e5)
+    ('2.50 GB', '0.3 MB')
+    """
+    return f"{nbytes / _GB:.2f} GB" if nbytes >= _GB / 10 else f"{nbytes / 1e6:.1f} MB"

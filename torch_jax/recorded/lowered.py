@@ -1,0 +1,41 @@
+"""A program that was lowered and not run, to look at."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch_jax._private import jax_core
+from torch_jax.compiler import options
+
+
+class Lowered:
+    """A program that was lowered but not run; XLA compiles it when it is first asked about.
+
+    With the setting ``target`` it is compiled for chips that are elsewhere.
+    """
+
+    def __init__(self, program: Any):
+        """Take what JAX has lowered, a ``jax.stages.Lowered``."""
+        self._lowered = program
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The executable, as ``jax.stages.Compiled``."""
+        return self._lowered.compile(options.of_lowered(self._lowered))
+
+    def as_text(self, dialect: str = "stablehlo") -> str:
+        """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
+        if dialect == "stablehlo":
+            return self._lowered.as_text()
+        if dialect == "hlo":
+            return self.compiled.as_text()
+        raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
+
+    def cost_analysis(self) -> Any:
+        """Return XLA's estimates: ``flops``, ``bytes accessed`` …"""
+        return jax_core.costs_of(self.compiled)
+
+    def memory_analysis(self) -> Any:
+        """Return the executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
+        return self.compiled.memory_analysis()
