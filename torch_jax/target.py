@@ -2,8 +2,8 @@
 
 The compilers of TPUs and GPUs need no device. The setting ``target`` names chips, and everything
 that chooses a form, an option or a check for a platform asks here. What is compiled for a target
-cannot run in this process: :func:`torch_jax.lower` looks at it, ``python -m torch_jax check`` runs a
-script without computing anything.
+cannot run in this process: :func:`torch_jax.compile_for` and ``python -m torch_jax check`` look at
+it.
 
 The compilers are described in ``jax.experimental.topologies``; a TPU's comes with ``jax[tpu]``, a
 GPU's with ``jax[cuda13]``.
@@ -54,7 +54,9 @@ GPUS = {
 TPUS = {"v5e": (2, 1), "v6e": (2, 1), "v5p": (3, 2)}
 """TPUs: the dims of their torus, and how many a chip counts for in names such as ``v5p-8``."""
 
-NAMES = "tpu-v5e-4x4, tpu-v6e-8, tpu-v5p-64, tpu-v5e-16x16-2slices, gpu-h100, gpu-h200-8, gpu-b200-2x8"
+NAMES = (
+    "tpu-v5e-4x4, tpu-v6e-8, tpu-v5p-64, tpu-v5e-16x16-2slices, gpu-h100, gpu-h200-8, gpu-b200-2x8"
+)
 
 CUDNN = 91000  # the version that GPU targets are compiled for
 
@@ -77,7 +79,7 @@ class Target(NamedTuple):
     slices: int = 1
 
     @property
-    def count(self) -> int:
+    def chips(self) -> int:
         """How many chips there are."""
         return math.prod(self.shape) * self.slices
 
@@ -96,12 +98,12 @@ def parse(name: str) -> Target:
     Raises:
       ValueError: no such chip, or chips cannot be arranged so.
 
-    >>> parse("tpu-v5e-16").shape, parse("tpu-v5p-16").shape, parse("gpu-h200-2x8").count
+    >>> parse("tpu-v5e-16").shape, parse("tpu-v5p-16").shape, parse("gpu-h200-2x8").chips
     ((4, 4), (2, 2, 2), 16)
     """
     found = re.fullmatch(r"(tpu|gpu)-([a-z0-9]+)(?:-([0-9x]+))?(?:-(\d+)slices)?", name)
     platform, chip, size, slices = found.groups() if found else ("", "", None, None)
-    if chip not in {"tpu": TPUS, "gpu": GPUS}.get(platform, ()):
+    if chip not in (TPUS if platform == "tpu" else GPUS):
         raise ValueError(f"target {name!r} is unknown. Targets are written like {NAMES}")
     lengths = tuple(int(n) for n in (size or "1").split("x") if n)
     shape = _torus(chip, lengths) if platform == "tpu" else _hosts(lengths)
@@ -169,7 +171,7 @@ def devices() -> list[Any]:
 def device_count() -> int:
     """Return how many devices a program may be spread over."""
     target = chosen()
-    return jax.device_count() if target is None else target.count
+    return jax.device_count() if target is None else target.chips
 
 
 # --- compilers ------------------------------------------------------------------------------------
@@ -184,7 +186,7 @@ def _topology(target: Target) -> list[Any]:
     """Return the devices of a target, as its compiler describes them."""
     make = _tpus if target.platform == "tpu" else _gpus
     try:
-        return list(make(target).devices)[: target.count]
+        return list(make(target).devices)[: target.chips]
     except Exception as error:
         package = "jax[tpu]" if target.platform == "tpu" else "jax[cuda13]"
         raise NoCompiler(
@@ -204,7 +206,7 @@ def _tpus(target: Target) -> Any:
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # nothing here takes hold of a chip
-    lengths = target.shape if target.count > 1 else (2,) * len(target.shape[:2]) + (1,) * 3
+    lengths = target.shape if target.chips > 1 else (2,) * len(target.shape[:2]) + (1,) * 3
     name = "x".join(map(str, lengths[: len(target.shape)]))
     more = {"num_slices": target.slices} if target.slices > 1 else {}
     return topologies.get_topology_desc(

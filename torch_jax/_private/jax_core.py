@@ -210,9 +210,7 @@ def costs_of(compiled: Any) -> dict[str, float]:
     found = compiled.cost_analysis()
     if found:
         return found
-    count = getattr(
-        importlib.import_module("jax._src.lib")._jax, "hlo_module_cost_analysis", None
-    )
+    count = getattr(importlib.import_module("jax._src.lib")._jax, "hlo_module_cost_analysis", None)
     if count is None:
         return {}
     client = importlib.import_module("jax").devices("cpu")[0].client

@@ -30,7 +30,8 @@ class Absent(jax.Array):
     """
 
     committed = weak_type = False
-    # jax.Array has properties of these names, which could not be set
+    # jax.Array has properties of these names, which cannot be set
+    aval: Any = None
     shape: Any = ()
     dtype: Any = None
     sharding: Any = None

@@ -30,7 +30,7 @@ def mesh(**axes: int) -> Mesh:
     lengths = _lengths(axes, len(devices))
     needed = math.prod(lengths)
     without = {one.process_index for one in devices} - {d.process_index for d in devices[:needed]}
-    if without:
+    if without and target.chosen() is None:
         raise ValueError(
             f"mesh({_shown(axes)}) takes no device of process {min(without)}: each of "
             f"{jax.process_count()} processes must have some of {needed} devices"

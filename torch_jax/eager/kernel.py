@@ -22,7 +22,17 @@ import torch
 from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compiler import compiled
-from torch_jax.core import absent, costs, errors, log, numbers, policies, precision, progress, tracers
+from torch_jax.core import (
+    absent,
+    costs,
+    errors,
+    log,
+    numbers,
+    policies,
+    precision,
+    progress,
+    tracers,
+)
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import NotRecordable
 from torch_jax.core.numbers import GivenNumber

@@ -17,12 +17,18 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from torch_jax import target
 from torch_jax.core.x64 import x64
 
 
 def is_wide(sharding: Any) -> bool:
-    """Whether a sharding, or None, takes devices of other processes."""
-    return sharding is not None and not sharding.is_fully_addressable
+    """Return whether a sharding, or None, takes devices of other processes.
+
+    Chips of a target are all this one's.
+    """
+    if sharding is None or target.chosen() is not None:
+        return False
+    return not sharding.is_fully_addressable
 
 
 def laid(array: Any, sharding: Any) -> jax.Array:

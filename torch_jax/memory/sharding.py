@@ -300,7 +300,7 @@ def on_target(sharding: Any) -> Any:
     if sharding.mesh.devices.flat[0] in chips:
         return sharding
     if sharding.mesh.size > len(chips):
-        raise ValueError(f"{describe(sharding.mesh)} is larger than the target's {len(chips)} chips")
+        raise ValueError(f"{sharding.mesh} is larger than the target's {len(chips)} chips")
     chosen = np.array(chips[: sharding.mesh.size]).reshape(sharding.mesh.devices.shape)
     return NamedSharding(Mesh(chosen, sharding.mesh.axis_names), sharding.spec)
 

@@ -164,9 +164,7 @@ UNROLLED = 4  # groups of blocks: the program grows with them, as the work that 
 _LEAST_ROWS = 16
 
 
-def groups(
-    shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes
-) -> tuple[Group, ...]:
+def groups(shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes) -> tuple[Group, ...]:
     """Return the blocks of a query of ``shape``, ``(…, rows, width)``, with so many keys.
 
     >>> groups((8, 6, 128, 64), 128, True, SIZES["cpu"])

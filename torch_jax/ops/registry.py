@@ -65,8 +65,8 @@ class Lowering(NamedTuple):
       integers: names of ``int`` and ``int[]`` arguments that arrive as traced integers and vectors
         in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
         trace). The shapes of the results must not hang on them, nor what the meta function checks.
-      rows: name of a matrix argument whose rows come in as many dims as its memory has them in, where
-        TPUs are compiled for; the result then has these dims in place of its first.
+      rows: name of a matrix argument whose rows come in as many dims as its memory has them in,
+        where TPUs are compiled for; the result then has these dims in place of its first.
       products: the function asks for the precision of products (:mod:`~torch_jax.ops.precision`),
         by which its programs are kept apart.
     """

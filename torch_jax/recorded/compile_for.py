@@ -23,8 +23,8 @@ def compile_for(name: str) -> Iterator[Programs]:
     ``jax[cuda13]``.
 
     Args:
-      name: the chips, such as ``"tpu-v5e-4x4"``, ``"tpu-v5p-64"``, ``"gpu-h200"``, ``"gpu-h100-8"``.
-        TPUs are counted as in the names of Google Cloud.
+      name: the chips, such as ``"tpu-v5e-4x4"``, ``"tpu-v5p-64"``, ``"gpu-h200"`` and
+        ``"gpu-h100-8"``. TPUs are counted as in the names of Google Cloud.
 
     Returns:
       The programs, as :class:`torch_jax.recorded.elsewhere.Programs`.

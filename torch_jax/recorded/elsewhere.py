@@ -51,15 +51,13 @@ class Programs:
         self.is_over = False
         self._of: dict[Program, ForTarget] = {}
 
-    def run(
-        self, name: str, program: Program, state: State, given: tuple, wanted: tuple
-    ) -> None:
+    def run(self, name: str, program: Program, state: State, given: tuple, wanted: tuple) -> None:
         """Note a run of a program, and lower it if it is the first."""
         found = self._of.get(program)
         if found is None:
-            found = self._of[program] = ForTarget(
-                program.lower(*given, wanted=wanted), name, state
-            )
+            floats, integers, arrays = given
+            lowered = program.lower(floats, integers, arrays, wanted)
+            found = self._of[program] = ForTarget(lowered, name, state)
             self.programs.append(found)
         found.calls += 1
         self.runs.append(found)

@@ -17,8 +17,9 @@ def narrow(jaxpr: Any) -> frozenset[int]:
 
     >>> import jax, jax.numpy as jnp
     >>> with jax.enable_x64():
-    ...     scalar = jax.ShapeDtypeStruct((), "float64", weak_type=True)
-    ...     made = jax.make_jaxpr(lambda x, a, b: (x * a, b + 1))(jnp.ones(2, "float32"), scalar, scalar)
+    ...     number = jax.ShapeDtypeStruct((), "float64", weak_type=True)
+    ...     array = jnp.ones(2, "float32")
+    ...     made = jax.make_jaxpr(lambda x, a, b: (x * a, b + 1))(array, number, number)
     >>> sorted(narrow(made.jaxpr))
     [1]
     """

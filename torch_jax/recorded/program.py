@@ -139,7 +139,12 @@ class Program:
         doubles = np.asarray(floats, np.float64)
         with np.errstate(over="ignore"):
             singles = doubles[self._singles].astype(np.float32)
-        return singles, doubles[self._doubles].astype(self._double), np.asarray(integers, np.int64), *arrays
+        return (
+            singles,
+            doubles[self._doubles].astype(self._double),
+            np.asarray(integers, np.int64),
+            *arrays,
+        )
 
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
@@ -337,9 +342,7 @@ def _function(
 ) -> Callable[..., list[Any]]:
     """Return the function that computes a graph, of its floats in two vectors."""
 
-    def torch_jax_recorded(
-        singles: Any, doubles: Any, integers: Any, *arrays: Any
-    ) -> list[Any]:
+    def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *arrays: Any) -> list[Any]:
         floats = {at: singles[n].astype(np.float64) for n, at in enumerate(of_singles)}
         floats |= {at: doubles[n] for n, at in enumerate(of_doubles)}
         operands = Operands(floats, integers, arrays)

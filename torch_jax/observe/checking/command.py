@@ -1,4 +1,4 @@
-"""``python -m torch_jax check script.py --target tpu-v5e-4x4``: would it run there, and how well."""
+"""``python -m torch_jax check script.py --target tpu-v5e-4x4``: would it run there, how well?"""
 
 from __future__ import annotations
 
@@ -57,6 +57,8 @@ def answer(given: argparse.Namespace) -> int:
     running.redirect(given.device)
     with compile_for(given.target) as found:
         status = _run(program, given, found)
+        if status and not found.programs:
+            return status
         told = page.checked(found, program[0])
     for line in page.lines(told):
         print(line)

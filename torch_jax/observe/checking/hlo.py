@@ -1,7 +1,8 @@
 """What the text of a compiled program says of its collectives and of its largest arrays.
 
-The format is XLA's: https://openxla.org/xla/hlo_dumps. A line says ``%name = type[shape]{layout}
-operation(operands), metadata={…}``; where it came from is a number in tables at the head of the text.
+The format is XLA's: https://openxla.org/xla/hlo_dumps. A line is ``%name = type[shape]{layout}
+operation(operands), metadata={…}``. The metadata has the number of a stack frame, which tables at
+the head of the text turn into a file and a line.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
         if kind in COLLECTIVES:
             arrays = list(_arrays(form))
             # what starts gives its operand back, too
-            counted = arrays[len(arrays) // 2 :] if operation != kind and len(arrays) > 1 else arrays
+            counted = (
+                arrays[len(arrays) // 2 :] if operation != kind and len(arrays) > 1 else arrays
+            )
             counts[kind] += 1
             sizes[kind] += sum(nbytes for nbytes, _ in counted)
     return {kind: (counts[kind], sizes[kind]) for kind in counts}

@@ -26,7 +26,7 @@ def checked(found: Any, name: str) -> dict[str, Any]:
     return {
         "script": name,
         "target": found.target.name,
-        "chips": found.target.count,
+        "chips": found.target.chips,
         "available": chip.memory,
         "needed": needed,
         "fits": all(one["error"] is None for one in programs) and needed <= chip.memory,
@@ -114,7 +114,7 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
     if told["outside"] and jitted:
         yield f"outside of jit: {told['outside']} operators, which run one by one"
     elif told["outside"]:
-        yield "no function is jitted: the operators above run one by one, each as a program of its own"
+        yield "no function is jitted: these operators run one by one, each a program of its own"
         yield "  @torch_jax.jit over the training step makes one program of them"
     for line, form in told["looks"].items():
         yield f"looked at, and given as 0: a {form} tensor at {line}"

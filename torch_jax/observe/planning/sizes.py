@@ -188,7 +188,7 @@ CHIPS = {
 A TPU's link is that of one dimension of the torus, both ways around: a third of the chip's
 bandwidth in one direction for v4 and v5p, half of it for v5e and v6e. Its network is the data
 center network between slices; none is published for v4, for which that of v5e stands. A GPU's link
-is NVLink in one direction, its network one adapter a GPU: 400 Gb/s for H100, H200 and B200, 200 Gb/s for A100.
+is NVLink in one direction, its network one adapter a GPU: 200 Gb/s for A100, 400 Gb/s for others.
 """
 
 
