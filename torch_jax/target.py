@@ -18,6 +18,7 @@ import re
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import topologies
 
 from torch_jax import config
 
@@ -107,7 +108,8 @@ def parse(name: str) -> Target:
         raise ValueError(f"target {name!r} is unknown. Targets are written like {NAMES}")
     lengths = tuple(int(n) for n in (size or "1").split("x") if n)
     shape = _torus(chip, lengths) if platform == "tpu" else _hosts(lengths)
-    if not shape or (slices is not None and (platform == "gpu" or int(slices) < 2)):
+    is_sliced = slices is None or (platform == "tpu" and int(slices) > 1)
+    if not is_sliced or not math.prod(shape or (0,)):
         raise ValueError(
             f"target {name!r}: there is no such arrangement of {chip}. Write a number of chips "
             f"that is a power of two, or the lengths, as in {NAMES}"
@@ -119,23 +121,23 @@ def _torus(chip: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Return the lengths of a TPU's torus; nothing where there is none of that size."""
     dims, each = TPUS[chip]
     if len(lengths) == 1:
-        chips, rest = divmod(max(lengths[0], each), each)
+        chips, rest = (1, 0) if lengths == (1,) else divmod(lengths[0], each)
         power = chips.bit_length() - 1
         lengths = tuple(2 ** ((power + i) // dims) for i in range(dims))
         if rest or math.prod(lengths) != chips:
             return ()
         if lengths == (1, 2, 2):
             lengths = (2, 2, 1)  # the chips of one host are a square
-    is_host = all(n > 0 and n % 2 == 0 for n in lengths[:2])
+    is_host = all(n % 2 == 0 for n in lengths[:2])
     is_whole = len(lengths) == dims and (is_host or set(lengths) == {1})
-    return lengths if is_whole and all(lengths) else ()
+    return lengths if is_whole else ()
 
 
 def _hosts(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Return the numbers of hosts and of each host's cards; nothing where they make no sense."""
     if len(lengths) == 1:
         lengths = 1, *lengths
-    return lengths if len(lengths) == 2 and all(n > 0 for n in lengths) else ()
+    return lengths if len(lengths) == 2 else ()
 
 
 # --- the one that counts --------------------------------------------------------------------------
@@ -200,8 +202,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _tpus(target: Target) -> Any:
-    from jax.experimental import topologies
-
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # there is no cloud to ask about this machine
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
@@ -215,8 +215,6 @@ def _tpus(target: Target) -> Any:
 
 
 def _gpus(target: Target) -> Any:
-    from jax.experimental import topologies
-
     hosts, cards = target.shape
     return topologies.get_topology_desc(
         platform="cuda",

@@ -14,7 +14,7 @@ import torch_jax
 
 PUBLIC = """
     DataDependentError DeviceLoader Environment JaxInterpreter MasterWeights NotTraceableError
-    OperatorNotFound VerificationError call_jax checkpoint_name checkpoint_policy config
+    OperatorNotFound VerificationError call_jax checkpoint_name checkpoint_policy compile_for config
     default_env explain export from_jax from_jax_function functional fused generate_loop
     initialize is_jax_module jit last_checkpoint lazy load_functional load_orbax lower mark_step
     matmul_precision memory_report mesh metrics nn_from_flax nnx_from_torch optim pallas_op plan

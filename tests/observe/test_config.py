@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 
-import jax
 import pytest
 import torch
 
 import torch_jax
-from torch_jax import config
+from torch_jax import config, target
 from torch_jax.core import policies
 
 
@@ -77,8 +76,7 @@ def test_what_is_compiled_is_told(settings, caplog):
 @pytest.fixture
 def accelerator(monkeypatch):
     """JAX's CPU taken for an accelerator."""
-    monkeypatch.setattr(policies, "on_cpu", lambda: False)
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(target, "platform", lambda: "tpu")
 
 
 DOUBLES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import ledger
 from tests.support.compare import assert_same, check, check_raises
-from torch_jax.core import policies
+from torch_jax import target
 from torch_jax.dispatch import ladder
 
 
@@ -17,7 +17,7 @@ from torch_jax.dispatch import ladder
 def on_an_accelerator():
     """Operators take the way of accelerators, which JAX's CPU can go as well."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(policies, "on_cpu", lambda: False)
+        patched.setattr(target, "on_cpu", lambda: False)
         ladder.forget_compiled()  # what was compiled before reads arrays of the host
         yield
     ladder.forget_compiled()

@@ -21,9 +21,12 @@ def test_numbers_too_large_for_eight_bits(dtype):
 @pytest.mark.parametrize("out_dtype", [None, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("rows", [False, True])
 def test_scaled_product(out_dtype, rows):
-    a, b = make(15, 32, dtype=EIGHT_BITS[0]), make(48, 32, dtype=EIGHT_BITS[0]).t()
-    scales = (make(15, 1).abs(), make(1, 48).abs()) if rows else (torch.tensor(0.5), torch.ones(1))
-    bias = make(48, dtype=out_dtype or torch.float32)
+    """Of numbers whose sums are exact: kernels of some CPUs round to bfloat16, then to 8 bits."""
+    a, b = (make(n, 32).sign().to(EIGHT_BITS[0]) for n in (15, 48))
+    of_rows = (make(n).round().exp2() for n in (15, 48))
+    scales = [one.view(shape) for one, shape in zip(of_rows, ((15, 1), (1, 48)), strict=True)]
+    b, scales = b.t(), scales if rows else (torch.tensor(0.5), torch.ones(1))
+    bias = make(48).round().to(out_dtype or torch.float32)
 
     def product(*args):
         return torch._scaled_mm(*args, out_dtype=out_dtype).float()

@@ -34,7 +34,7 @@ COMMANDS = {
     "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
     "check": Command(
         "observe.checking.command",
-        "a script's programs, compiled for TPUs or GPUs that are elsewhere",
+        "a script's programs, compiled for chips that are elsewhere",
         (ValueError, RuntimeError),
     ),
     "profile": Command("observe.profiling.command", "where the time of a script goes"),

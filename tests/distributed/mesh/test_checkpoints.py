@@ -46,7 +46,6 @@ from tests.distributed.mesh.on_mesh import (
     spec,
     train,
 )
-from torch_jax.core import policies
 
 
 def folder() -> str:
@@ -149,7 +148,7 @@ def test_accelerators_are_sent_slices_and_send_slices():
     """As :func:`copies_of_views_go_by_parts`, where a part is not in host memory."""
     expected = torch.arange(64.0).view(8, 8)
     x = shard(expected, "data", "model")
-    with unittest.mock.patch.object(policies, "on_cpu", lambda: False):
+    with unittest.mock.patch("torch_jax.target.on_cpu", lambda: False):
         for view in (lambda t: t[1:6, 3:], lambda t: t.t()[2], lambda t: t[7, 7], lambda t: t):
             equal(view(x), view(expected))
             new = torch.randn(view(expected).shape)

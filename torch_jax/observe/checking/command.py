@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import jax
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from torch_jax import target
 from torch_jax.observe.checking import page
 from torch_jax.observe.running import command as running
 from torch_jax.observe.running import script
+from torch_jax.recorded.compile_for import compile_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +55,6 @@ def answer(given: argparse.Namespace) -> int:
         print(f"--target names the chips: {target.NAMES}", file=sys.stderr)
         return 2
     _compute_on_cpu()
-    from torch_jax.recorded.compile_for import compile_for
-
     running.redirect(given.device)
     with compile_for(given.target) as found:
         status = _run(program, given, found)
@@ -79,9 +80,7 @@ def _sorted(given: argparse.Namespace) -> argparse.Namespace:
 
 def _compute_on_cpu() -> None:
     """Have JAX use no chip of this machine: compilers need none, and a chip may be another's."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_platforms", "cpu")
+    jax.config.update("jax_platforms", "cpu")
 
 
 class _Enough(BaseException):
@@ -90,8 +89,6 @@ class _Enough(BaseException):
 
 def _run(program: list[str], given: argparse.Namespace, found: Any) -> int:
     """Run the script until an optimizer begins one step more than was asked for."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
     begun: Counter[int] = Counter()
 
     def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:

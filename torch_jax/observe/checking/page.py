@@ -133,7 +133,7 @@ def _of_program(one: dict[str, Any]) -> Iterator[str]:
     bound = "by memory" if one["utilization"] < 0.999 else "by products"
     yield (
         f"  time              {one['seconds'] * 1e3:.2f} ms at best, bound {bound}; "
-        f"{one['flops'] / 1e12:.3f} TFLOP, {_size(one['moved'])} moved; "
+        f"{_work(one['flops'])}, {_size(one['moved'])} moved; "
         f"at most {100 * one['utilization']:.0f} % of the peak (MFU)"
     )
     for kind, (count, nbytes) in one["collectives"].items():
@@ -145,6 +145,10 @@ def _of_program(one: dict[str, Any]) -> Iterator[str]:
             f"{array['line']}".rstrip()
         )
     yield f"  compiled in       {one['compile_seconds']:.0f} s"
+
+
+def _work(flops: float) -> str:
+    return f"{flops / 1e12:.2f} TFLOP" if flops >= 1e11 else f"{flops / 1e9:.2f} GFLOP"
 
 
 def _size(nbytes: float) -> str:

@@ -1,0 +1,161 @@
+"""``python -m torch_jax check``: the page, and what it says of scripts that do not go there."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from torch_jax.observe.checking import hlo, page
+from torch_jax.observe.planning.sizes import CHIPS
+from torch_jax.target import NoCompiler
+
+CHECK = """
+import sys, jax
+from torch_jax import target
+target._topology = lambda chosen: jax.local_devices()[:1]
+from torch_jax.observe import cli
+sys.exit(cli.main(["check", *sys.argv[1:]]))
+"""
+
+TRAIN = """
+import sys
+import torch, torch_jax
+from torch.nn import functional as F
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = torch.nn.Linear(1000, 1000).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+
+@torch_jax.jit
+def train_step(x):
+    loss = model(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+for i in range(1000):
+    loss = train_step(torch.randn(64, 1000).to(device))
+    print("step", i, loss.item(), *sys.argv[1:])
+raise AssertionError("it was to stop before")
+"""
+
+
+def check(folder, source, *arguments):
+    """Run the command on a script; what it printed, its errors, and its exit status."""
+    (folder / "script.py").write_text(dedent(source))
+    command = [sys.executable, "-c", CHECK, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.stdout, done.stderr, done.returncode
+
+
+def test_the_page_of_a_training_script(tmp_path):
+    """A script for CUDA with arguments of its own, which runs two steps."""
+    arguments = "script.py", "--target", "gpu-h100", "--json", "page.json", "--mine"
+    out, err, status = check(tmp_path, TRAIN, *arguments)
+    assert status == 0, err
+    head, *lines = out.splitlines()
+    assert head == "step 0 0.0 --mine" and lines[0] == "step 1 0.0 --mine"
+    assert lines[1] == "script.py on gpu-h100: 1 chip of 80.00 GB"
+    assert lines[2].startswith("It fits: ")
+    assert any(line.startswith("train_step: ") and "2 runs" in line for line in lines)
+    assert any("largest arrays" in line and "MB f32[" in line for line in lines)
+    assert any(
+        line.startswith("looked at, and given as 0: a float32[] tensor at ")
+        and line.endswith("script.py:20, in <module>")
+        for line in lines
+    )
+    assert '"fits": true' in (tmp_path / "page.json").read_text()
+
+
+def test_a_script_that_needs_values_is_told_the_line(tmp_path):
+    source = """
+        import torch
+        x = torch.ones(4, device="cuda")
+        print(x.tolist())
+    """
+    _, err, status = check(tmp_path, source, "--target", "gpu-h100", "script.py")
+    assert status == 1
+    assert "DataDependentError: the elements of a float32[4] tensor are asked for" in err
+    assert "script.py:4, in <module>)" in err
+
+
+def test_chips_are_asked_for(capsys):
+    from torch_jax.observe import cli
+
+    assert cli.main(["check", __file__]) == 2
+    assert "--target names the chips: tpu-v5e-4x4" in capsys.readouterr().err
+
+
+HLO = """HloModule jit_torch_jax_recorded
+
+FileNames
+1 "train.py"
+
+FunctionNames
+1 "step"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=17 end_line=17 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+
+
+ENTRY %main (p: f32[4,8]) -> f32[4,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  %mm.1 = bf16[1000,8]{1,0:T(8,128)} fusion(%p), metadata={op_name="jit(aten.mm)" stack_frame_id=1}
+  %ag = (f32[4,8]{1,0}, f32[16,8]{1,0}) all-gather-start(%p), dimensions={0}
+  %agd = f32[16,8]{1,0} all-gather-done(%ag)
+  ROOT %ar = f32[4,8]{1,0} all-reduce(%p), to_apply=%add
+}
+"""
+
+
+def test_collectives_and_largest_arrays_of_a_program():
+    assert hlo.collectives(HLO) == {"all-gather": (1, 512), "all-reduce": (1, 128)}
+    first, *_ = hlo.largest(HLO)
+    assert first == hlo.Array(16000, "bf16[1000,8]", "aten.mm", "train.py:17")
+
+
+OUT_OF_MEMORY = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in \
+memory space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.
+
+  Largest program allocations in hbm:
+
+  1. Size: 4.00G
+     Operator: op_name="jit(torch_jax_recorded)/jit(aten._softmax)/exp"
+     Shape: f32[128,2048,4096]{2,1,0:T(8,128)}
+"""
+
+
+class Fails:
+    """A program that its compiler refuses."""
+
+    name, line, operators, calls = "step", "train.py:3, in step", 7, 2
+
+    def __init__(self, text):
+        self._text = text
+
+    @property
+    def compiled(self):
+        """Raise what XLA raises."""
+        raise RuntimeError(self._text)
+
+
+def test_a_program_that_needs_more_than_there_is():
+    told = page._measured(Fails(OUT_OF_MEMORY), CHIPS["v5e"])
+    assert told["needs"] == pytest.approx(20.5 * 2**30)
+    (cause,) = told["causes"]
+    assert cause.startswith("4.00G f32[128,2048,4096]") and "aten._softmax" in cause
+    assert any("Ran out of memory" in line for line in page._of_program(told))
+
+
+def test_a_program_that_does_not_compile():
+    told = page._measured(Fails("UNIMPLEMENTED: eig on TPU\nmore"), CHIPS["v5e"])
+    assert (told["error"], told["needs"]) == ("UNIMPLEMENTED: eig on TPU", 0)
+
+
+def test_errors_are_of_one_kind():
+    assert issubclass(NoCompiler, RuntimeError)

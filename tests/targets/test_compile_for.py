@@ -1,0 +1,157 @@
+"""Code that runs without a chip: what it sees, and the programs that it leaves."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_jax
+from torch_jax import config, target
+from torch_jax.core import absent
+from torch_jax.core.absent import Absent
+
+TPU = "tpu-v5e-1"
+
+
+def array_of(tensor):
+    return tensor.untyped_storage().array
+
+
+def training():
+    """A model of two layers, a jitted step of AdamW, and its batch."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to("jax")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @torch_jax.jit
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, torch.ones(6, 8).to("jax"), torch.zeros(6, dtype=torch.int64).to("jax")
+
+
+def test_a_training_step_is_one_program_and_nothing_is_computed():
+    with torch_jax.compile_for(TPU) as found:
+        step, x, y = training()
+        losses = [step(x, y).item() for _ in range(3)]
+        assert all(type(array_of(one)) is Absent for one in (x, y))
+    assert losses == [0.0] * 3
+    (program,) = {one for one in found.runs if one.name}
+    assert program.name.endswith("step") and program.calls == 3
+    assert __file__ in program.line
+    memory = program.memory_analysis()
+    weights = 4 * (8 * 16 + 16 + 16 * 4 + 4)
+    assert memory.argument_size_in_bytes > 3 * weights  # with both moments
+    assert memory.alias_size_in_bytes >= 3 * weights
+    assert program.cost_analysis()["flops"] > 2 * 6 * (8 * 16 + 16 * 4)
+    assert "f64" not in program.as_text("hlo")  # numbers of the optimizer, too
+
+
+def test_a_model_larger_than_the_machine_has_a_form():
+    with torch_jax.compile_for("gpu-h200") as found, torch.no_grad(), torch.device("jax"):
+        model = nn.Linear(1 << 20, 1 << 20)
+        out = model(torch.empty(2, 1 << 20))
+        assert out.shape == (2, 1 << 20) and out.abs().sum().item() == 0.0
+    assert found.outside > 3 and len(found.programs) >= 1
+
+
+def test_ordinary_work_goes_on_before_and_after():
+    before = torch.ones(3, device="jax")
+    here = target.platform()
+    with torch_jax.compile_for(TPU):
+        assert target.platform() == "tpu"
+        assert (before + 1).shape == (3,)
+    assert target.platform() == here and config.get("target") == ""
+    assert (before + 1).tolist() == [2.0] * 3
+
+
+def test_single_numbers_are_zero_and_noted_with_their_line():
+    with torch_jax.compile_for(TPU):
+        x = torch.ones(2, device="jax")
+        assert x.sum().item() == 0.0 and not x.any() and int(x.argmax()) == 0
+        assert x[1].item() == 0.0
+        looks = dict(absent.LOOKS)
+    assert len(looks) == 2 and all(__file__ in line for line in looks)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [torch.Tensor.cpu, torch.Tensor.tolist, torch.nonzero, lambda x: x[x > 1], torch.unique],
+)
+def test_more_than_a_number_is_refused_with_the_line(look):
+    with torch_jax.compile_for(TPU):
+        x = torch.ones(4, device="jax")
+        with pytest.raises(
+            torch_jax.DataDependentError, match=rf"nothing is computed .* {TPU} \({__file__}"
+        ):
+            look(x)
+
+
+def test_a_jitted_model_and_its_backward_pass_are_programs_of_their_own():
+    with torch_jax.compile_for(TPU) as found:
+        model = torch_jax.jit(nn.Linear(4, 4).to("jax"))
+        for _ in range(2):
+            model(torch.ones(2, 4, device="jax")).square().sum().backward()
+    assert {one.name for one in found.programs} == {"Linear", "backward pass", ""}
+
+
+def test_a_pure_function_is_recorded():
+    with torch_jax.compile_for(TPU) as found:
+        double = torch_jax.jit(lambda x: x * 2, pure=True)
+        for _ in range(4):
+            double(torch.ones(2, device="jax"))
+    assert [one.calls for one in found.programs if one.name] == [4]
+
+
+def run(found, *tensors):
+    """Run the last program, which the CPU has compiled in place of a chip, on these tensors."""
+    compiled = found.runs[-1].compiled
+    forms = list(compiled.in_avals[0])
+    left = [np.asarray(one) for one in tensors]
+    given = [np.zeros(form.shape, form.dtype) for form in forms[:3]]
+    for form in forms[3:]:
+        at = next(i for i, one in enumerate(left) if one.shape == form.shape)
+        given.append(left.pop(at))
+    with torch_jax.core.x64.x64():
+        return [np.asarray(one) for one in compiled(*given)]
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (2, 3, 5, 6), (1, 5, 6), (0, 5, 6)], ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_in_the_form_of_tpus_are_those_of_the_cpu(shape, has_bias):
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 4, bias=has_bias)
+    x = torch.randn(shape)
+    want = F.relu(layer(x * x)).detach()
+    with torch_jax.compile_for(TPU) as found, torch.no_grad():
+        there = nn.Linear(6, 4, bias=has_bias).to("jax")
+
+        @torch_jax.jit
+        def forward(x):
+            return F.relu(there(x * x))
+
+        kept = forward(torch.empty(shape, device="jax"))
+    assert kept.shape == want.shape
+    if want.numel():
+        (result,) = run(found, x, *(p.detach() for p in layer.parameters()))
+        np.testing.assert_allclose(result.reshape(want.shape), want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_in_the_form_of_accelerators_is_that_of_the_cpu(is_causal):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 200, 8).unbind()
+    want = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+    with torch_jax.compile_for("gpu-h100") as found:
+
+        @torch_jax.jit
+        def attend(qkv):
+            return F.scaled_dot_product_attention(*qkv.unbind(), is_causal=is_causal)
+
+        kept = attend(torch.empty(3, 1, 2, 200, 8, device="jax"))
+    (result,) = run(found, torch.stack([query, key, value]))
+    np.testing.assert_allclose(result.reshape(kept.shape), want, rtol=2e-5, atol=2e-6)

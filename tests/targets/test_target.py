@@ -1,0 +1,78 @@
+"""Names of chips, and what asks for the platform."""
+
+import pytest
+
+from torch_jax import config, target
+from torch_jax.ops import attention_forms
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "chips"),
+    [
+        ("tpu-v5e", (1, 1), 1),
+        ("tpu-v5e-1", (1, 1), 1),
+        ("tpu-v5e-8", (2, 4), 8),
+        ("tpu-v5e-4x4", (4, 4), 16),
+        ("tpu-v6e-256", (16, 16), 256),
+        ("tpu-v5e-16x16-2slices", (16, 16), 512),
+        ("tpu-v5p-2", (1, 1, 1), 1),
+        ("tpu-v5p-8", (2, 2, 1), 4),
+        ("tpu-v5p-64", (2, 4, 4), 32),
+        ("tpu-v5p-4x4x8", (4, 4, 8), 128),
+        ("gpu-h100", (1, 1), 1),
+        ("gpu-h200-8", (1, 8), 8),
+        ("gpu-b200-2x8", (2, 8), 16),
+    ],
+)
+def test_a_name_stands_for_chips(name, shape, chips):
+    found = target.parse(name)
+    assert (found.shape, found.chips) == (shape, chips)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "tpu", "tpu-v5x", "gpu-v5e", "tpu-h100", "v5e-4x4", "cpu", "tpu-v5e-4x4 "],
+)
+def test_unknown_chips_are_refused_with_the_list(name):
+    with pytest.raises(ValueError, match=r"is unknown\. Targets are written like tpu-v5e-4x4"):
+        target.parse(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tpu-v5e-3", "tpu-v5e-2", "tpu-v5e-0", "tpu-v5e-4x4x4", "tpu-v5e-3x3", "tpu-v5p-3",
+     "tpu-v5p-4x4", "gpu-h100-0", "gpu-h100-2x2x2", "gpu-h100-8-2slices", "tpu-v5e-4x4-1slices"],
+)  # fmt: skip
+def test_chips_that_cannot_be_arranged_are_refused(name):
+    with pytest.raises(ValueError, match="no such arrangement"):
+        target.parse(name)
+
+
+def test_forms_and_checks_ask_the_target():
+    from torch_jax.core import policies
+    from torch_jax.memory import shared
+
+    def asked():
+        return target.platform(), policies.checks_indices(), shared.SETTING.by_torch
+
+    here = asked()
+    for name in ("tpu-v5e-1", "gpu-h100"):
+        with config.temporarily("target", name):
+            assert asked() == (name[:3], False, False)
+            assert target.platform() in attention_forms.SIZES
+    assert asked() == here
+
+
+def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
+    monkeypatch.undo()
+
+    def fails(_target):
+        raise RuntimeError("no plug-in\nmore of it")
+
+    monkeypatch.setattr(target, "_tpus", fails)
+    target._topology.cache_clear()
+    with (
+        config.temporarily("target", "tpu-v5e-2x4"),
+        pytest.raises(target.NoCompiler, match=r"\(no plug-in\)\. It comes with: pip install"),
+    ):
+        target.devices()
