@@ -34,6 +34,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 INSTALL := VIRTUAL_ENV='$(VENV)' $(BIN)/uv pip install --quiet -c constraints.txt
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
+TARGETS_ARGS ?=
 BENCH_ARGS ?=
 PYTEST = TORCH_JAX_CACHE=1 TORCH_JAX_CACHE_DIR='$(TEST_CACHE)' \
   CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) \
@@ -116,6 +117,14 @@ calls: $(VENV)/.dev  ## random calls of every family against the CPU (CALLS=1000
 programs: $(VENV)/.dev  ## programs that change between calls, random ones too (PROGRAMS=10000)
 	PROGRAMS=$(PROGRAMS) $(PYTEST) tests/programs
 
+# Beside the environment: JAX would look for a TPU wherever libtpu can be imported.
+build/compilers: $(VENV)/.dev
+	$(BIN)/python -m tests.support.compilers $@
+
+targets: build/compilers  ## every operator, compiled for chips elsewhere (TARGETS_ARGS="gpu-h200 -k conv")
+	CONFORMANCE_SAMPLES=1 PYTHONPATH='$(CURDIR):$<' \
+	  $(BIN)/python -m tests.conformance.on_targets $(TARGETS_ARGS)
+
 upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
 	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
 
@@ -161,4 +170,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test affected landed test-all test-xla test-everything conformance calls programs upstream transformers-tests docs site dist bench measured lint newest clean
+.PHONY: help demo example test affected landed test-all test-xla test-everything conformance calls programs targets upstream transformers-tests docs site dist bench measured lint newest clean

@@ -199,11 +199,11 @@ SETTINGS: dict[str, Setting] = {
         "Linux gives a process 65,530.",
     ),
     "target": Setting(
-        "",
+        "here",
         (),
         "What programs are compiled for, such as 'tpu-v5e-4x4' or 'gpu-h200': chips that need not "
         "be here, whose programs can be looked at and not be run. Set by torch_jax.compile_for and "
-        "by python -m torch_jax check. Empty: the platform that JAX runs on.",
+        "by python -m torch_jax check. 'here': the platform that JAX runs on.",
         is_compiled=True,
     ),
     "eager_on_cpu": Setting(

@@ -146,7 +146,7 @@ def _hosts(lengths: tuple[int, ...]) -> tuple[int, ...]:
 def chosen() -> Target | None:
     """Return the chips that the setting ``target`` names; None for those that JAX runs on."""
     name = config.get("target")
-    return _parsed(name) if name else None
+    return None if name == "here" else _parsed(name)
 
 
 _parsed = functools.cache(parse)

@@ -1,15 +1,17 @@
 """Every operator of PyTorch's database, compiled for a TPU and a GPU that are elsewhere.
 
-``make targets TARGETS_ARGS="tpu-v5e-1 gpu-h200 --dtypes float32,bfloat16 -k conv"``: the first sample
-of each entry and its gradient become one program, which the chips' own compiler compiles. Entries
-that need values on the host are counted by themselves. The exit status is 1 where an entry does not
-compile that is not in one of the lists below.
+``make targets TARGETS_ARGS="tpu-v5e-1 gpu-h200 --dtypes float32,bfloat16 -k conv"``: the first
+sample of each entry and its gradient become one program, which the chips' own compiler compiles.
+Entries that need values on the host are counted by themselves. The exit status is 1 where an entry
+does not compile that is not in one of the lists below.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import time
 import warnings
@@ -39,49 +41,69 @@ LACKING: dict[str, frozenset[str]] = {"tpu": frozenset(), "gpu": frozenset()}
 
 def main(arguments: list[str] | None = None) -> int:
     """Compile the entries that the command line asks for; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.conformance.on_targets", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.on_targets")
     parser.add_argument("targets", nargs="*", help=f"chips ({' '.join(TARGETS)})")
     parser.add_argument("--dtypes", default="float32", help="names with commas (%(default)s)")
     parser.add_argument("-k", default="", help="entries with this in their names")
     parser.add_argument("--every", type=int, default=1, help="every n-th entry")
+    parser.add_argument("--entries", help=argparse.SUPPRESS)  # of a child: compile just these
     given = parser.parse_args(arguments)
-    asked = [getattr(torch, name) for name in given.dtypes.split(",")]
+    if given.entries is not None:
+        _compile(given.targets[0], given.entries.split(","), getattr(torch, given.dtypes))
+        return 0
     chosen = [one for one in entries("") if given.k in one.full_name][:: given.every]
-    return max(
-        _compiled(name, chosen, dtype) for name in given.targets or TARGETS for dtype in asked
-    )
+    status = 0
+    for dtype in given.dtypes.split(","):
+        asked = [one.full_name for one in chosen if getattr(torch, dtype) in dtypes(one)]
+        status |= max(_asked(name, asked, dtype) for name in given.targets or TARGETS)
+    return status
 
 
-def _compiled(name: str, chosen: list[Any], dtype: torch.dtype) -> int:
-    """Compile entries for a target; returns the exit status."""
+def _asked(name: str, left: list[str], dtype: str) -> int:
+    """Compile entries for a target; return the exit status.
+
+    A child process compiles them: where it dies, the next begins behind the entry at hand.
+    """
     lacking = LACKING[name[:3]]
+    left = [one for one in left if one not in NOWHERE]
     counts: Counter[str] = Counter()
-    with warnings.catch_warnings(), torch_jax.compile_for(name) as found:
-        warnings.simplefilter("ignore")
-        for entry in chosen:
-            if dtype not in dtypes(entry) or entry.full_name in NOWHERE:
-                continue
-            start = time.perf_counter()
-            outcome, told = _outcome(entry, dtype, found)
-            if outcome == "failed" and entry.full_name in lacking:
+    while left:
+        options = ["--entries", ",".join(left), "--dtypes", dtype]
+        done = subprocess.run(
+            [sys.executable, "-m", __spec__.name, name, *options], stdout=subprocess.PIPE, text=True
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        if len(lines) < len(left):
+            lines.append((left[len(lines)], "failed", f"the process ended ({done.returncode})", 0))
+        left = left[len(lines) :]
+        for entry, outcome, told, seconds in lines:
+            if outcome == "failed" and entry in lacking:
                 outcome = "lacking"
             counts[outcome] += 1
-            seconds = time.perf_counter() - start
             if outcome == "failed" or seconds > 20:
-                print(f"{name} {dtype} {entry.full_name}: {outcome}, {seconds:.0f} s {told}")
+                print(f"{name} {dtype} {entry}: {outcome}, {seconds:.0f} s {told}", flush=True)
     print(f"{name} {dtype}:", ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
-    sys.stdout.flush()
     return int(counts["failed"] > 0)
+
+
+def _compile(name: str, asked: list[str], dtype: torch.dtype) -> None:
+    """Compile entries for a target, and print a line of JSON for each."""
+    by_name = {one.full_name: one for one in entries("")}
+    with warnings.catch_warnings(), torch_jax.compile_for(name) as found:
+        warnings.simplefilter("ignore")
+        for one in asked:
+            start = time.perf_counter()
+            outcome, told = _outcome(by_name[one], dtype, found)
+            print(json.dumps([one, outcome, told, time.perf_counter() - start]), flush=True)
 
 
 def _outcome(entry: Any, dtype: torch.dtype, found: Any) -> tuple[str, str]:
     """Return what came of an entry, and the compiler's words where it does not compile."""
     found.programs.clear()
     try:
-        _call(entry, dtype)
+        kept = _call(entry, dtype)  # what nobody holds is not computed
         torch_jax.sync()
+        del kept
         programs = list(found.programs)
     except torch_jax.DataDependentError:
         return "need values", ""
@@ -92,11 +114,11 @@ def _outcome(entry: Any, dtype: torch.dtype, found: Any) -> tuple[str, str]:
             _ = program.compiled
     except Exception as error:
         return "failed", str(error).partition("\n")[0][:300]
-    return "compile", ""
+    return ("compile" if programs else "are views, or nothing"), ""
 
 
-def _call(entry: Any, dtype: torch.dtype) -> None:
-    """Call an entry with its first sample, and take the gradient where it has one."""
+def _call(entry: Any, dtype: torch.dtype) -> Any:
+    """Call an entry with its first sample; return the results, and what has gradients now."""
     case = samples(entry, dtype)[0]
     first, args, kwargs = on("jax", (case.input, case.args, case.kwargs))
     result = entry(first, *args, **kwargs)
@@ -104,6 +126,7 @@ def _call(entry: Any, dtype: torch.dtype) -> None:
         outputs = [one for one in tensors(result) if one.requires_grad]
         if outputs:
             torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+    return result, first, args, kwargs
 
 
 if __name__ == "__main__":

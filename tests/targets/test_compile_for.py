@@ -65,7 +65,7 @@ def test_ordinary_work_goes_on_before_and_after():
     with torch_jax.compile_for(TPU):
         assert target.platform() == "tpu"
         assert (before + 1).shape == (3,)
-    assert target.platform() == here and config.get("target") == ""
+    assert target.platform() == here and config.get("target") == "here"
     assert (before + 1).tolist() == [2.0] * 3
 
 

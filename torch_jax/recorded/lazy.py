@@ -176,8 +176,9 @@ def sync(wait: bool = False) -> None:
 
     >>> sync(wait=True)
     """
-    _own.lazy.flush()
-    _own.fused.flush()
+    for recorder in (_own.lazy, _own.fused, _own.outside):
+        if recorder is not None:
+            recorder.flush()
     if wait:
         streams.synchronize()
 

@@ -154,7 +154,9 @@ def _work(flops: float) -> str:
 def _size(nbytes: float) -> str:
     """Return a number of bytes in words.
 
-    >>> _size(2.5e9), _size(3e5)
-    ('2.50 GB', '0.3 MB')
+    >>> _size(2.5e9), _size(3e5), _size(512)
+    ('2.50 GB', '0.3 MB', '0.5 kB')
     """
-    return f"{nbytes / _GB:.2f} GB" if nbytes >= _GB / 10 else f"{nbytes / 1e6:.1f} MB"
+    if nbytes >= _GB / 10:
+        return f"{nbytes / _GB:.2f} GB"
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e5 else f"{nbytes / 1e3:.1f} kB"
