@@ -99,6 +99,13 @@ def test_a_jitted_model_and_its_backward_pass_are_programs_of_their_own():
     assert {one.name for one in found.programs} == {"Linear", "backward pass", ""}
 
 
+def test_graphs_of_torch_compile_are_programs():
+    with torch_jax.compile_for(TPU) as found:
+        double = torch.compile(lambda x: (x * 2).relu(), backend="jax", fullgraph=True)
+        assert double(torch.ones(2, 3, device="jax")).shape == (2, 3)
+    assert [one.operators for one in found.programs if one.name] == [2]
+
+
 def test_a_pure_function_is_recorded():
     with torch_jax.compile_for(TPU) as found:
         double = torch_jax.jit(lambda x: x * 2, pure=True)

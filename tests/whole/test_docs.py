@@ -38,6 +38,8 @@ NOT_RUN = {
         "of a pipeline that a reader has; tests/whole/test_diffusers.py",
     ),
     ("docs/lazy.md", "text"): (1, "an example of what is reported of a longer run"),
+    ("docs/targets.md", "py"): (1, "it needs the compiler of a GPU"),
+    ("docs/targets.md", "text"): (1, "the page of a longer run, with the compiler of a TPU"),
     ("docs/upstream-patches.md", "diff"): (3, "changes of other projects"),
     ("docs/watching.md", "text"): (1, "a report of all arrays of a process"),
     ("examples/trainers/README.md", "text"): (1, "an example of what the program prints"),

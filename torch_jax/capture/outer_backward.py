@@ -23,13 +23,7 @@ from torch_jax.recorded.recorder import Listener
 _awaited: list[weakref.ref[_Mark]] = []  # of results whose gradients are left to the caller
 
 
-class _Pass(Listener):
-    """Hears of the graph of a backward pass."""
-
-    name = "backward pass"
-
-
-_PASS = _Pass()
+_PASS = Listener("backward pass")
 
 
 class _Mark:

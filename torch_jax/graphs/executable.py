@@ -25,7 +25,7 @@ from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.compiler import donation
 from torch_jax.compiler import options as xla_options
-from torch_jax.core import errors, policies, precision, progress, tracers
+from torch_jax.core import absent, errors, policies, precision, progress, tracers
 from torch_jax.core.lent import lent
 from torch_jax.core.log import LOGGER
 from torch_jax.core.x64 import x64
@@ -36,6 +36,8 @@ from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.memory import generators, geometry, lending, sharding, storage, transfer
 from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax, is_jax_storage
+from torch_jax.recorded.lazy import observed
+from torch_jax.recorded.recorder import Listener
 
 _NO_WORDS = np.zeros(4, np.uint32)
 
@@ -135,6 +137,9 @@ class Executable:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run it."""
+        if absent.is_chosen():
+            with observed(Listener(self.name)):
+                return list(self.graph(*args))
         given = [*args, *self._held]
         args.clear()
         words = _NO_WORDS

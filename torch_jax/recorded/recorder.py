@@ -262,8 +262,12 @@ class Listener:
       name: what users call the code that is recorded.
     """
 
-    name = ""
     takes_checks = needs_program = False
+    name = ""
+
+    def __init__(self, name: str = "") -> None:
+        """Take the name."""
+        self.name = name
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         """Hear of a graph, and of the numbers and arrays that it is given, before it is run."""
