@@ -36,7 +36,7 @@ NOWHERE = frozenset(
     """.split()
 )
 # What a platform's compiler lacks.
-LACKING: dict[str, frozenset[str]] = {"tpu": frozenset(), "gpu": frozenset()}
+LACKING: dict[str, frozenset[str]] = {"tpu": frozenset({"cdouble"}), "gpu": frozenset()}
 
 
 def main(arguments: list[str] | None = None) -> int:

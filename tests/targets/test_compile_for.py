@@ -162,3 +162,36 @@ def test_attention_in_the_form_of_accelerators_is_that_of_the_cpu(is_causal):
         kept = attend(torch.empty(3, 1, 2, 200, 8, device="jax"))
     (result,) = run(found, torch.stack([query, key, value]))
     np.testing.assert_allclose(result.reshape(kept.shape), want, rtol=2e-5, atol=2e-6)
+
+
+def test_complex_numbers_reach_tpus_in_single_precision():
+    """The compiler of TPUs ends the process where it meets complex128."""
+    with torch_jax.compile_for(TPU) as found:
+
+        @torch_jax.jit
+        def turn(x):
+            return x * 2j + 1j, torch.polar(x, x)
+
+        kept = turn(torch.ones(3, device="jax"))
+        assert {one.dtype for one in kept} == {torch.complex64}
+        assert "complex<f64>" not in found.runs[-1].as_text()
+        with pytest.raises(TypeError, match="TPUs compute no complex128"):
+            torch.ones(3, device="jax").cdouble()
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (2, 4, 3)], ids=str)
+def test_singular_values_in_the_form_of_tpus_are_those_of_the_cpu(shape):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    with torch_jax.compile_for(TPU) as found:
+
+        @torch_jax.jit
+        def again(x):
+            u, s, vh = torch.linalg.svd(x, full_matrices=False)
+            return s, (u * s[..., None, :]) @ vh
+
+        kept = again(torch.empty(shape, device="jax"))
+    results = {one.shape: torch.from_numpy(one.copy()) for one in run(found, x)}
+    values, product = (results[tuple(one.shape)] for one in kept)
+    torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(product, x, rtol=1e-4, atol=1e-5)

@@ -202,6 +202,17 @@ def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] 
     return execute, handlers, avals, is_list
 
 
+def svd_of_tpus() -> Callable[..., list[Any]] | None:
+    """Return what JAX lowers ``svd`` to on TPUs, a function of arrays; None where it is not found.
+
+    It gives the values, and then, if asked, the vectors.
+    """
+    try:
+        return importlib.import_module("jax._src.tpu.linalg.svd")._svd_tpu
+    except (ImportError, AttributeError):
+        return None
+
+
 def costs_of(compiled: Any) -> dict[str, float]:
     """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; nothing where unknown.
 

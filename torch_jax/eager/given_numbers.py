@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from torch_jax import target
 from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers
@@ -24,6 +25,8 @@ def number_input(value: Any) -> Any:
     Both forms trace alike (a weakly typed scalar).
     """
     kind = type(value)
+    if kind is complex and target.platform() == "tpu":
+        return np.complex64(value)  # its compiler knows no complex128, not even to convert it
     if kind is float:
         known = kind, value if value and value == value else _bits(value)
     elif kind is complex:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -312,6 +315,28 @@ def linalg_eigvals(self):
     return _eig(self, vectors=False)[0]
 
 
+def _no_svd() -> None:
+    return None
+
+
+# Finds JAX's decomposition for TPUs, None where there is none. Set by whoever knows where to look.
+svd_of_tpus: Callable[[], Any] = _no_svd
+
+
+def svd(x: jax.Array, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """Return JAX's singular value decomposition, or the values alone.
+
+    With integers of 64 bits in its loops, the compiler of TPUs ends the process (libtpu 0.0.42).
+    """
+    options: dict[str, Any] = {"full_matrices": full_matrices, "compute_uv": compute_uv}
+    decompose = svd_of_tpus() if target.platform() == "tpu" else None
+    if decompose is None:
+        return lax_linalg.svd(x, **options)
+    with jax.enable_x64(False):
+        s, *vectors = decompose(x, subset_by_index=None, **options)
+    return (vectors[0], s, vectors[1]) if compute_uv else s
+
+
 @op("_linalg_svd")
 def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
     m, n = A.shape[-2:]
@@ -327,8 +352,8 @@ def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
 
         return identity(m, columns[0]), s, column_major(identity(columns[1], n))
     if not compute_uv:
-        return nothing(A), lax_linalg.svd(A, compute_uv=False), nothing(A)
-    u, s, vh = lax_linalg.svd(A, full_matrices=full_matrices)
+        return nothing(A), svd(A, compute_uv=False), nothing(A)
+    u, s, vh = svd(A, full_matrices=full_matrices)
     return u, s, column_major(vh)
 
 

@@ -8,7 +8,7 @@ from jax.lax import linalg as lax_linalg
 
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.linalg import adjoint as adjoint_of
-from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises
+from torch_jax.ops.linalg import lu_factor, nothing, permutation, raised, raises, svd
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import column_major, op
 
@@ -152,7 +152,7 @@ def linalg_lstsq(self, b, rcond=None, *, driver=None):
     a, rhs = batched(self, b[..., None] if vector else b)
     if rcond is None:
         rcond = float(jnp.finfo(self.dtype).eps) * max(m, n)
-    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    u, s, vh = svd(a, full_matrices=False)
     tolerance = 0 if driver == "gels" else rcond * jnp.max(s, axis=-1, keepdims=True, initial=0)
     used = s > tolerance
     inverse = jnp.where(used, 1 / jnp.where(used, s, 1), 0)[..., None]
