@@ -114,7 +114,7 @@ def _outcome(entry: Any, dtype: torch.dtype, found: Any) -> tuple[str, str]:
             _ = program.compiled
     except Exception as error:
         return "failed", str(error).partition("\n")[0][:300]
-    return ("compile" if programs else "are views, or nothing"), ""
+    return ("compile" if programs else "need no program"), ""
 
 
 def _call(entry: Any, dtype: torch.dtype) -> Any:

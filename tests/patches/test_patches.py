@@ -10,6 +10,7 @@ import gc
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -214,3 +215,23 @@ def test_what_wraps_a_replacement_is_there_again_after_a_block_without_it(monkey
     with patching.without(f"torch.nn.parallel.data_parallel.{name}"):
         assert getattr(parallel, name) not in (wrapper, replacement)
     assert getattr(parallel, name) is wrapper
+
+
+def test_a_patch_that_comes_after_its_moment_is_put_in_place(monkeypatch):
+    """An export passes the moment of the first jit, before the module of jit is imported."""
+    library = types.ModuleType("library")
+    library.double = lambda x: x + x
+    monkeypatch.setitem(sys.modules, "library", library)
+    patching.apply("a moment")
+
+    @patching.patch("library.double", "a moment")
+    def _patch(original):
+        """Give a sum in words."""
+        return lambda x: f"{original(x)}"
+
+    try:
+        assert library.double(2) == "4"
+    finally:
+        del patching.PATCHES["library.double"]
+        patching._undo.pop("library.double")
+        patching._passed.discard("a moment")

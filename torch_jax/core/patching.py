@@ -67,6 +67,7 @@ class Patch(NamedTuple):
 
 
 PATCHES: dict[str, Patch] = {}
+_passed: set[str] = set()  # moments
 _undo: dict[str, Callable[[], None] | None] = {}  # of the patches that are in place
 _behind: dict[Any, SimpleNamespace] = {}  # for each door, what it calls
 
@@ -76,12 +77,16 @@ def patch(
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Enter the decorated function in the table, as the ``make`` of a :class:`Patch`.
 
+    Where its moment has passed, it is put in place at once.
+
     Its docstring is the row's ``why``, unless that is given.
     """
 
     def enter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         text = why or inspect.cleandoc(make.__doc__ or "").partition("\n\n")[0]
         PATCHES[target] = Patch(target, make, text, when, since, is_registration)
+        if when in _passed:
+            apply(when)
         return make
 
     return enter
@@ -92,6 +97,7 @@ def apply(when: str) -> None:
 
     A target that the installed release lacks has nobody who calls it, and is left out.
     """
+    _passed.add(when)
     for row in list(PATCHES.values()):
         if row.when == when and row.target not in _undo:
             _put(row)

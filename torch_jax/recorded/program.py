@@ -54,8 +54,7 @@ class Program:
         pairs = [(form(at), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs, self.donated = outputs, donated
-        self._singles, self._doubles = _widths(steps)
-        self._double = np.float64 if self._doubles else np.float32  # no float64 where none is used
+        self._floats, self._doubles = _floats(steps)
         self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
@@ -63,7 +62,7 @@ class Program:
         self._may_donate = frozenset(donated)
         self._jitted: Any = functools.partial(
             jax.jit,
-            _function(steps, outputs, self._singles, self._doubles),
+            _function(steps, outputs, self._doubles),
             donate_argnums=tuple(at + 3 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
@@ -121,9 +120,10 @@ class Program:
 
     def _forms(self, integers: int, arrays: list[Any]) -> list[Any]:
         """Return the forms of what the program is given: three vectors of numbers, and arrays."""
+        doubles = self._floats if self._doubles else 0
         vectors = (
-            (len(self._singles), np.float32),
-            (len(self._doubles), self._double),
+            (self._floats, np.float32),
+            (doubles, np.float64 if doubles else np.float32),
             (integers, np.int64),
         )
         given = [*(jax.ShapeDtypeStruct((n,), dtype) for n, dtype in vectors), *arrays]
@@ -135,16 +135,13 @@ class Program:
         ]
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
-        """Return what the program is given; a float that is too large for float32 is infinite."""
-        doubles = np.asarray(floats, np.float64)
-        with np.errstate(over="ignore"):
-            singles = doubles[self._singles].astype(np.float32)
-        return (
-            singles,
-            doubles[self._doubles].astype(self._double),
-            np.asarray(integers, np.int64),
-            *arrays,
-        )
+        """Return what the program is given: floats in two widths where both are asked for."""
+        doubles: Any = np.asarray(floats, np.float64)
+        with np.errstate(over="ignore"):  # what is too large for float32 is infinite
+            singles = doubles.astype(np.float32)
+        if not self._doubles:
+            doubles = _NO_DOUBLES
+        return singles, doubles, np.asarray(integers, np.int64), *arrays
 
     def own(self, arrays: list[Any]) -> None:
         """Copy the arrays that are written over, one after the other, into memory of XLA's own.
@@ -203,16 +200,18 @@ def _flops(compiled: Any) -> float:
         return 0.0
 
 
-def _widths(steps: Sequence[Step]) -> tuple[list[int], list[int]]:
-    """Return which floats of a graph end as float32, and which do not."""
+_NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
+
+
+def _floats(steps: Sequence[Step]) -> tuple[int, frozenset[int]]:
+    """Return how many floats a graph is given, and which of them are not only used as float32."""
     is_single = [
         at in narrow(step.body.jaxpr.jaxpr)
         for step in steps
         for at, source in enumerate(step.sources)
         if isinstance(source, Number) and source.kind is float
     ]
-    numbers = range(len(is_single))
-    return [n for n in numbers if is_single[n]], [n for n in numbers if not is_single[n]]
+    return len(is_single), frozenset(at for at, single in enumerate(is_single) if not single)
 
 
 # Runs of a graph before which it is asked whether its program could write over more arrays.
@@ -338,13 +337,15 @@ def _heirs(state: State) -> dict[int, int]:
 
 
 def _function(
-    steps: Sequence[Step], outputs: Sequence[int], of_singles: list[int], of_doubles: list[int]
+    steps: Sequence[Step], outputs: Sequence[int], of_doubles: frozenset[int]
 ) -> Callable[..., list[Any]]:
-    """Return the function that computes a graph, of its floats in two vectors."""
+    """Return the function that computes a graph, and takes the floats ``of_doubles`` as such."""
 
     def torch_jax_recorded(singles: Any, doubles: Any, integers: Any, *arrays: Any) -> list[Any]:
-        floats = {at: singles[n].astype(np.float64) for n, at in enumerate(of_singles)}
-        floats |= {at: doubles[n] for n, at in enumerate(of_doubles)}
+        floats = [
+            doubles[at] if at in of_doubles else singles[at].astype(np.float64)
+            for at in range(len(singles))
+        ]
         operands = Operands(floats, integers, arrays)
         for step in steps:
             jaxpr = beginning_at(step.entry, step.body, _starts(step))
