@@ -121,8 +121,9 @@ def run(found, *tensors):
     left = [np.asarray(one) for one in tensors]
     given = [np.zeros(form.shape, form.dtype) for form in forms[:3]]
     for form in forms[3:]:
-        at = next(i for i, one in enumerate(left) if one.shape == form.shape)
-        given.append(left.pop(at))
+        at = next((i for i, one in enumerate(left) if one.shape == form.shape), None)
+        # what is none of the tensors is the gradient of a result
+        given.append(np.ones(form.shape, form.dtype) if at is None else left.pop(at))
     with torch_jax.core.x64.x64():
         return [np.asarray(one) for one in compiled(*given)]
 
@@ -195,3 +196,35 @@ def test_singular_values_in_the_form_of_tpus_are_those_of_the_cpu(shape):
     values, product = (results[tuple(one.shape)] for one in kept)
     torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(product, x, rtol=1e-4, atol=1e-5)
+
+
+def test_products_in_the_form_of_tpus_are_written_in_place_and_out_of_place():
+    with torch_jax.compile_for(TPU):
+        x, weight = torch.empty(2, 3, 4, device="jax"), torch.empty(4, 5, device="jax")
+        rows = (x + 1).view(6, 4)
+        total = torch.empty(6, 5, device="jax").addmm_(rows, weight)
+        out = torch.mm(rows, weight, out=torch.empty(6, 5, device="jax"))
+        half = torch.mm(rows.bfloat16(), weight.bfloat16())
+        several = torch.addmm(torch.empty(6, 1, device="jax"), rows, weight)
+        torch_jax.sync()
+        shapes = {one.shape for one in (total, out, half, several)}
+        assert shapes == {(6, 5)} and half.dtype == torch.bfloat16
+        assert array_of(half).dtype == "bfloat16"
+
+
+def test_gradients_of_products_in_the_form_of_tpus_are_those_of_the_cpu():
+    def gradients(x, weight, bias):
+        given = [one.requires_grad_() for one in (x, weight, bias)]
+        y = F.layer_norm(F.linear(given[0] * 2, *given[1:]), (4,))
+        return torch.autograd.grad((y + y.tanh()).square().sum(), given)
+
+    torch.manual_seed(0)
+    given = torch.randn(2, 5, 6), torch.randn(4, 6), torch.randn(4)
+    want = gradients(*(one.clone() for one in given))
+    with torch_jax.compile_for(TPU) as found:
+        kept = torch_jax.jit(gradients)(*(torch.empty_like(one, device="jax") for one in given))
+        assert [one.shape for one in kept] == [one.shape for one in given]
+    results = {one.size: one for one in run(found, *given)}
+    for one in want:
+        actual = results[one.numel()].reshape(one.shape)
+        np.testing.assert_allclose(actual, one, rtol=1e-4, atol=1e-5)

@@ -237,7 +237,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         values = values_of(memories)
         call = {name: _fill(value, values) for name, value in placed.items()}
         call |= contiguous | strides
-        if lowering.rows in placed and target.platform() == "tpu":
+        in_rows = lowering.rows in placed and target.platform() == "tpu"
+        if in_rows:
             call[lowering.rows] = placed[lowering.rows].read_rows(memories)
         if lowering.random:
             name = lowering.random if isinstance(lowering.random, str) else "key"
@@ -247,6 +248,9 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             ok = check(**by_parameter(check, call)) if check else None
         arrays: list[Any] = []
         specs = inferred or [None] * sig.fresh
+        if in_rows:
+            sizes = (view.size for view in (*specs, *targets))
+            found = [_of_rows(one, size) for one, size in zip(found, sizes, strict=True)]
         emitted = [
             emit(result, spec, arrays, op)
             for result, spec in zip(found[: sig.fresh], specs, strict=True)
@@ -374,14 +378,22 @@ def _wrong(result: Any, wanted: str, op: Any) -> TypeError:
     return TypeError(f"the function that serves {op} returned {given} in place of {wanted}")
 
 
+def _of_rows(product: jax.Array, size: tuple[int, ...]) -> Any:
+    """Return a product of :meth:`View.read_rows` as a result, its memory in as many dims."""
+    return product if product.ndim <= len(size) else Leading(product, size)
+
+
 def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
     """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
     if result is None:
         return None
     if isinstance(result, Leading):
-        arrays.append(result.value)
+        value = result.value
+        if isinstance(spec, Output):
+            value = promotion.convert(value, dtypes.to_jax(spec.dtype))
+        arrays.append(value)
         steps = result.stride or geometry.row_major(result.size)
-        return Output(result.size, steps, dtypes.to_torch(result.value.dtype))
+        return Output(result.size, steps, dtypes.to_torch(value.dtype))
     if isinstance(result, InOrder):
         result, spec = result.value, _in_order(result, spec)
     if isinstance(spec, Output) and not isinstance(result, _ARRAYS):
@@ -395,9 +407,6 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))
-    if len(result.shape) > len(spec.size) == 2 and result.shape[-1:] == spec.size[-1:]:
-        arrays.append(promotion.convert(result, dtypes.to_jax(spec.dtype)))
-        return spec._replace(stride=geometry.row_major(spec.size))  # see View.read_rows
     if tuple(result.shape) != spec.size:
         raise RuntimeError(
             f"{op} gives shape {tuple(result.shape)} where PyTorch says {spec.size}, which is a "
@@ -437,4 +446,6 @@ def _put(placed: Any, value: Any, memories: list[Any], uniform: bool, write: Any
     elif placed is not None and value is not None:
         if not uniform:
             placed.refuse_repetition()
+        if isinstance(value, Leading):
+            value = value.value.reshape(value.size)
         placed.write(memories, value, write)

@@ -200,8 +200,12 @@ class Kernel:
             arrays = ACTIVE.recorder.record(self.op, entry, memories)
             entry.uses += 1
             return arrays
-        except NotRecordable:
-            pass
+        except NotRecordable as error:
+            if absent.is_chosen():
+                cause = error.__cause__
+                given = args, kwargs
+                told = self._told(cause if isinstance(cause, Exception) else error, *given)
+                raise told from error
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
 

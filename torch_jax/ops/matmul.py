@@ -45,8 +45,6 @@ def _blend(self, product, beta, alpha):
         jnp.broadcast_to(self, product.shape)  # raises where it does not fit
         return product
     self = self.astype(product.dtype)
-    if self.size == product.size:
-        self = self.reshape(product.shape)
     return product + (self if beta == 1 else self * beta)
 
 
@@ -65,6 +63,8 @@ def mm_dtype(self, mat2, out_dtype):
 @op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
     """``beta * self + alpha * (mat1 @ mat2)``."""
+    if mat2.ndim == self.ndim == 2 < mat1.ndim and len(self) > 1:  # its rows as those of ``mat1``
+        self = self.reshape(*mat1.shape[:-1], -1)
     return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)
 
 

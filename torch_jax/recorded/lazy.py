@@ -147,10 +147,10 @@ def outside(recorder: Recorder) -> Iterator[None]:
     _record_with(recorder)
     try:
         yield
+        recorder.flush()
     finally:
         _own.outside = before
         _record_with(before)
-        recorder.flush()
 
 
 def _record_with(recorder: Recorder | None) -> None:
