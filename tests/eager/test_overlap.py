@@ -36,7 +36,6 @@ CASES = {
     "masked_fill_by_element": lambda x: x.masked_fill_(x > 2, x[0]),
     "fill_by_element": lambda x: x.fill_(x[1]),
     "windows_filled": lambda x: x.unfold(0, 3, 1).fill_(2),
-    "windows_copied": lambda x: x.unfold(0, 3, 1).copy_(torch.ones_like(x)[0]),
     "expanded": lambda x: x[:1].expand(4).add_(1),
     "foreach": lambda x: torch._foreach_add_([x[1:]], [x[:-1]]),
     "foreach_apart": lambda x: torch._foreach_add_([x[:4]], [x[4:]]),
@@ -83,3 +82,29 @@ def test_the_same_shapes_at_other_places():
             x[:4].add_(x[begin : begin + 4])
             y[:4].add_(y[begin : begin + 4])
         assert torch.equal(y.cpu(), x)
+
+
+WINDOWS = {
+    "add": lambda x: x.unfold(0, 3, 1).add_(1),
+    "copy": lambda x: x.unfold(0, 3, 1).copy_(torch.ones_like(x)[0]),
+    "of_another_dtype": lambda x: x.view(torch.int32).unfold(0, 3, 1).add_(1),
+    "no loop over elements": lambda x: x.unfold(0, 3, 1).cumsum_(0),
+    "reads elsewhere": lambda x: x.unfold(0, 3, 1).add_(x[:3]),
+    "out": lambda x: torch.add(x[:3], 1, out=x.as_strided((2, 3), (1, 1))),
+}
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+def test_compiled_writes_through_windows_that_overlap_are_refused(case):
+    x = torch.arange(12.0, device="jax")
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        executors.by("jit", WINDOWS[case])(x)
+    assert x.tolist() == list(range(12))
+
+
+def test_windows_side_by_side_are_written():
+    def run(x):
+        return x.clone().as_strided((3, 2), (4, 3)).add_(1)
+
+    x = torch.arange(12.0)
+    assert executors.by("jit", run)(x.to("jax")).tolist() == run(x).tolist()

@@ -10,6 +10,12 @@ import torch
 
 from torch_jax.core import ordinals
 
+SHARED = (
+    "unsupported operation: more than one element of the written-to tensor refers to a single "
+    "memory location. Please clone() the tensor before performing the operation."
+)
+"""PyTorch's sentence for writes to tensors whose elements share memory."""
+
 
 class OperatorNotFound(NotImplementedError):
     """No rung of the lookup ladder serves an operator; see :func:`torch_jax.register_op`."""

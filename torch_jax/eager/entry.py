@@ -21,9 +21,8 @@ import torch
 from torch_jax import target
 from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
-from torch_jax.core import policies
+from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
-from torch_jax.eager import visits
 from torch_jax.eager.meta import Output
 from torch_jax.eager.signature import (
     DROP,
@@ -105,9 +104,6 @@ class View(NamedTuple):
         """As an array's, for predicates over arguments."""
         return len(self.size)
 
-    def place(self) -> visits.Place:
-        return visits.Place(self.slot, self.size, self.stride, self.offset, self.dtype)
-
     def lens(self, memories: list[Any]) -> geometry.Lens:
         if self.window:
             return windows.at(self.window, None if self.starts is None else memories[self.starts])
@@ -136,14 +132,14 @@ class View(NamedTuple):
         """Raise where elements share memory, so that a write would be ambiguous."""
         strides = zip(self.size, self.stride, strict=True)
         if 0 not in self.size and any(n > 1 and step == 0 for n, step in strides):
-            raise RuntimeError(visits.REFUSAL)
+            raise RuntimeError(errors.SHARED)
+        if geometry.overlaps(self.size, self.stride):
+            raise RuntimeError(errors.SHARED)
 
-    def write(self, memories: list[Any], value: jax.Array, write: Any = None) -> None:
+    def write(self, memories: list[Any], value: jax.Array) -> None:
         value = promotion.convert(jnp.broadcast_to(value, self.size), self.dtype)
         memory = memories[self.slot]
-        lens = self.lens(memories)
-        new = write(memory, value) if write else geometry.write(memory, lens, value)
-        memories[self.slot] = new
+        memories[self.slot] = geometry.write(memory, self.lens(memories), value)
 
 
 class Number(NamedTuple):
@@ -229,10 +225,11 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         concrete = concrete(**by_parameter(concrete, placed))
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     values_of = _reader(placed) if concrete else _in_trace
-    operands = [view for view in _leaves(placed.values()) if isinstance(view, View)]
-    shared = visits.of(op, lowering, *([view.place() for view in v] for v in (targets, operands)))
+    if not lowering.uniform:
+        for view in targets:
+            view.refuse_repetition()
 
-    def run(*given, write=None):
+    def run(*given):
         memories = list(given)
         values = values_of(memories)
         call = {name: _fill(value, values) for name, value in placed.items()}
@@ -249,14 +246,14 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         arrays: list[Any] = []
         specs = inferred or [None] * sig.fresh
         if in_rows:
-            sizes = (view.size for view in (*specs, *targets))
+            sizes = (view.size for view in (*specs, *targets))  # meta functions know products
             found = [_of_rows(one, size) for one, size in zip(found, sizes, strict=True)]
         emitted = [
             emit(result, spec, arrays, op)
             for result, spec in zip(found[: sig.fresh], specs, strict=True)
         ]
         for name, value in zip(sig.writes, found[sig.fresh :], strict=True):
-            _put(placed.get(name), value, memories, lowering.uniform, write)
+            _put(placed.get(name), value, memories)
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, *error = ok
@@ -267,9 +264,8 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 
-    runs = run if shared is None else shared.in_turns(run, written, check is not None)
-    runs.__name__ = _label(op)
-    function = Untraced(runs) if concrete else Compiled(runs)
+    run.__name__ = _label(op)
+    function = Untraced(run) if concrete else Compiled(run)
     error = message if check else None
     return Entry(function, outputs, tuple(written), concrete, simple, error, placed=placed)
 
@@ -438,14 +434,12 @@ def _in_order(result: InOrder, spec: Output | None) -> Output:
     return Output(size, None if plain else tuple(stride), dtype)
 
 
-def _put(placed: Any, value: Any, memories: list[Any], uniform: bool, write: Any = None) -> None:
-    """Write a new value (None: unchanged) through the view it belongs to, or by ``write``."""
+def _put(placed: Any, value: Any, memories: list[Any]) -> None:
+    """Write a new value (None: unchanged) through the view that it belongs to."""
     if isinstance(placed, list):
         for one, new in zip(placed, value, strict=True):
-            _put(one, new, memories, uniform, write)
+            _put(one, new, memories)
     elif placed is not None and value is not None:
-        if not uniform:
-            placed.refuse_repetition()
         if isinstance(value, Leading):
             value = value.value.reshape(value.size)
-        placed.write(memories, value, write)
+        placed.write(memories, value)

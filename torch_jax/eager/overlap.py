@@ -3,8 +3,8 @@
 PyTorch refuses some of them, each operator by rules of its own: what is written may be a whole
 input, but no part of one; where a kernel gathers, not even that. The CPU's kernel is asked
 (:mod:`torch_jax.eager.twins`), once for each geometry. What it does not refuse is computed here as
-if all were read before anything is written; for windows that overlap see
-:mod:`torch_jax.eager.visits`.
+if all were read before anything is written. Windows that overlap are refused: PyTorch promises no
+order in which their elements are written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from torch_jax.eager import twins, variants, visits
+from torch_jax.core import errors
+from torch_jax.eager import twins, variants
 from torch_jax.memory import geometry
 from torch_jax.memory.storage import is_jax, span, tensors_in
 
@@ -42,7 +43,7 @@ def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) ->
     """What the CPU raises because of the memory that a call writes, None where it computes."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     if variants.is_out(op) and any(_reads_windows(a, b) for a, b in _pairs(op, given)):
-        return visits.REFUSAL
+        return errors.SHARED
     kinds = {_relation(a, b) for a, b in _pairs(op, given)}
     if kinds <= {"apart"}:
         return None
@@ -75,7 +76,7 @@ def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Te
 
 def _reads_windows(out: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether windows that overlap are written while a call reads their storage."""
-    return visits.may_overlap(out.shape, out.stride()) and _storage(out) == _storage(other)
+    return geometry.may_overlap(out.shape, out.stride()) and _storage(out) == _storage(other)
 
 
 def _repeats(tensor: torch.Tensor) -> bool:

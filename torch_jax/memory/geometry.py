@@ -220,6 +220,37 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
     return _tidy(base, (*found, *_arrange(dims, size)))
 
 
+def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether elements may share a place: some step does not go beyond all shorter ones.
+
+    Expanded tensors, of stride 0, are asked about elsewhere.
+    """
+    extent = 0
+    if 0 in size:
+        return False
+    for n, step in sorted(zip(size, stride, strict=True), key=lambda dim: dim[1]):
+        if n > 1 and step == 0:
+            return False
+        if n > 1 and step <= extent:
+            return True
+        extent += (n - 1) * step
+    return False
+
+
+def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether some elements of a view share a place in memory.
+
+    >>> overlaps((3, 2), (1, 1)), overlaps((2, 3), (3, 2))
+    (True, False)
+    """
+    if not may_overlap(size, stride):
+        return False
+    places = np.zeros(tuple(size), np.int64)
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        places += np.arange(n).reshape([n if d == axis else 1 for d in range(len(size))]) * step
+    return len(np.unique(places)) < places.size
+
+
 def is_row_major(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Whether the strides are those of a contiguous array (axes of length one never matter)."""
     if 0 in size:
