@@ -104,10 +104,11 @@ def beginning_at(entry: Any, body: Body, starts: dict[int, np.ndarray]) -> Any:
 
 def _knowing(jitted: Any, starts: dict[int, np.ndarray]) -> Any:
     """Return a function of the same name in which some operands are constants."""
+    function = getattr(jitted, "__wrapped__", jitted)
 
-    @functools.wraps(jitted.__wrapped__)
+    @functools.wraps(function)
     def run(*operands: Any) -> Any:
-        return jitted.__wrapped__(*(starts.get(at, one) for at, one in enumerate(operands)))
+        return function(*(starts.get(at, one) for at, one in enumerate(operands)))
 
     return jax.jit(run)
 
