@@ -76,7 +76,7 @@ def test_what_is_compiled_is_told(settings, caplog):
 @pytest.fixture
 def accelerator(monkeypatch):
     """JAX's CPU taken for an accelerator."""
-    monkeypatch.setattr(target, "platform", lambda: "tpu")
+    monkeypatch.setattr(target, "platform", lambda: "gpu")
 
 
 DOUBLES = {
@@ -98,7 +98,7 @@ def test_doubles_on_accelerators(settings, accelerator, name):
     assert (torch.ones(2, device="jax") * 2 + torch.arange(2, device="jax")).tolist() == [2, 3]
     settings.set("float64", "warn")
     policies._warned_of_float64.clear()
-    with pytest.warns(UserWarning, match="slow or emulated on tpu"):
+    with pytest.warns(UserWarning, match="slow or emulated on gpu"):
         assert DOUBLES[name]().dtype in (torch.float64, torch.complex128)
 
 
