@@ -24,7 +24,6 @@ GAPS: dict[str, list[str]] = {
         "topk backward:bfloat16",
     ],
     "the exception on the CPU is of another type than for other refusals of the operator": [
-        "arange errors",
         "narrow_copy errors",
     ],
     "the CPU warns that it resizes an output only where the input has dimensions": [
@@ -34,9 +33,6 @@ GAPS: dict[str, list[str]] = {
         "matrix_exp forward:bfloat16,float16",
         "matrix_exp backward:bfloat16,float16",
         "renorm backward:complex64",
-    ],
-    "open: the gradient of wide complex reflectors differs": [
-        "linalg.householder_product backward:complex64",
     ],
     "a layout other than strided": [
         "sparse.mm.reduce *",

@@ -233,7 +233,7 @@ def _linear_bin(x, low, high, bins: int):
     return jnp.where(inside, jnp.minimum(position, bins - 1), -1)
 
 
-@op("histc", static=("min", "max"))
+@op("histc", static=("min", "max"), refuses="complex")
 def histc(self, bins=100, min=0, max=0):
     """Counts in equal bins; elements out of range and NaN count nowhere."""
     x = self.reshape(-1)
