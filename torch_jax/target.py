@@ -12,8 +12,10 @@ GPU's with ``jax[cuda13]``.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import os
+import pkgutil
 import re
 from typing import Any, NamedTuple
 
@@ -216,11 +218,28 @@ def _tpus(target: Target) -> Any:
 
 def _gpus(target: Target) -> Any:
     hosts, cards = target.shape
-    return topologies.get_topology_desc(
+    make = functools.partial(
+        topologies.get_topology_desc,
         platform="cuda",
         topology=f"1x{hosts}x{cards}",
         target_config=_description(GPUS[target.chip]),
     )
+    try:
+        return make()
+    except NotImplementedError:  # JAX has found no card, and left its plug-in out
+        _register_without_a_card()
+        return make()
+
+
+def _register_without_a_card() -> None:
+    """Have JAX's plug-ins for CUDA registered, whose driver is not asked for its version."""
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    try:
+        for plugin in pkgutil.iter_modules(importlib.import_module("jax_plugins").__path__):
+            if "cuda" in plugin.name:
+                importlib.import_module(f"jax_plugins.{plugin.name}").initialize()
+    finally:
+        del os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"]
 
 
 def _description(gpu: Gpu) -> str:

@@ -76,3 +76,18 @@ def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
         pytest.raises(target.NoCompiler, match=r"\(no plug-in\)\. It comes with: pip install"),
     ):
         target.devices()
+
+
+def test_a_plug_in_that_jax_left_out_without_a_card_is_registered(monkeypatch):
+    calls = []
+
+    def describe(**_options):
+        calls.append("describe")
+        if "register" not in calls:
+            raise NotImplementedError("topology not implemented for cuda")
+        return "devices"
+
+    monkeypatch.setattr(target.topologies, "get_topology_desc", describe)
+    monkeypatch.setattr(target, "_register_without_a_card", lambda: calls.append("register"))
+    assert target._gpus(target.parse("gpu-h100")) == "devices"
+    assert calls == ["describe", "register", "describe"]
