@@ -31,7 +31,7 @@ WANTED = {"bytes": 1.10, "fusions": 1.10, "compile seconds": 1.2}
 
 
 class Counted(NamedTuple):
-    """What a compiler says of a program.
+    """Hold what a compiler says of a program.
 
     Attributes:
       bytes: megabytes that it moves.

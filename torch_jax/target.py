@@ -1,4 +1,4 @@
-"""What programs are compiled for: the platform that JAX runs on, or chips that are elsewhere.
+"""The target of compiled programs: the platform that JAX runs on, or chips that are elsewhere.
 
 The compilers of TPUs and GPUs need no device. The setting ``target`` names chips, and everything
 that chooses a form, an option or a check for a platform asks here. What is compiled for a target
@@ -26,7 +26,7 @@ from torch_jax import config
 
 
 class Gpu(NamedTuple):
-    """What XLA's compiler has to know of a card.
+    """Hold the numbers of a card that its compiler needs.
 
     Attributes:
       title: the name that the card reports.
@@ -83,7 +83,7 @@ class Target(NamedTuple):
 
     @property
     def chips(self) -> int:
-        """How many chips there are."""
+        """Return the number of chips."""
         return math.prod(self.shape) * self.slices
 
     @property

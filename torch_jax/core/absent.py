@@ -1,4 +1,4 @@
-"""What stands for an array of chips that are elsewhere: it has a form, and no elements.
+"""Arrays of chips that are elsewhere: they have a form, and no elements.
 
 Where programs are compiled for a target, nothing can run: each tensor of the device holds one of
 these. A program that looks at a single number is given 0, and where it does is noted

@@ -136,7 +136,7 @@ class Group(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How large blocks are on a platform.
+    """Hold the sizes of blocks on a platform.
 
     Attributes:
       rows: of a block.

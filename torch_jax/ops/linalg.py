@@ -319,7 +319,7 @@ def _no_svd() -> None:
     return None
 
 
-# Finds JAX's decomposition for TPUs, None where there is none. Set by whoever knows where to look.
+# Returns the decomposition that JAX has for TPUs, or None; registration replaces it.
 svd_of_tpus: Callable[[], Any] = _no_svd
 
 

@@ -33,7 +33,7 @@ class ForTarget(Lowered):
 
 
 class Programs:
-    """What was lowered for a target.
+    """Hold the programs that were lowered for a target.
 
     Attributes:
       target: the chips.
@@ -76,8 +76,8 @@ def stand_in(name: str, state: State, nodes: list, given: tuple, live: Any, dead
       state: the graph.
       nodes: all of its results.
       given: floats, integers and arrays.
-      live: numbers of the results that somebody can reach.
-      dead: numbers of the arrays that nobody else can reach.
+      live: numbers of the results that code outside can reach.
+      dead: numbers of the arrays that only this recording holds.
     """
     arrays = given[2]
     program, is_new = program_for(

@@ -205,12 +205,12 @@ _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
 
 def _floats(steps: Sequence[Step]) -> tuple[int, frozenset[int]]:
     """Return how many floats a graph is given, and which of them are not only used as float32."""
-    is_single = [
-        at in narrow(step.body.jaxpr.jaxpr)
-        for step in steps
-        for at, source in enumerate(step.sources)
-        if isinstance(source, Number) and source.kind is float
-    ]
+    is_single: list[bool] = []
+    for step in steps:
+        sources = enumerate(step.sources)
+        given = [at for at, one in sources if isinstance(one, Number) and one.kind is float]
+        single = narrow(step.body.jaxpr.jaxpr) if given else frozenset()
+        is_single += [at in single for at in given]
     return len(is_single), frozenset(at for at, single in enumerate(is_single) if not single)
 
 

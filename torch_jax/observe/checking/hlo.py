@@ -1,4 +1,4 @@
-"""What the text of a compiled program says of its collectives and of its largest arrays.
+"""Read collectives and the largest arrays from the text of a compiled program.
 
 The format is XLA's: https://openxla.org/xla/hlo_dumps. A line is ``%name = type[shape]{layout}
 operation(operands), metadata={…}``. The metadata has the number of a stack frame, which tables at

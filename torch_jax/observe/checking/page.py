@@ -1,4 +1,4 @@
-"""What chips would make of a script: memory, time, collectives, and what does not work there."""
+"""Compile a script's programs for its target, and describe memory, time and collectives."""
 
 from __future__ import annotations
 
