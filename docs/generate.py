@@ -2,10 +2,9 @@
 
 ``settings.md`` comes from ``torch_jax.config.SETTINGS``, ``modules.md`` from the docstrings of the
 package's files, in the order of the floors of ``house.md``, ``api.md`` from those of the public
-names, ``plans.md`` from ``torch_jax.plan``.
+names.
 """
 
-import argparse
 import ast
 import inspect
 import re
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import torch_jax
 from torch_jax import config
-from torch_jax.observe.planning import page as plan_page
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "torch_jax"
@@ -139,90 +137,7 @@ def _named(name: str, module: str) -> str:
     return f"\n### `{name}`\n\n<!-- {module} -->\n{_sentence(path)}\n"
 
 
-PLANS_PAGE = """\
-# Plans
-
-What a training step of Llama 3 needs, by `torch_jax.plan`. Each row is a command; `python -m
-torch_jax plan --help` has all options. This page is made by `make docs`.
-
-"In all" is the memory of a chip, "weights" and "activations" what it gathers and sums of each in a
-step, "waits" the seconds of these that computing does not hide. Parameters are bfloat16 with
-float32 masters and moments, layers are one loop and computed again in the backward pass, attention
-keeps no scores. [hosts.md](hosts.md#what-a-plan-says) says what is assumed, and how well the plans
-agree with XLA.
-"""
-PLANS = {
-    ("Llama 3 8B on 8 chips", "llama-3-8b"): [
-        "fsdp=8 --batch 16 --chip h100",
-        "fsdp=8 --batch 16 --chip a100",
-        "fsdp=8 --batch 16 --chip v5p",
-        "fsdp=8 --batch 8 --chip v6e --length 4096",
-        "fsdp=8 --batch 8 --chip v5e --length 4096",
-    ],
-    ("Llama 3 70B on 128, 256 and 1024 chips", "llama-3-70b"): [
-        "fsdp=128 --batch 128 --chip h100",
-        "fsdp=16,tensor=8 --batch 64 --chip h100 --split-length",
-        "fsdp=128 --batch 128 --chip v5p",
-        "fsdp=256 --batch 256 --chip h100",
-        "fsdp=256 --batch 256 --chip v5e --length 2048",
-        "data=4,fsdp=256 --batch 1024 --chip h100",
-        "data=8,fsdp=16,tensor=8 --batch 512 --chip h100 --split-length",
-        "data=4,fsdp=256 --batch 1024 --chip v5p",
-    ],
-    ("Llama 3 405B on 512 to 10,240 chips", "llama-3-405b"): [
-        "fsdp=64,tensor=8 --batch 256 --chip h100 --split-length",
-        "fsdp=256,tensor=2 --batch 256 --chip v5p --split-length",
-        "data=2,fsdp=64,tensor=8 --batch 512 --chip h100 --split-length",
-        "data=8,fsdp=64,tensor=8 --batch 1024 --chip h100 --split-length",
-        "data=2,fsdp=256,tensor=8 --batch 1024 --chip v5p --split-length",
-        "data=16,fsdp=64,tensor=8 --batch 2048 --chip h100 --split-length",
-        "data=20,fsdp=64,tensor=8 --batch 2560 --chip h100 --split-length",
-    ],
-}
-_COLUMNS = (
-    "chips", "chip", "in all", "parameters, optimizer", "activations kept", "fits", "weights",
-    "activations", "waits", "step", "MFU", "tokens a second",
-)  # fmt: skip
-
-
-def plans() -> str:
-    """The page of plans."""
-    return PLANS_PAGE + "".join(map(_plans, PLANS, PLANS.values()))
-
-
-def _plans(what: tuple[str, str], steps: list[str]) -> str:
-    title, config_name = what
-    commands = [f"--config {config_name} --mesh {step}" for step in steps]
-    head = f"| | {' | '.join(_COLUMNS)} |\n|{' --- |' * (len(_COLUMNS) + 1)}\n"
-    rows = (f"| {at} | {_plan(command)} |\n" for at, command in enumerate(commands, 1))
-    lines = (
-        f"python -m torch_jax plan {command}  # {at}\n" for at, command in enumerate(commands, 1)
-    )
-    return f"\n## {title}\n\n{head}{''.join(rows)}\n```sh\n{''.join(lines)}```\n"
-
-
-def _plan(command: str) -> str:
-    parser = argparse.ArgumentParser()
-    plan_page.add_arguments(parser)
-    given = parser.parse_args(command.split())
-    found = plan_page.planned(given)
-    gathered = dict.fromkeys(("weights", "gradients", "activations"), 0.0)
-    for one in found.collectives:
-        gathered[one.what] = gathered.get(one.what, 0) + one.bytes / 1e9
-    memory, seconds = found.memory, found.seconds
-    state = memory["parameters"] + memory["optimizer"]
-    cells = (
-        f"{found.chips:,}", given.chip, f"{found.total / 2**30:.1f} GiB",
-        f"{state / 2**30:.1f} GiB", f"{memory['activations'] / 2**30:.1f} GiB",
-        "yes" if found.fits else "no", f"{gathered['weights'] + gathered['gradients']:.0f} GB",
-        f"{gathered['activations']:.0f} GB", f"{seconds['exposed']:.1f} s",
-        f"{seconds['step']:.1f} s", f"{100 * found.utilization:.0f} %",
-        f"{found.tokens / seconds['step']:,.0f}",
-    )  # fmt: skip
-    return " | ".join(cells)
-
-
-PAGES = {"settings.md": settings, "modules.md": modules, "api.md": api, "plans.md": plans}
+PAGES = {"settings.md": settings, "modules.md": modules, "api.md": api}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

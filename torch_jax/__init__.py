@@ -63,7 +63,6 @@ if TYPE_CHECKING:  # the table of contents, as editors and type checkers read it
     from torch_jax.observe.metrics import reset_metrics as reset_metrics
     from torch_jax.observe.placement import is_jax_module as is_jax_module
     from torch_jax.observe.placement import where_is as where_is
-    from torch_jax.observe.planning.plan import plan as plan
     from torch_jax.observe.profiling.profile import profile as profile
     from torch_jax.observe.trace_ops import trace_ops as trace_ops
     from torch_jax.recorded.compile_for import compile_for as compile_for
@@ -130,7 +129,6 @@ _LAZY = {  # the same for Python, which loads a module when one of its names is 
     "reset_metrics": "observe.metrics",
     "is_jax_module": "observe.placement",
     "where_is": "observe.placement",
-    "plan": "observe.planning.plan",
     "profile": "observe.profiling.profile",
     "trace_ops": "observe.trace_ops",
     "DeviceLoader": "loops.device_loader",

@@ -17,7 +17,7 @@ PUBLIC = """
     OperatorNotFound VerificationError call_jax checkpoint_name checkpoint_policy compile_for config
     default_env explain export from_jax from_jax_function functional fused generate_loop
     initialize is_jax_module jit last_checkpoint lazy load_functional load_orbax lower mark_step
-    matmul_precision memory_report mesh metrics nn_from_flax nnx_from_torch optim pallas_op plan
+    matmul_precision memory_report mesh metrics nn_from_flax nnx_from_torch optim pallas_op
     profile register_op report reset_metrics save_orbax scan_layers shard spawn sync to_jax
     to_jax_function trace_ops where_is with_sharding_constraint
 """

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from textwrap import dedent
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from torch_jax.observe.checking import hlo, page
-from torch_jax.observe.planning.sizes import CHIPS
+from torch_jax.observe.checking import hlo, loops, page
+from torch_jax.observe.checking.chips import CHIPS
 from torch_jax.target import NoCompiler
 
 CHECK = """
@@ -106,11 +108,70 @@ StackFrames
 ENTRY %main (p: f32[4,8]) -> f32[4,8] {
   %p = f32[4,8]{1,0} parameter(0)
   %mm.1 = bf16[1000,8]{1,0:T(8,128)} fusion(%p), metadata={op_name="jit(aten.mm)" stack_frame_id=1}
-  %ag = (f32[4,8]{1,0}, f32[16,8]{1,0}) all-gather-start(%p), dimensions={0}
+  %ag = (f32[4,8]{1,0}, f32[16,8]{1,0}, u32[]{:S(2)}) all-gather-start(%p), channel_id=1
   %agd = f32[16,8]{1,0} all-gather-done(%ag)
   ROOT %ar = f32[4,8]{1,0} all-reduce(%p), to_apply=%add
 }
 """
+
+
+LOOP = """HloModule jit_step
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%body (was: (u32[], f32[8,8])) -> (u32[], f32[8,8]) {
+  %was = (u32[], f32[8,8]{1,0}) parameter(0)
+  %step = u32[]{:T(128)} constant(2)
+  %round = u32[] get-tuple-element(%was), index=0
+  %next = u32[] add(%round, %step)
+  %x = f32[8,8]{1,0} get-tuple-element(%was), index=1
+  %dot = f32[8,8]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %all = f32[8,8]{1,0} all-reduce(%dot), channel_id=1, to_apply=%add
+  ROOT %is = (u32[], f32[8,8]{1,0}) tuple(%next, %all)
+}
+
+%goes_on (now: (u32[], f32[8,8])) -> pred[] {
+  %now = (u32[], f32[8,8]{1,0}) parameter(0)
+  %count = u32[] get-tuple-element(%now), index=0
+  %bound = u32[]{:T(128)} constant(15)
+  ROOT %less = pred[] compare(%count, %bound), direction=LT
+}
+
+ENTRY %main (p: (u32[], f32[8,8])) -> (u32[], f32[8,8]) {
+  %p = (u32[], f32[8,8]{1,0}) parameter(0)
+  ROOT %loop = (u32[], f32[8,8]{1,0}) while(%p), condition=%goes_on, body=%body
+}
+"""
+
+
+def test_each_round_of_a_loop_counts():
+    """A loop as the compiler of TPUs writes it, whose counter grows by two; and one of the CPU."""
+    assert loops.rounds(LOOP)[1] == [loops.Loop("body", 8, 1)]
+    assert loops.costs(LOOP)["flops"] >= 8 * 2 * 8**3
+    assert hlo.collectives(LOOP) == {"all-reduce": (8, 8 * 256)}
+    assert hlo.largest(LOOP)[0].nbytes == 256
+
+    def inner(x, _):
+        return jax.lax.scan(lambda y, _: (jnp.tanh(y @ y), None), x, None, length=5)
+
+    def outer(x):
+        return jax.lax.scan(inner, x, None, length=7)[0]
+
+    text = jax.jit(outer).lower(jnp.ones((64, 64))).compile().as_text()
+    assert loops.costs(text)["flops"] == pytest.approx(35 * 2 * 64**3, rel=0.05)
+
+
+def test_rounds_that_depend_on_values_are_said_to_be_counted_once():
+    def halve(x):
+        return jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
+
+    text = jax.jit(halve).lower(jnp.ones(8)).compile().as_text()
+    assert [one.rounds for one in loops.rounds(text)[1]] == [None]
+    assert loops.costs(text)["flops"] > 0
 
 
 def test_collectives_and_largest_arrays_of_a_program():

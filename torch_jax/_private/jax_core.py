@@ -218,14 +218,17 @@ def costs_of(compiled: Any) -> dict[str, float]:
 
     The compiler of GPUs gives none: its program is then counted as that of any other.
     """
-    found = compiled.cost_analysis()
-    if found:
-        return found
-    count = getattr(importlib.import_module("jax._src.lib")._jax, "hlo_module_cost_analysis", None)
-    if count is None:
+    return compiled.cost_analysis() or costs_of_text(compiled.as_text())
+
+
+def costs_of_text(text: str) -> dict[str, float]:
+    """Return XLA's estimates of the text of a compiled program, with one round of each loop."""
+    try:
+        parse = importlib.import_module("jaxlib._hlo").hlo_module_from_text
+        count = importlib.import_module("jax._src.lib")._jax.hlo_module_cost_analysis
+    except (ImportError, AttributeError):
         return {}
-    client = importlib.import_module("jax").devices("cpu")[0].client
-    return count(client, compiled.runtime_executable().hlo_modules()[0])
+    return count(importlib.import_module("jax").devices("cpu")[0].client, parse(text))
 
 
 def rest_of_traces() -> tuple[Any, ...] | None:

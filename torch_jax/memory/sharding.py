@@ -286,10 +286,10 @@ def on_targets(given: Sequence[Any]) -> list[Any]:
     Args:
       given: arrays, and forms of arrays.
     """
-    if Use.begun and any(sharding_of(one) is not None for one in given):
+    is_sharded = Use.begun and any(sharding_of(one) is not None for one in given)
+    if is_sharded or target.chosen() is not None:
         return [on_target(sharding_of(one)) for one in given]
-    home = None if target.chosen() is None else SingleDeviceSharding(target.devices()[0])
-    return [one.sharding if home is None and is_bound(one) else home for one in given]
+    return [one.sharding if is_bound(one) else None for one in given]
 
 
 def on_target(sharding: Any) -> Any:

@@ -27,9 +27,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "ops": Command("observe.operators_page", "which rung serves each operator", (KeyError,)),
     "plan": Command(
-        "observe.planning.page",
-        "the memory, collectives and time of a training step",
-        (ValueError, KeyError),
+        "planning.plan",
+        "a Llama's training step, compiled for chips elsewhere",
+        (ValueError, RuntimeError),
     ),
     "run": Command("observe.running.command", "a script written for CUDA, on device jax"),
     "check": Command(

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
 from torch_jax.compiler import donation, options
@@ -160,7 +161,7 @@ class Program:
     ) -> Any:
         """Return what JAX lowers for numbers and arrays like these, on the chips of the target."""
         forms = self._forms(len(integers), arrays)
-        with x64():
+        with x64(), jax.default_device(target.devices()[0]):
             return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
 
     def __call__(

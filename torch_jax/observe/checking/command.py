@@ -54,7 +54,7 @@ def answer(given: argparse.Namespace) -> int:
     if not given.target:
         print(f"--target names the chips: {target.NAMES}", file=sys.stderr)
         return 2
-    _compute_on_cpu()
+    compute_on_cpu()
     running.redirect(given.device)
     with compile_for(given.target) as found:
         status = _run(program, given, found)
@@ -78,7 +78,7 @@ def _sorted(given: argparse.Namespace) -> argparse.Namespace:
     return given
 
 
-def _compute_on_cpu() -> None:
+def compute_on_cpu() -> None:
     """Have JAX use no chip of this machine: compilers need none, and a chip may be another's."""
     jax.config.update("jax_platforms", "cpu")
 

@@ -8,9 +8,10 @@ the head of the text turn into a file and a line.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch_jax.observe.checking import loops
 
 COLLECTIVES = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"
 _INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(", re.M)
@@ -36,36 +37,56 @@ class Array(NamedTuple):
 
 
 def collectives(text: str) -> dict[str, tuple[int, int]]:
-    """Return for each kind of collective how often a program has it, and the bytes of its results.
+    """Return for each kind of collective how often it runs, and the bytes of its results.
 
-    >>> collectives("  %all-reduce.1 = f32[4,8]{1,0} all-reduce(%x), channel_id=1\\n")
-    {'all-reduce': (1, 128)}
+    >>> text = "\\nENTRY %main () -> f32[4] {\\n  %sum = f32[4]{0} all-reduce(%x), channel_id=1\\n}"
+    >>> collectives(text)
+    {'all-reduce': (1, 16)}
     """
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for _, form, operation in _INSTRUCTION.findall(text):
+    parts, _ = loops.rounds(text)
+    # the compiler of TPUs writes one collective into each of the fusions during which it goes on
+    found: dict[Any, tuple[int, str, int]] = {}
+    for name, part in parts.items():
+        for at, (channel, kind, nbytes) in enumerate(_collectives(part.text)):
+            one = channel or (name, at)
+            counted = part.runs, kind, nbytes
+            found[one] = min(found.get(one, counted), counted)
+    totals: dict[str, tuple[int, int]] = {}
+    for runs, kind, nbytes in found.values():
+        count, total = totals.get(kind, (0, 0))
+        totals[kind] = count + runs, total + runs * nbytes
+    return totals
+
+
+def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
+    """Return the channel, the kind and the bytes of the result of each collective."""
+    for at in _INSTRUCTION.finditer(text):
+        _, form, operation = at.groups()
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
             arrays = list(_arrays(form))
-            # what starts gives its operand back, too
-            counted = (
-                arrays[len(arrays) // 2 :] if operation != kind and len(arrays) > 1 else arrays
-            )
-            counts[kind] += 1
-            sizes[kind] += sum(nbytes for nbytes, _ in counted)
-    return {kind: (counts[kind], sizes[kind]) for kind in counts}
+            if operation != kind:  # gives its operands back, too, and numbers of its own
+                arrays = [one for one in arrays if one[1] != "u32[]"]
+                arrays = arrays[len(arrays) // 2 :]
+            channel = re.search(r"channel_id=(\d+)", text[at.end() : text.find("\n", at.end())])
+            yield channel[1] if channel else "", kind, sum(nbytes for nbytes, _ in arrays)
 
 
 def largest(text: str, most: int = 3) -> list[Array]:
     """Return the largest arrays that a program makes on its way, each form and operator once."""
-    entry = text[text.find("\nENTRY ") :]
-    lines = _lines(text)
+    parts, repeated = loops.rounds(text)
+    whole = [*(parts[one.body].text for one in repeated), list(parts.values())[-1].text]
+    return sorted(_made("\n".join(whole), _lines(text)), reverse=True)[:most]
+
+
+def _made(text: str, lines: dict[str, str]) -> Iterator[Array]:
+    """Return the arrays that instructions make, each form and operator once."""
     found: dict[tuple, Array] = {}
-    for at in _INSTRUCTION.finditer(entry):
+    for at in _INSTRUCTION.finditer(text):
         _, form, operation = at.groups()
         if operation in _NO_MEMORY or form.startswith("("):
             continue
-        rest = entry[at.end() : entry.find("\n", at.end())]
+        rest = text[at.end() : text.find("\n", at.end())]
         operator = re.search(r"jit\((aten\.\w+|[a-z_]+\.\w+)\)", rest)
         frame = re.search(r"stack_frame_id=(\d+)", rest)
         for nbytes, shown in _arrays(form):
@@ -76,7 +97,7 @@ def largest(text: str, most: int = 3) -> list[Array]:
                 lines.get(frame.group(1), "") if frame else "",
             )
             found.setdefault(one[1:3], one)
-    return sorted(found.values(), reverse=True)[:most]
+    yield from found.values()
 
 
 def _arrays(form: str) -> Iterator[tuple[int, str]]:
@@ -101,7 +122,8 @@ def _lines(text: str) -> dict[str, str]:
     for frame, row in tables.get("StackFrames", {}).items():
         place = places.get(_field("file_location_id", row), "")
         name = files.get(_field("file_name_id", place), "").strip('"')
-        found[frame] = f"{name}:{_field('line', place)}" if name else ""
+        is_file = name and not name.startswith("<")  # "<frozen runpy>" is none of the user's
+        found[frame] = f"{name}:{_field('line', place)}" if is_file else ""
     return found
 
 

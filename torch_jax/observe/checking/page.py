@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch_jax.core import absent
-from torch_jax.observe.checking import hlo
-from torch_jax.observe.planning import sizes
+from torch_jax.observe.checking import hlo, loops
+from torch_jax.observe.checking.chips import CHIPS, Chip
 
 _GB = 1e9
 
@@ -20,7 +20,7 @@ def checked(found: Any, name: str) -> dict[str, Any]:
     Where functions are jitted, their programs are compiled, those of the last calls; elsewhere the
     largest recording.
     """
-    chip = sizes.CHIPS[found.target.chip]
+    chip = CHIPS[found.target.chip]
     programs = [_measured(one, chip) for one in _steady(found)]
     needed = max((one["needs"] for one in programs), default=0)
     return {
@@ -44,7 +44,7 @@ def _steady(found: Any) -> list[Any]:
     return sorted(found.programs, key=lambda one: one.operators)[-1:]
 
 
-def _measured(program: Any, chip: sizes.Chip) -> dict[str, Any]:
+def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     """Return what the target's compiler says of a program, for one chip."""
     told: dict[str, Any] = {
         "name": program.name, "line": program.line, "operators": program.operators,
@@ -55,8 +55,8 @@ def _measured(program: Any, chip: sizes.Chip) -> dict[str, Any]:
         compiled = program.compiled
     except Exception as error:
         return told | _failed(error, chip)
-    memory, costs = program.memory_analysis(), program.cost_analysis()
-    text = compiled.as_text()
+    memory, text = program.memory_analysis(), compiled.as_text()
+    costs, (_, repeated) = loops.costs(text), loops.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
@@ -69,6 +69,7 @@ def _measured(program: Any, chip: sizes.Chip) -> dict[str, Any]:
         "flops": flops,
         "moved": moved,
         "seconds": seconds,
+        "unknown_loops": sum(one.rounds is None for one in repeated),
         "utilization": flops / chip.flops / seconds if seconds else 0.0,
         "collectives": hlo.collectives(text),
         "largest": [one._asdict() for one in hlo.largest(text)],
@@ -81,7 +82,7 @@ _CAUSE = re.compile(r"Size: (\S+)\s+(?:Operator: op_name=\"([^\"]*)\")?.*?Shape:
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def _failed(error: Exception, chip: sizes.Chip) -> dict[str, Any]:
+def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
     """Return what to say of a program that does not compile, or needs more than there is."""
     text = str(error)
     used = _USED.search(text)
@@ -132,10 +133,12 @@ def _of_program(one: dict[str, Any]) -> Iterator[str]:
     yield f"  memory of a chip  {_size(one['needs'])}: {sizes_}"
     bound = "by memory" if one["utilization"] < 0.999 else "by products"
     yield (
-        f"  time              {one['seconds'] * 1e3:.2f} ms at best, bound {bound}; "
+        f"  time              about {one['seconds'] * 1e3:.2f} ms, bound {bound}: "
         f"{_work(one['flops'])}, {_size(one['moved'])} moved; "
-        f"at most {100 * one['utilization']:.0f} % of the peak (MFU)"
+        f"{100 * one['utilization']:.0f} % of the peak (MFU)"
     )
+    if one["unknown_loops"]:
+        yield f"  loops counted once {one['unknown_loops']}: their rounds depend on values"
     for kind, (count, nbytes) in one["collectives"].items():
         yield f"  {kind:17} {count}, {_size(nbytes)}"
     for at, array in enumerate(one["largest"]):
