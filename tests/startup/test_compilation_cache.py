@@ -277,3 +277,19 @@ def test_everybody_may_write_to_a_parent_where_each_owns_his_files(tmp_path, cap
     files = CacheFiles(tmp_path / "cache", 1000)
     files.put("key", b"value")
     assert files.get("key") == b"value" and not caplog.records
+
+
+def test_what_is_compiled_for_chips_elsewhere_is_found_by_their_machine(tmp_path, monkeypatch):
+    """It is kept in a folder of its own, and nothing is loaded meanwhile."""
+    ours = disk_cache._Cache(tmp_path / "ours", 10**6, "this machine")
+    monkeypatch.setattr(ours, "_is_wanted", lambda: True)
+    ours.put("program", b"for this machine")
+    with disk_cache.elsewhere(tmp_path / "kept"):
+        assert ours.get("program") is None
+        ours.put("program", b"for chips")
+    with disk_cache.elsewhere(None):
+        ours.put("another", b"")
+    assert ours.get("program") == b"for this machine" and ours.get("another") is None
+    theirs = disk_cache._Cache(tmp_path / "kept", 10**6, "their machine")
+    monkeypatch.setattr(theirs, "_is_wanted", lambda: True)
+    assert theirs.get("program") == b"for chips"

@@ -54,7 +54,16 @@ def check(folder, source, *arguments):
 
 def test_the_page_of_a_training_script(tmp_path):
     """A script for CUDA with arguments of its own, which runs two steps."""
-    arguments = "script.py", "--target", "gpu-h100", "--json", "page.json", "--mine"
+    arguments = (
+        "script.py",
+        "--target",
+        "gpu-h100",
+        "--json",
+        "page.json",
+        "--keep",
+        "kept",
+        "--mine",
+    )
     out, err, status = check(tmp_path, TRAIN, *arguments)
     assert status == 0, err
     head, *lines = out.splitlines()
@@ -68,6 +77,8 @@ def test_the_page_of_a_training_script(tmp_path):
         and line.endswith("script.py:20, in <module>")
         for line in lines
     )
+    assert any(line.endswith(f"{tmp_path / 'kept'}: 1 programs") for line in lines)
+    assert len(list((tmp_path / "kept").glob("*.entry"))) == 1
     assert '"fits": true' in (tmp_path / "page.json").read_text()
 
 

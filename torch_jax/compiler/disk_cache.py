@@ -14,6 +14,8 @@ import functools
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 
 _followed: tuple | None = None  # the settings in force
 _installed: _Cache | None = None
+_elsewhere: tuple[CacheFiles | None] | None = None  # while programs for other chips are compiled
 _seconds_before: float = 0.0
 
 
@@ -64,14 +67,39 @@ def directory() -> Path:
     return root / "torch_jax"
 
 
+@contextmanager
+def elsewhere(folder: Path | None) -> Iterator[None]:
+    """Compile for chips that are elsewhere: nothing is loaded, and entries are kept in ``folder``.
+
+    The machine of those chips finds them there, if the folder is its ``cache_dir``: JAX computes
+    the same keys for the same chips, compiler and program. ``None`` keeps nothing.
+    """
+    global _elsewhere
+    before, _elsewhere = _elsewhere, (_files(folder) if folder else None,)
+    try:
+        yield
+    finally:
+        _elsewhere = before
+
+
+def _files(folder: Path) -> CacheFiles:
+    """Return the entries of a folder that depend on no machine."""
+    return CacheFiles(folder, config.get("cache_megabytes") << 20)
+
+
 class _Cache(CacheFiles):
     """The files, as long as JAX is to use them."""
 
     def get(self, key: str) -> bytes | None:
-        return super().get(key) if self._is_wanted() else None
+        if _elsewhere is not None or not self._is_wanted():
+            return None
+        return super().get(key) or _files(self._path).get(key)
 
     def put(self, key: str, value: bytes) -> None:
-        if self._is_wanted():
+        if _elsewhere is not None:
+            for files in filter(None, _elsewhere):
+                files.put(key, value)
+        elif self._is_wanted():
             super().put(key, value)
 
     def _is_wanted(self) -> bool:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+from torch_jax import target
 from torch_jax._private import jax_core
-from torch_jax.compiler import options
+from torch_jax.compiler import disk_cache, options
 
 
 class Lowered:
     """A program that was lowered but not run; XLA compiles it when it is first asked about.
 
     With the setting ``target`` it is compiled for chips that are elsewhere.
+
+    Attributes:
+      kept_in: the folder in which the executable is kept for those chips; None: nowhere.
     """
+
+    kept_in: Path | None = None
 
     def __init__(self, program: Any):
         """Take what JAX has lowered, a ``jax.stages.Lowered``."""
@@ -22,7 +30,9 @@ class Lowered:
     @functools.cached_property
     def compiled(self) -> Any:
         """The executable, as ``jax.stages.Compiled``."""
-        return self._lowered.compile(options.of_lowered(self._lowered))
+        is_here = target.chosen() is None
+        with nullcontext() if is_here else disk_cache.elsewhere(self.kept_in):
+            return self._lowered.compile(options.of_lowered(self._lowered))
 
     def as_text(self, dialect: str = "stablehlo") -> str:
         """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from torch_jax import target
+from torch_jax import config, target
 from torch_jax.observe.checking import page
 from torch_jax.observe.running import command as running
 from torch_jax.observe.running import script
@@ -30,6 +30,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     add("--target", help=f"the chips: {target.NAMES} …")
     add("--steps", type=int, default=2, help="steps of an optimizer to run (%(default)s)")
     add("--json", metavar="FILE.json", help="write the page as JSON, too")
+    add("--keep", metavar="FOLDER", help="keep all programs of jitted functions for those chips")
     add(
         "--device",
         choices=tuple(running.SETTINGS),
@@ -55,12 +56,14 @@ def answer(given: argparse.Namespace) -> int:
         print(f"--target names the chips: {target.NAMES}", file=sys.stderr)
         return 2
     compute_on_cpu()
+    if given.keep:
+        config.set("cache", True)
     running.redirect(given.device)
     with compile_for(given.target) as found:
         status = _run(program, given, found)
         if status and not found.programs:
             return status
-        told = page.checked(found, program[0])
+        told = page.checked(found, program[0], given.keep and Path(given.keep).absolute())
     for line in page.lines(told):
         print(line)
     if given.json:

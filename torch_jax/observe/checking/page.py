@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch_jax.core import absent
@@ -14,12 +16,14 @@ from torch_jax.observe.checking.chips import CHIPS, Chip
 _GB = 1e9
 
 
-def checked(found: Any, name: str) -> dict[str, Any]:
+def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any]:
     """Compile the programs of a block of :func:`torch_jax.compile_for`, and say what they need.
 
     Where functions are jitted, their programs are compiled, those of the last calls; elsewhere the
-    largest recording.
+    largest recording. With ``kept_in`` all programs of jitted functions are, and kept there.
     """
+    for one in found.programs:
+        one.kept_in = kept_in if one.name else None
     chip = CHIPS[found.target.chip]
     programs = [_measured(one, chip) for one in _steady(found)]
     needed = max((one["needs"] for one in programs), default=0)
@@ -33,7 +37,18 @@ def checked(found: Any, name: str) -> dict[str, Any]:
         "programs": programs,
         "outside": found.outside,
         "looks": dict(absent.LOOKS),
+        "kept": _kept(found, kept_in) if kept_in else None,
     }
+
+
+def _kept(found: Any, folder: Path) -> dict[str, Any]:
+    """Compile the rest of what is to be kept, and describe the folder."""
+    for one in found.programs:
+        if one.name:
+            with suppress(Exception):  # the page says what does not compile
+                _ = one.compiled
+    sizes = [entry.stat().st_size for entry in folder.glob("*.entry")]
+    return {"folder": str(folder), "programs": len(sizes), "bytes": sum(sizes)}
 
 
 def _steady(found: Any) -> list[Any]:
@@ -117,6 +132,9 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
     elif told["outside"]:
         yield "no function is jitted: these operators run one by one, each a program of its own"
         yield "  @torch_jax.jit over the training step makes one program of them"
+    if told["kept"]:
+        yield "kept in {folder}: {programs} programs".format(**told["kept"])
+        yield "  TPUs of this kind load them where TORCH_JAX_CACHE_DIR names the folder"
     for line, form in told["looks"].items():
         yield f"looked at, and given as 0: a {form} tensor at {line}"
 
