@@ -68,10 +68,11 @@ def _aten(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
-# A step of Adam; ``kind`` is what ``decay`` is for: "none", "decoupled" or "gradient".
+# A step of Adam; ``kind`` is what ``decay`` is for: "none", "decoupled" or "gradient". Sizes and
+# corrections of all parameters are numbers where steps are counted on the host, else a vector.
 _ADAM = (
-    "adam_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
-    "Tensor(d!)[] maxima, Scalar[] sizes, Scalar[] corrections, Scalar decay, Scalar weight, "
+    "adam_{}(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
+    "Tensor(d!)[] maxima, {} sizes, {} corrections, Scalar decay, Scalar weight, "
     "Scalar beta2, Scalar share, Scalar eps, str kind, bool maximize) -> ()"
 )
 
@@ -85,8 +86,11 @@ def _own_operators() -> Any:
         library.impl("write_", torch.library.fallthrough_kernel, key)
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
-    library.define(_ADAM)
-    library.impl("adam_", ladder.served(torch.ops.torch_jax.adam_.default).call, "PrivateUse1")
+    library.define(_ADAM.format("", "Scalar[]", "Scalar[]"))
+    library.define(_ADAM.format(".counted", "Tensor", "Tensor"))
+    for step in (torch.ops.torch_jax.adam_.default, torch.ops.torch_jax.adam_.counted):
+        name = step.name().removeprefix("torch_jax::")
+        library.impl(name, ladder.served(step).call, "PrivateUse1")
     _define_checkpoint_name(library)
     _define_call_jax(library)
     return library

@@ -19,9 +19,9 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
-def _stands_in_for(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _stands_in_for(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        STAND_INS[name] = function
+        STAND_INS.update(dict.fromkeys(names, function))
         return function
 
     return enter
@@ -167,7 +167,7 @@ def write(self, source):
     return self.copy_(source)
 
 
-@_stands_in_for("torch_jax::adam_")
+@_stands_in_for("torch_jax::adam_", "torch_jax::adam_.counted")
 def adam(
     params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share, eps,
     kind, maximize,

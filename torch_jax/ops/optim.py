@@ -98,13 +98,14 @@ def _adam(decoupled: bool) -> Callable[..., list[list[jax.Array]]]:
     return step_all
 
 
-@op("torch_jax::adam_", meta=False)
+@op("torch_jax::adam_", "torch_jax::adam_.counted", meta=False)
 def adam_(params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share,
           eps, kind, maximize):  # fmt: skip
     """The steps of ``torch.optim.Adam(foreach=True)``, in the order in which PyTorch takes them.
 
     Between two of its operators a value has the dtype of the parameter, as there. ``weight`` is
     ``1 - beta1``, ``share`` is ``1 - beta2``, ``decay`` what multiplies parameters or is added.
+    ``sizes`` and ``corrections`` are numbers, or a vector of them.
     """
 
     @jax.jit  # traced and lowered once for all parameters of one shape

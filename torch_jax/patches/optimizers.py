@@ -13,6 +13,7 @@ from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
+_ADAM = torch.ops.torch_jax.adam_
 
 
 @patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
@@ -27,12 +28,15 @@ def _patch_adam(original: Any) -> Any:
         if not _is_one_operator(params, [*grads, *means, *squares, *maxima], steps, given):
             return original(params, grads, means, squares, maxima, steps, *rest, **given)
         lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
-        torch._foreach_add_(steps, _one, alpha=1.0)
-        counts = [step.item() for step in steps]
-        sizes = [lr / (1 - beta1**count) * -1 for count in counts]
-        corrections = [(1 - beta2**count) ** 0.5 for count in counts]
+        if given["capturable"]:
+            step, (sizes, corrections) = (
+                _ADAM.counted,
+                _on_device(lr, beta1, beta2, steps, params[0].dtype),
+            )
+        else:
+            step, (sizes, corrections) = _ADAM.default, _on_host(lr, beta1, beta2, steps)
         decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
-        torch.ops.torch_jax.adam_(
+        step(
             params, grads, means, squares, maxima, sizes, corrections,
             1 - lr * decay if is_decoupled else decay, 1 - beta1, beta2, 1 - beta2, given["eps"],
             "none" if decay == 0 else "decoupled" if is_decoupled else "gradient",
@@ -42,15 +46,35 @@ def _patch_adam(original: Any) -> Any:
     return multi_tensor_adam
 
 
+def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:
+    """Count a step, and return each parameter's step size, negated, and divisor of its root."""
+    torch._foreach_add_(steps, _one, alpha=1.0)
+    counts = [step.item() for step in steps]
+    sizes = [lr / (1 - beta1**count) * -1 for count in counts]
+    return sizes, [(1 - beta2**count) ** 0.5 for count in counts]
+
+
+def _on_device(lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Do the same as vectors, in place of a chain of scalars for each parameter."""
+    torch._foreach_add_(steps, 1)
+    counts = torch.stack(steps)  # of float32, whose powers have four digits near 1
+    counts = counts.double() if dtype == torch.float64 else counts
+    sizes, roots = (torch._foreach_pow(beta, [counts])[0] - 1 for beta in (beta1, beta2))
+    return sizes.reciprocal() * lr, roots.neg().sqrt()
+
+
 def _is_one_operator(params: list, tensors: list, steps: list, given: dict[str, Any]) -> bool:
-    """Return whether a step is the plain one: real numbers, of one dtype, counted on the host."""
+    """Return whether a step is the plain one: of real numbers and one dtype, counted in one place.
+
+    Counts are on the device where an optimizer is ``capturable``, else on the host.
+    """
     numbers = given["lr"], given["beta1"], given["beta2"]
-    unusual = given["capturable"] or given["differentiable"] or given["has_complex"]
+    unusual = given["differentiable"] or given["has_complex"]
     return (
         not unusual
         and not any(isinstance(number, torch.Tensor) for number in numbers)
         and not torch.compiler.is_compiling()
-        and all(step.is_cpu for step in steps)
+        and all(is_jax(step) if given["capturable"] else step.is_cpu for step in steps)
         and _are_alike(params, tensors)
     )
 
