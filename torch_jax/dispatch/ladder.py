@@ -23,7 +23,7 @@ from torch_jax.core import waking
 from torch_jax.dispatch import attention_choice, cpu
 from torch_jax.dispatch.out_variants import out_kernel
 from torch_jax.dispatch.storage_kernels import COPIES, KERNELS, redispatch_to_meta
-from torch_jax.eager import bound, by_torch, variants
+from torch_jax.eager import bound, by_torch, flat_draws, variants
 from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.ops.registry import TABLE, Lowering
@@ -173,6 +173,9 @@ def _eager(op: Any, kernel: Kernel) -> Call:
     """Return what serves a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
     kernel.served = by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
+    if kernel.lowering.drawn_like:
+        like = kernel.lowering.drawn_like
+        kernel.served = flat_draws.kernel(kernel.signature, like, kernel.served)
     return kernel.served
 
 

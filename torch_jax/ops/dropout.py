@@ -7,7 +7,7 @@ from torch_jax.ops.promotion import floating
 from torch_jax.ops.registry import op
 
 
-@op("native_dropout", random=True)
+@op("native_dropout", random=True, drawn_like="input")
 def native_dropout(input, p, train, *, key):
     """The input with a part ``p`` of it zeroed and the rest scaled up; and the mask of the rest."""
     if train is False:

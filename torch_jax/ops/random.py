@@ -68,7 +68,7 @@ def _dtype(dtype: Any) -> np.dtype:
     return default_float() if dtype is None else dtype
 
 
-@op("rand", "rand.generator", random=True)
+@op("rand", "rand.generator", random=True, drawn_like="size")
 def rand(size, *, dtype=None, key):
     """Uniform in [0, 1)."""
     dtype = _dtype(dtype)
@@ -84,19 +84,19 @@ def _meta_knows(self=None, mean=None, dtype=None) -> bool:
     return all(category(d) == 2 for d in given)
 
 
-@op("randn", "randn.generator", random=True, meta=_meta_knows)
+@op("randn", "randn.generator", random=True, drawn_like="size", meta=_meta_knows)
 def randn(size, *, dtype=None, key):
     """Standard normal."""
     return _normal(key, size, _dtype(dtype))
 
 
-@op("rand_like", "rand_like.generator", random=True)
+@op("rand_like", "rand_like.generator", random=True, drawn_like="self")
 def rand_like(self, *, dtype=None, key):
     """Uniform in [0, 1)."""
     return rand(self.shape, dtype=dtype or self.dtype, key=key)
 
 
-@op("randn_like", "randn_like.generator", random=True)
+@op("randn_like", "randn_like.generator", random=True, drawn_like="self")
 def randn_like(self, *, dtype=None, key):
     """Standard normal."""
     return randn(self.shape, dtype=dtype or self.dtype, key=key)
@@ -115,25 +115,25 @@ def _randint(low: int, high: int, size, dtype, key):
     return _integers(key, size, low, high - low)
 
 
-@op("randint", "randint.generator", random=True)
+@op("randint", "randint.generator", random=True, drawn_like="size")
 def randint(high, size, *, dtype=np.int64, key):
     """Integers in [0, high)."""
     return _randint(0, high, size, dtype or np.int64, key)
 
 
-@op("randint.low", "randint.low_generator", random=True)
+@op("randint.low", "randint.low_generator", random=True, drawn_like="size")
 def randint_low(low, high, size, *, dtype=np.int64, key):
     """Integers in [low, high)."""
     return _randint(low, high, size, dtype or np.int64, key)
 
 
-@op("randint_like", "randint_like.generator", random=True)
+@op("randint_like", "randint_like.generator", random=True, drawn_like="self")
 def randint_like(self, high, *, dtype=None, key):
     """Integers in [0, high)."""
     return _randint(0, high, self.shape, dtype or self.dtype, key)
 
 
-@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True)
+@op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, drawn_like="self")
 def randint_like_low(self, low, high, *, dtype=None, key):
     """Integers in [low, high)."""
     return _randint(low, high, self.shape, dtype or self.dtype, key)
@@ -154,7 +154,7 @@ def _check_bounds(self, from_=0.0, to=1.0):
     return ok, "uniform_ expects from <= to, both finite numbers of the dtype", RuntimeError
 
 
-@op("uniform", random=True, check=_check_bounds)
+@op("uniform", random=True, drawn_like="self", check=_check_bounds)
 def uniform(self, low=0.0, high=1.0, *, key):
     """In [from, to)."""
     if category(self.dtype) == 3:
@@ -168,13 +168,13 @@ def _check_std(std=1.0):
     return jnp.all(jnp.asarray(std) >= 0), "normal expects all elements of std >= 0.0", RuntimeError
 
 
-@op("normal_functional", random=True, meta=_meta_knows, check=_check_std)
+@op("normal_functional", random=True, drawn_like="self", meta=_meta_knows, check=_check_std)
 def normal_functional(self, mean=0.0, std=1.0, *, key):
     """``normal_``."""
     return _normal(key, self.shape, self.dtype) * std + mean
 
 
-@op("normal.float_float", random=True, meta=_meta_knows, check=_check_std)
+@op("normal.float_float", random=True, drawn_like="size", meta=_meta_knows, check=_check_std)
 def normal_size(mean, std, size, *, dtype=None, key):
     """A new tensor."""
     return _normal(key, size, _dtype(dtype)) * std + mean
@@ -216,13 +216,13 @@ def _check_self(self):
     return _inside(self)
 
 
-@op("bernoulli", random=True, check=_check_self)
+@op("bernoulli", random=True, drawn_like="self", check=_check_self)
 def bernoulli(self, *, key):
     """1 with the probability that each element says."""
     return _draw(key, self, self.shape)
 
 
-@op("bernoulli.p", "bernoulli_.float", static=("p",), random=True)
+@op("bernoulli.p", "bernoulli_.float", static=("p",), random=True, drawn_like="self")
 def bernoulli_p(self, p=0.5, *, key):
     """1 with one probability; in place it has a default that it lacks here."""
     _check_probability(p)
@@ -236,20 +236,20 @@ def bernoulli_tensor(self, p, *, key):
     return _draw(key, p, self.shape)
 
 
-@op("random", random=True)
+@op("random", random=True, drawn_like="self")
 def random(self, *, key):
     """Integers from 0 to the greatest that the dtype holds (and all below it) exactly."""
     refuse("random", self.dtype, "complex")
     return _integers(key, self.shape, 0, _limit(self.dtype))
 
 
-@op("random.to", random=True)
+@op("random.to", random=True, drawn_like="self")
 def random_to(self, to, *, key):
     """Integers in [0, to)."""
     return _randint(0, to, self.shape, self.dtype, key)
 
 
-@op("random.from", random=True)
+@op("random.from", random=True, drawn_like="self")
 def random_from(self, low, to=None, *, key):
     """Integers in [from, to), or from there to the greatest of the dtype."""
     return _randint(low, _limit(self.dtype) if to is None else to, self.shape, self.dtype, key)
@@ -264,7 +264,7 @@ def _check_lambd(lambd=1.0):
     return lambd > 0, "exponential_ expects lambda > 0.0", RuntimeError
 
 
-@op("exponential", random=True, check=_check_lambd)
+@op("exponential", random=True, drawn_like="self", check=_check_lambd)
 def exponential(self, lambd=1.0, *, key):
     """Rate ``lambd``; never 0, but for an infinite rate."""
     _continuous("exponential", self.dtype)
@@ -273,7 +273,7 @@ def exponential(self, lambd=1.0, *, key):
     return -jnp.minimum(jnp.log(u), -jnp.finfo(wide).eps / 2) / jnp.asarray(lambd).astype(wide)
 
 
-@op("geometric", static=("p",), random=True, meta=_meta_knows)
+@op("geometric", static=("p",), random=True, drawn_like="self", meta=_meta_knows)
 def geometric(self, p, *, key):
     """How many trials up to the first success: 1, 2, …"""
     if not 0 < p < 1:
@@ -288,7 +288,7 @@ def _check_sigma(sigma=1.0):
     return sigma > 0, "cauchy_ expects sigma > 0.0", RuntimeError
 
 
-@op("cauchy", random=True, check=_check_sigma)
+@op("cauchy", random=True, drawn_like="self", check=_check_sigma)
 def cauchy(self, median=0.0, sigma=1.0, *, key):
     """``median + sigma * tan(pi * (u - 1/2))``."""
     _continuous("cauchy", self.dtype)
@@ -300,7 +300,7 @@ def _check_log_std(std=2.0):
     return std > 0, "log_normal_ expects std > 0.0", RuntimeError
 
 
-@op("log_normal", random=True, meta=_meta_knows, check=_check_log_std)
+@op("log_normal", random=True, drawn_like="self", meta=_meta_knows, check=_check_log_std)
 def log_normal(self, mean=1.0, std=2.0, *, key):
     """The exponential of a normal."""
     refuse("log_normal", self.dtype, "bool int complex")

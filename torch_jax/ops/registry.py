@@ -44,6 +44,8 @@ class Lowering(NamedTuple):
         concrete arrays; or a predicate over the arguments (arrays may be tracers) that says when.
       random: the function takes ``key=``, a fresh JAX PRNG key; or the name of that keyword, where
         the operator has an argument called key.
+      drawn_like: of a random one: name of the argument, a tensor or a size, whose shape the results
+        have, where element n of these depends on n, the key and element n of that argument only.
       host: names of tensor arguments that may live on the CPU (indices).
       writes: names of arguments that the operator writes though its schema does not say so
         (``running_mean`` of ``native_batch_norm``); the function returns their new values last.
@@ -76,6 +78,7 @@ class Lowering(NamedTuple):
     static: frozenset[str] = frozenset()
     concrete: bool | Callable[..., bool] = False
     random: bool | str = False
+    drawn_like: str = ""
     host: frozenset[str] = frozenset()
     writes: tuple[str, ...] = ()
     meta: bool | str | Callable[..., bool] = True

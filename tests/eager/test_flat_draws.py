@@ -1,0 +1,79 @@
+"""Draws of eager code on the CPU: a few programs for all sizes, and the numbers of one each."""
+
+import pytest
+import torch
+
+import torch_jax
+from torch_jax import config
+from torch_jax.core import compilations
+from torch_jax.eager import flat_draws
+
+DRAWS = {
+    "uniform_": lambda x: x.uniform_(-1, 2),
+    "normal_": lambda x: x.normal_(1, 2),
+    "exponential_": lambda x: x.exponential_(2.0),
+    "cauchy_": lambda x: x.cauchy_(),
+    "log_normal_": lambda x: x.log_normal_(),
+    "geometric_": lambda x: x.geometric_(0.3),
+    "bernoulli_": lambda x: x.bernoulli_(0.3),
+    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)),
+    "random_": lambda x: x.random_(),
+    "random_to": lambda x: x.random_(7),
+    "rand": lambda x: torch.rand(x.shape, dtype=x.dtype, device=x.device),
+    "randn": lambda x: torch.randn(x.shape, dtype=x.dtype, device=x.device),
+    "rand_like": torch.rand_like,
+    "randn_like": lambda x: torch.randn_like(x, memory_format=torch.preserve_format),
+    "randint": lambda x: torch.randint(1, 7, x.shape, device=x.device),
+    "randint_like": lambda x: torch.randint_like(x, 5),
+    "normal": lambda x: torch.normal(1.0, 2.0, x.shape, device=x.device),
+    "dropout": lambda x: torch.nn.functional.dropout(x.fill_(1.5), 0.4),
+    "transposed": lambda x: x.transpose(0, -1).uniform_(),
+    "complex": lambda x: torch.rand(x.shape, dtype=torch.complex64, device=x.device),
+}
+SHAPES = [(5, 7), (2, 3, 37), (0, 4), (32,)]
+CASES = [(name, torch.float32) for name in DRAWS]
+CASES += [(name, torch.bfloat16) for name in ("uniform_", "rand_like", "dropout")]
+
+
+@pytest.fixture(autouse=True)
+def by_torch(_as_on_accelerators):
+    """Users' own default, which the other tests of this folder leave."""
+    with config.temporarily("eager_on_cpu", "torch"):
+        yield
+
+
+def drawn(name, dtype):
+    torch.manual_seed(3)
+    return [DRAWS[name](torch.empty(shape, dtype=dtype, device="jax")).cpu() for shape in SHAPES]
+
+
+@pytest.mark.parametrize("name, dtype", CASES, ids=str)
+def test_the_beginning_of_a_longer_draw_is_the_draw(name, dtype, monkeypatch):
+    found = drawn(name, dtype)
+    with torch_jax.lazy():  # each at its own size
+        recorded = drawn(name, dtype)
+    monkeypatch.setattr(flat_draws, "length_for", lambda count: count)
+    alone = drawn(name, dtype)
+    for one, other, third in zip(found, alone, recorded, strict=True):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+        torch.testing.assert_close(one, third, rtol=0, atol=0)
+
+
+def test_ever_new_sizes_compile_few_programs():
+    before = compilations.here()
+    for size in range(2000, 2200):
+        torch.empty(size, dtype=torch.float16, device="jax").uniform_(0.5, 1)
+    assert 1 <= compilations.here().minus(before).made <= 3
+
+
+def test_an_error_is_that_of_the_call():
+    with pytest.raises(RuntimeError, match="uniform_ expects"):
+        torch.empty(5, device="jax").uniform_(2, 1)
+    x = torch.ones(5, device="jax")
+    with pytest.raises(RuntimeError, match="Expected p_in"):
+        torch.bernoulli(x * 2)
+    generator = torch.Generator("jax").manual_seed(5)
+    first = torch.rand(5, generator=generator, device="jax")
+    generator.manual_seed(5)
+    assert torch.equal(torch.rand(7, generator=generator, device="jax")[:5], first)

@@ -1,0 +1,88 @@
+"""Draws of eager code where JAX computes on the CPU: a few lengths serve all sizes.
+
+JAX's random bits of element ``n`` depend on the key and on ``n`` alone
+(https://docs.jax.dev/en/latest/jax.random.html, "partitionable"). So a draw of any shape is the
+beginning of a longer vector, and code whose sizes change at each call compiles a program for some
+lengths, not for each size. Where XLA is on the CPU it also takes mappings of memory for each
+program, of which a process has 65,530.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from torch_jax.eager.signature import Signature
+from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
+
+Call = Callable[..., Any]
+_PLAIN = (None, torch.preserve_format, torch.contiguous_format)
+
+
+def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
+    """Return what serves an overload whose results have the shape of the argument ``like``."""
+    at = sig.names.index(like)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = args[at] if at < len(args) else kwargs.get(like)
+        if not _is_longer_drawn(given, kwargs):
+            return by_xla(*args, **kwargs)
+        try:
+            flat = _flat(given)
+        except Elsewhere:
+            return by_xla(*args, **kwargs)
+        if at < len(args):
+            result = by_xla(*args[:at], flat, *args[at + 1 :], **kwargs)
+        else:
+            result = by_xla(*args, **(kwargs | {like: flat}))
+        if sig.writes:
+            return torch.ops.aten.copy_.default(given, _beginning(result, given.shape))
+        shape = given.shape if isinstance(given, torch.Tensor) else given
+        if isinstance(result, tuple):
+            return tuple(_beginning(one, shape) for one in result)
+        return _beginning(result, shape)
+
+    return call
+
+
+def _is_longer_drawn(given: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call is drawn as the beginning of a longer vector."""
+    if not is_here() or not jax.config.jax_threefry_partitionable:
+        return False
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    shape = given
+    if isinstance(given, torch.Tensor):
+        dtype, shape = kwargs.get("dtype") or given.dtype, given.shape
+        if not given.is_contiguous() or kwargs.get("memory_format") not in _PLAIN:
+            return False
+    count = math.prod(shape)
+    return count > 0 and length_for(count) != count and not dtype.is_complex
+
+
+def _flat(given: Any) -> Any:
+    """Return a longer vector in place of a tensor, or of a size."""
+    if not isinstance(given, torch.Tensor):
+        return [length_for(math.prod(given))]
+    flat = torch.zeros(length_for(given.numel()), dtype=given.dtype, device="cpu")
+    flat[: given.numel()] = seen(given).reshape(-1)
+    return taken(flat)
+
+
+def _beginning(vector: torch.Tensor, shape: Any) -> torch.Tensor:
+    return taken(seen(vector)[: math.prod(shape)].clone().view(shape))
+
+
+def length_for(count: int) -> int:
+    """Return a length for so many elements: a number of three bits times a power of two.
+
+    Most shapes of models have such counts, and are drawn as they are.
+
+    >>> length_for(3), length_for(100), length_for(32 * 128 * 768) == 32 * 128 * 768
+    (16, 112, True)
+    """
+    step = 1 << max(count.bit_length() - 3, 4)
+    return -(-count // step) * step
