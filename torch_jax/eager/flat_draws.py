@@ -40,8 +40,9 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
         else:
             result = by_xla(*args, **(kwargs | {like: flat}))
         if sig.writes:
+            assert isinstance(given, torch.Tensor)
             return torch.ops.aten.copy_.default(given, _beginning(result, given.shape))
-        shape = given.shape if isinstance(given, torch.Tensor) else given
+        shape: Any = given.shape if isinstance(given, torch.Tensor) else given
         if isinstance(result, tuple):
             return tuple(_beginning(one, shape) for one in result)
         return _beginning(result, shape)
@@ -51,7 +52,7 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
 
 def _is_longer_drawn(given: Any, kwargs: dict[str, Any]) -> bool:
     """Return whether a call is drawn as the beginning of a longer vector."""
-    if not is_here() or not jax.config.jax_threefry_partitionable:
+    if not is_here() or not jax.config.values["jax_threefry_partitionable"]:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     shape = given
