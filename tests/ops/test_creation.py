@@ -1,5 +1,7 @@
 """Factories: every number, dtype and shape as on the CPU."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -127,3 +129,21 @@ def test_out():
     check(lambda out: torch.full((2, 2), 3.0, out=out), torch.empty(2, 2))
     check(lambda out: torch.linspace(0, 1, 3, out=out), torch.empty(3))
     check(lambda out: torch.eye(3, out=out), torch.empty(3, 3))
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.linspace(0, 3, 4, out=out),
+        lambda out: torch.logspace(0, 3, 4, out=out),
+        lambda out: torch.arange(4, out=out),
+        lambda out: torch.linspace(0, 4, 5, out=out),
+    ],
+)
+def test_outputs_with_as_many_elements_keep_their_shape(fill):
+    host, device = torch.zeros(2, 3), torch.zeros(2, 3, device="jax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # arange of another size warns on the CPU
+        found = [fill(x.narrow(1, 1, 2)) for x in (host, device)]
+    assert_same(found[1], found[0])
+    assert_same(device, host)

@@ -320,3 +320,12 @@ def test_rrelu():
     torch.testing.assert_close(x.grad[negative].cpu(), slopes.cpu())
     assert (y[~negative] == x[~negative]).all()
     assert torch.nn.functional.rrelu_(x.detach().clone(), training=True).shape == x.shape
+
+
+def test_bounds_that_are_refused_once_are_not_refused_for_others():
+    """What the CPU says of a call's dtypes is remembered; not what it says of its numbers."""
+    x = torch.empty(5, dtype=torch.int8, device="jax")
+    for bad in ((-200, 3), (0, -5)):
+        with pytest.raises(RuntimeError):
+            x.random_(*bad)
+    assert set(x.random_(1, 4).tolist()) <= {1, 2, 3}

@@ -27,6 +27,9 @@ RESIZED_SILENTLY = frozenset(
     """.split()
 )
 
+# Operators that keep the shape of an output with as many elements as they give.
+FILLS_ANY_SHAPE = frozenset({"arange", "linspace", "logspace", "range"})
+
 # Operators whose ``dtype=`` is another matter than the dtype of their output.
 OWN_DTYPE = frozenset({"linalg_vector_norm", "nansum"})
 
@@ -62,6 +65,8 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
                 raise errors.same_device(op, out)
             if not new.numel() and _packet(op) in UNTOUCHED_BY_NOTHING:
                 continue
+            if _packet(op) in FILLS_ANY_SHAPE and out.numel() == new.numel():
+                new = new.view(out.shape)
             if _fit(op, out, new):  # longer by now, it may reach into an input
                 overlap.refuse(op, args, kwargs | outs)
             copy_(out, new)

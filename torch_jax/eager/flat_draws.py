@@ -35,10 +35,13 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
             flat = _flat(given)
         except Elsewhere:
             return by_xla(*args, **kwargs)
-        if at < len(args):
-            result = by_xla(*args[:at], flat, *args[at + 1 :], **kwargs)
-        else:
-            result = by_xla(*args, **(kwargs | {like: flat}))
+        try:
+            if at < len(args):
+                result = by_xla(*args[:at], flat, *args[at + 1 :], **kwargs)
+            else:
+                result = by_xla(*args, **(kwargs | {like: flat}))
+        except (RuntimeError, TypeError, ValueError):
+            return by_xla(*args, **kwargs)  # which names the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)
             return torch.ops.aten.copy_.default(given, _beginning(result, given.shape))
