@@ -112,8 +112,7 @@ def _compiled(jitted: Any, given: Any) -> Any:
     """Return a hand-written function compiled for the target."""
     where = SingleDeviceSharding(target.devices()[0])
     forms = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), given)
-    is_float32 = any(x.dtype == jnp.float32 for x in jax.tree.leaves(forms))
-    with jax.default_matmul_precision("highest" if is_float32 else "default"):
+    with jax.default_matmul_precision("highest"):
         return jitted.lower(*forms).compile()
 
 
