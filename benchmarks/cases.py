@@ -68,17 +68,20 @@ CASES = {"gpt": GPT, "resnet": RESNET, "linear": LINEAR}
 
 
 def torch_step(case: Case, device: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """A training step of a new model as PyTorch's users write it; it returns the loss."""
+    """A training step of a new model as PyTorch's users write it; it returns the loss.
+
+    It ends without gradients, as one by hand does: a program that gives them has more to write.
+    """
     model, _ = case.made()
     model = model.to(device)
     optimizer = case.optimizer(model.parameters())
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, case.autocast, enabled=case.autocast is not None):
             loss = case.loss(model(inputs), targets)
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         return loss.detach()
 
     return step

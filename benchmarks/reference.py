@@ -26,24 +26,27 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 def params_of(model: torch.nn.Module) -> Params:
     """A state dict as new arrays, with kernels HWIO and integers 32 bits wide."""
-    return {name: _array(value) for name, value in model.state_dict().items()}
+    return {name: array_of(value, (2, 3, 1, 0)) for name, value in model.state_dict().items()}
 
 
 def batch_of(batch: tuple[torch.Tensor, torch.Tensor]) -> Batch:
     """Inputs and targets as arrays, images NHWC and integers 32 bits wide."""
     inputs, targets = batch
-    return _array(inputs.permute(0, 2, 3, 1) if inputs.ndim == 4 else inputs, ()), _array(targets)
+    return array_of(inputs, (0, 2, 3, 1)), array_of(targets)
 
 
-def _array(value: torch.Tensor, order: tuple[int, ...] = (2, 3, 1, 0)) -> jax.Array:
+def array_of(value: torch.Tensor, order: tuple[int, ...] = ()) -> jax.Array:
+    """A tensor as a new array, with its dims in this order where there are as many of them."""
     value = value.detach().cpu()
     value = value.permute(order) if value.ndim == len(order) else value
+    if value.dtype == torch.bfloat16:  # NumPy has none
+        return array_of(value.float()).astype(jnp.bfloat16)
     return jnp.array(value.int() if value.dtype == torch.int64 else value, copy=True)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """Mean negative log likelihood of ``targets``, one less dimension than ``logits``."""
-    likelihood = jax.nn.log_softmax(logits)
+    likelihood = jax.nn.log_softmax(logits.astype(jnp.float32))
     return -jnp.take_along_axis(likelihood, targets[..., None], axis=-1).mean()
 
 
@@ -90,13 +93,16 @@ def _split(params: Params) -> tuple[Params, Params]:
 # ---- GPT --------------------------------------------------------------------------------------
 
 
-def _layer_norm(p: Params, name: str, x: jax.Array) -> jax.Array:
-    mean = x.mean(-1, keepdims=True)
-    variance = jnp.square(x - mean).mean(-1, keepdims=True)
-    return (x - mean) * lax.rsqrt(variance + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
+def layer_norm(p: Params, name: str, x: jax.Array) -> jax.Array:
+    """Normalize the last dimension in float32."""
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(-1, keepdims=True)
+    found = centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+    return (found * p[f"{name}.weight"] + p[f"{name}.bias"]).astype(x.dtype)
 
 
-def _linear(p: Params, name: str, x: jax.Array) -> jax.Array:
+def linear(p: Params, name: str, x: jax.Array) -> jax.Array:
+    """A product with a weight of ``[outputs, inputs]``, and a bias."""
     return x @ p[f"{name}.weight"].T + p[f"{name}.bias"]
 
 
@@ -105,13 +111,13 @@ def gpt_forward(p: Params, tokens: jax.Array) -> jax.Array:
     x = p["token.weight"][tokens] + p["position.weight"]
     for i in range(LAYERS):
         b = f"blocks.{i}"
-        qkv = _linear(p, f"{b}.qkv", _layer_norm(p, f"{b}.norm1", x))
+        qkv = linear(p, f"{b}.qkv", layer_norm(p, f"{b}.norm1", x))
         q, k, v = jnp.split(qkv.reshape(*x.shape[:2], 3 * HEADS, -1), 3, axis=2)
         attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
-        x = x + _linear(p, f"{b}.out", attended.reshape(x.shape))
-        hidden = jax.nn.gelu(_linear(p, f"{b}.up", _layer_norm(p, f"{b}.norm2", x)))
-        x = x + _linear(p, f"{b}.down", hidden)
-    return _linear(p, "head", _layer_norm(p, "norm", x))
+        x = x + linear(p, f"{b}.out", attended.reshape(x.shape))
+        hidden = jax.nn.gelu(linear(p, f"{b}.up", layer_norm(p, f"{b}.norm2", x)))
+        x = x + linear(p, f"{b}.down", hidden)
+    return linear(p, "head", layer_norm(p, "norm", x))
 
 
 def gpt_loss(params: Params, batch: Batch) -> jax.Array:
@@ -170,7 +176,7 @@ def resnet_forward(p: Params, images: jax.Array, new: Params | None = None) -> j
     for i in range(len(STAGES) * BLOCKS):
         stride = 2 if i and i % BLOCKS == 0 else 1
         x = _basic_block(p, f"blocks.{i}", x, stride, new)
-    return _linear(p, "head", x.mean((1, 2)))
+    return linear(p, "head", x.mean((1, 2)))
 
 
 def resnet_loss(params: Params, statistics: Params, batch: Batch) -> tuple[jax.Array, Params]:

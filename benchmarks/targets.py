@@ -20,7 +20,7 @@ import torch
 from jax.sharding import SingleDeviceSharding
 
 import torch_jax
-from benchmarks import cases, reference
+from benchmarks import blocks, cases, reference
 from benchmarks.timing import note
 from torch_jax import config, target
 from torch_jax._private import jax_core
@@ -83,13 +83,13 @@ def ours(case: cases.Case) -> Any:
     return _of_second_call(make)
 
 
-def ours_forward(case: cases.Case) -> Any:
-    """Return the forward pass of a case, compiled by torch_jax."""
+def ours_forward(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """Return the forward pass of a model, compiled by torch_jax."""
 
     def make() -> Callable[[], Any]:
-        model, (inputs, _) = case.made()
-        model, inputs = torch_jax.jit(model.to("jax").eval()), inputs.to("jax")
-        return lambda: torch.no_grad()(model)(inputs)
+        jitted = torch_jax.jit(model.to("jax").eval())
+        given = [one.to("jax") for one in inputs]
+        return lambda: torch.no_grad()(jitted)(*given)
 
     return _of_second_call(make)
 
@@ -102,12 +102,10 @@ def bare(case: cases.Case) -> Any:
     return _compiled(jax.jit(case.jax_step, donate_argnums=(0, 1)), given)
 
 
-def bare_forward(case: cases.Case) -> Any:
-    """Return the forward pass of a case, in hand-written JAX."""
-    model, batch = case.made()
-    return _compiled(
-        jax.jit(case.jax_forward), (reference.params_of(model), reference.batch_of(batch)[0])
-    )
+def bare_forward(function: Callable[..., Any], given: tuple) -> Any:
+    """Return the forward pass in hand-written JAX, which writes over its caches if it has any."""
+    donated = (0,) if isinstance(given[0], list) else ()
+    return _compiled(jax.jit(function, donate_argnums=donated), given)
 
 
 def _compiled(jitted: Any, given: Any) -> Any:
@@ -137,14 +135,36 @@ def many_tensors(count: int = 400) -> tuple[Callable[[], Any], Callable[[], Any]
     return lambda: _of_second_call(make), by_hand
 
 
-def contenders() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+Compiles = Callable[[], Any]
+
+
+def _of_case(case: cases.Case) -> tuple[Compiles, Compiles]:
+    return lambda: ours(case), lambda: bare(case)
+
+
+def _of_forward(made: Callable[[], blocks.Made]) -> tuple[Compiles, Compiles]:
+    return lambda: ours_forward(*made()[0]), lambda: bare_forward(*made()[1])
+
+
+def _of_its_forward(case: cases.Case) -> tuple[Compiles, Compiles]:
+    def made() -> blocks.Made:
+        model, (inputs, targets) = case.made()
+        arrays = reference.batch_of((inputs, targets))
+        return (model, (inputs,)), (case.jax_forward, (reference.params_of(model), arrays[0]))
+
+    return _of_forward(made)
+
+
+def contenders() -> dict[str, tuple[Compiles, Compiles]]:
     """Return what is compared: for each name, what compiles ours, and the hand-written one."""
-    gpt, resnet = cases.GPT, cases.RESNET
+    trained = {"gpt": cases.GPT, "resnet": cases.RESNET} | blocks.TRAINED
+    with_forward = {name: trained[name] for name in ("gpt", "resnet")}
     return {
-        "gpt": (lambda: ours(gpt), lambda: bare(gpt)),
-        "gpt-forward": (lambda: ours_forward(gpt), lambda: bare_forward(gpt)),
-        "resnet": (lambda: ours(resnet), lambda: bare(resnet)),
-        "resnet-forward": (lambda: ours_forward(resnet), lambda: bare_forward(resnet)),
+        **{name: _of_case(case) for name, case in trained.items()},
+        **{f"{name}-forward": _of_its_forward(case) for name, case in with_forward.items()},
+        "vit-forward": _of_forward(lambda: blocks.vit(torch.bfloat16)),
+        "llama-decoding": _of_forward(lambda: blocks.decoding(torch.bfloat16)),
+        "video-forward": _of_forward(lambda: blocks.video(torch.bfloat16)),
         "adamw-400": many_tensors(),
     }
 

@@ -317,3 +317,10 @@ def test_the_scores_of_long_sequences_are_never_kept(is_causal):
     with x64():
         compiled = jax.jit(both).lower(shape, shape, shape).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 128 << 20
+
+
+def test_odd_lengths_have_no_gradient_by_cudnn():
+    shape = (8, 12, 197, 64)
+    call = GPU._replace(query=shape, key=shape, value=shape)
+    assert (choose(call), choose(call._replace(is_gradient=True))) == ("cudnn", "blocks")
+    assert choose(GPU._replace(is_gradient=True)) == "cudnn"

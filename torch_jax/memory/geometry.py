@@ -5,9 +5,10 @@ storage. A view of it is a :class:`Lens`: a short list of steps, each of which r
 of an array (slice, reshape, transpose, broadcast) and can put a changed part back. So a write
 through any view is the same steps backwards, and the whole is one expression for XLA to fuse.
 
-``plan`` finds the steps. It tries three shapes for the memory, in order: the shape the array has,
-the mixed-radix shape that the view's own strides spell, and the flat one. Where none fits (windows
-that overlap, such as ``unfold``), a gather is the last resort, and is counted in ``GATHERS``.
+``plan`` finds the steps. It tries four shapes for the memory, in order: the shape the array has,
+with axes split where the view splits them; that shape as it is; the mixed-radix shape that the
+view's own strides spell; and the flat one. Where none fits (windows that overlap, such as
+``unfold``), a gather is the last resort, and is counted in ``GATHERS``.
 
 >>> import numpy as np, jax.numpy as jnp
 >>> memory = jnp.arange(6).reshape(2, 3)
@@ -208,7 +209,8 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
     )
     total = math.prod(base)
     found = None
-    for candidate in (_squeezed(base), _radix(total, dims), (total,)):
+    whole = _squeezed(base)
+    for candidate in (_split(whole, dims), whole, _radix(total, dims), (total,)):
         steps = _walk(candidate, dims, offset) if candidate else None
         if steps and not any(isinstance(step, Pad) for step in steps):
             found = steps
@@ -303,6 +305,23 @@ def bitcast(flat: jax.Array, dtype: np.dtype) -> jax.Array:
 
 def _squeezed(base: Shape) -> Shape:
     return tuple(n for n in base if n != 1) or (1,)
+
+
+def _split(base: Shape, dims) -> Shape | None:
+    """The shape with axes split where several dims of the view lie in one, as heads in a width.
+
+    Parts of a whole axis are then cut from an outer one, which compilers read in place.
+    """
+    shape: list[int] = []
+    for n, stride in zip(base, row_major(base), strict=True):
+        inside = [s // stride for _, s, _ in dims if stride <= s < n * stride]
+        for step in inside[:-1]:
+            if n % step:
+                return None
+            shape.append(n // step)
+            n = step
+        shape.append(n)
+    return tuple(shape)
 
 
 def _radix(total: int, dims) -> Shape | None:

@@ -118,7 +118,9 @@ def _machine() -> dict[str, Any]:
     return found
 
 
-def _kernel(query, key, value, bias, is_causal, dropout_p) -> tuple[str, Any] | None:
+def _kernel(
+    query, key, value, bias, is_causal, dropout_p, is_gradient=False
+) -> tuple[str, Any] | None:
     """The platform's name and its kernel, where one takes the call."""
     shapes = [x.shape for x in (query, key, value)]
     four = all(x.ndim == 4 for x in (query, key, value))
@@ -133,6 +135,7 @@ def _kernel(query, key, value, bias, is_causal, dropout_p) -> tuple[str, Any] | 
             value=shapes[2],
             bias=mask,
             is_causal=is_causal,
+            is_gradient=is_gradient,
             dropout=dropout_p,
             precision=current().matmul,
             **_machine(),
@@ -242,7 +245,8 @@ def attention_backward(
             return *grads, None
         return *grads, _bias_gradient(found.bias, attn_bias, query)
 
-    found = None if of_bias else _kernel(query, key, value, attn_bias, is_causal, dropout_p)
+    given = query, key, value, attn_bias, is_causal, dropout_p
+    found = None if of_bias else _kernel(*given, is_gradient=True)
     if found is None:
         grads = by_blocks(query, key, value, grad_out)
     else:

@@ -19,6 +19,7 @@ class Call(NamedTuple):
       query: shape, of four dims: batch, heads, rows, width; so are ``key`` and ``value``.
       bias: shape of the mask, of four dims; None where there is none.
       is_causal: whether a row sees the keys up to its own number only.
+      is_gradient: whether the gradients are asked for.
       dropout: the probability.
       precision: of float32 products: ``"highest"``, ``"high"`` or ``"medium"``.
       capability: of a GPU of NVIDIA's, as (9, 0).
@@ -33,6 +34,7 @@ class Call(NamedTuple):
     value: tuple[int, ...]
     bias: tuple[int, ...] | None = None
     is_causal: bool = False
+    is_gradient: bool = False
     dropout: float = 0.0
     precision: str = "highest"
     capability: tuple[int, int] = (0, 0)
@@ -62,8 +64,8 @@ def takes_cudnn(call: Call) -> bool:
     """Fused attention of cuDNN: half types, on GPUs from Ampere on.
 
     It draws dropout by itself, from other random numbers than the generator's; where lengths
-    differ, its causal mask may begin at another corner; and which rows see nothing is not known of
-    two masks at once. None of that is given to it.
+    differ, its causal mask may begin at another corner; which rows see nothing is not known of two
+    masks at once; and it has no gradients of odd lengths. None of that is given to it.
     """
     widest = 256 if call.capability >= (9, 0) else 128
     even = call.query[-2] % 2 == 0 == call.key[-2] % 2
@@ -78,6 +80,7 @@ def takes_cudnn(call: Call) -> bool:
         and call.width <= widest
         and (not call.is_causal or call.is_square)
         and (call.bias is None or (even and not call.is_causal))
+        and (even or not call.is_gradient)
         and call.query[-2] > 1  # one row of a decoder is a product of a vector
     )
 

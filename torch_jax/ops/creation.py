@@ -89,9 +89,18 @@ def eye_m(n, m, *, dtype=None):
     return jnp.eye(n, m, dtype=_dtype(dtype))
 
 
+_EXACT = 1 << 24  # below it every whole number is a float32
+
+
 def _sequence(start, step, count: int, dtype: np.dtype):
-    """``start + step * i``, in int64 or float64 and cast once: what PyTorch computes in on CPU."""
-    wide = np.int64 if category(dtype) < 2 else np.float64
+    """``start + step * i``, cast once: in int64 or float64, in which PyTorch computes on CPU.
+
+    Small whole numbers are computed in int32 with the same result: chips emulate the others.
+    """
+    wide: Any = np.int64 if category(dtype) < 2 else np.float64
+    ends = start, start + step * count
+    if all(abs(x) < _EXACT and x == int(x) for x in (*ends, step)):
+        wide = np.int32
     return (wide(start) + lax.iota(wide, count) * wide(step)).astype(dtype)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+_INNER = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
+"""Equations that take their operands as the jaxpr in a parameter does, with its name."""
+
 
 def narrow(jaxpr: Any) -> frozenset[int]:
     """Return which inputs of a jaxpr are numbers of float64 of which only a float32 is used.
@@ -52,5 +55,5 @@ def _narrows(eqn: Any, at: int, known: dict[int, frozenset[int]]) -> bool:
     """Return whether an equation takes of its operand a float32 only."""
     if eqn.primitive.name == "convert_element_type":
         return eqn.params["new_dtype"] == np.float32
-    inner = eqn.params.get("jaxpr") if eqn.primitive.name in ("jit", "pjit") else None
+    inner = eqn.params.get(_INNER.get(eqn.primitive.name, ""))
     return inner is not None and at in _narrow(inner.jaxpr, known)
