@@ -35,6 +35,7 @@ INSTALL := VIRTUAL_ENV='$(VENV)' $(BIN)/uv pip install --quiet -c constraints.tx
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
 TARGETS_ARGS ?=
+ACCELERATOR_ARGS ?=
 BENCH_ARGS ?=
 PYTEST = TORCH_JAX_CACHE=1 TORCH_JAX_CACHE_DIR='$(TEST_CACHE)' \
   CONFORMANCE_SAMPLES=$(SAMPLES) CONFORMANCE_WEEK=$(WEEK) \
@@ -125,6 +126,9 @@ targets: build/compilers  ## every operator, compiled for chips elsewhere (TARGE
 	CONFORMANCE_SAMPLES=1 PYTHONPATH='$(CURDIR):$<' \
 	  $(BIN)/python -m tests.conformance.on_targets $(TARGETS_ARGS)
 
+accelerator: $(VENV)/.dev  ## the day a card is there: tests and measurements (ACCELERATOR_ARGS="--quick")
+	$(BIN)/python -m benchmarks.accelerator $(ACCELERATOR_ARGS)
+
 upstream: $(VENV)/.dev  ## PyTorch's own tests, of a checkout (PYTORCH=/path TESTS="test_nn.py -k ...")
 	$(BIN)/python -m tests.upstream '$(PYTORCH)' $(TESTS)
 
@@ -170,4 +174,4 @@ clean:  ## remove the virtual environment, caches and outputs
 	rm -rf $(VENV) .cache build dist demo_output *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help demo example test affected landed test-all test-xla test-everything conformance calls programs targets upstream transformers-tests docs site dist bench measured lint newest clean
+.PHONY: help demo example test affected landed test-all test-xla test-everything conformance calls programs targets accelerator upstream transformers-tests docs site dist bench measured lint newest clean

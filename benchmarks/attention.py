@@ -12,14 +12,17 @@ from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from torch_jax.compiler import options
 from torch_jax.core.x64 import x64
-from torch_jax.ops import attention, attention_forms
+from torch_jax.ops import attention, attention_kernels
+from torch_jax.ops.attention_forms import SIZES, Sizes
 
+CHOSEN, BARE = "chosen", "jax.nn"
 SHAPES = [(8, 6, 128, 64), (2, 8, 512, 64), (1, 8, 2048, 64), (1, 8, 4096, 64)]
 
 
@@ -32,9 +35,14 @@ def _ours(query, key, value, grad, is_causal: bool) -> Any:
 
 
 def _jax(query, key, value, grad, is_causal: bool) -> Any:
+    has_kernel = jax.default_backend() == "gpu" and query.dtype == jnp.bfloat16
+    by = "cudnn" if has_kernel else "xla"
+
     def attend(*operands: jax.Array) -> jax.Array:
         layout = (x.swapaxes(1, 2) for x in operands)
-        return jax.nn.dot_product_attention(*layout, is_causal=is_causal).swapaxes(1, 2)
+        return jax.nn.dot_product_attention(
+            *layout, is_causal=is_causal, implementation=by
+        ).swapaxes(1, 2)
 
     out, transpose = jax.vjp(attend, query, key, value)
     return out, transpose(grad)
@@ -48,28 +56,31 @@ def _torch(operands: list[torch.Tensor], grad: torch.Tensor, is_causal: bool) ->
     return both
 
 
-def contenders(shape: tuple[int, ...], is_causal: bool) -> tuple[dict[str, Any], dict[str, int]]:
+def contenders(
+    shape: tuple[int, ...], is_causal: bool, dtype: Any = jnp.float32
+) -> tuple[dict[str, Any], dict[str, int]]:
     """What is called, forward and backward together, and the MiB of temporaries of each."""
     arrays = [np.random.RandomState(i).randn(*shape).astype(np.float32) for i in range(4)]
-    given = [jax.device_put(array) for array in arrays]
-    whole = mock.patch.multiple(attention_forms, WHOLE=1 << 62, CAUSAL_ROWS=1 << 62)
+    given = [jnp.asarray(array, dtype) for array in arrays]
+    everything = dict.fromkeys(SIZES, Sizes(*(1 << 62 for _ in Sizes._fields)))
     calls: dict[str, Any] = {}
     memory = {}
-    for name, function in (("blocks", _ours), ("all scores", _ours), ("jax.nn", _jax)):
-        with x64():
-            traced = jax.jit(function, static_argnums=4).trace  # a new function for each trace
-            if name == "all scores":
-                with whole:
-                    jax.clear_caches()
-                    program = traced(*given, is_causal).lower()
-            else:
-                program = traced(*given, is_causal).lower()
+    for name, function in ((CHOSEN, _ours), ("all scores", _ours), (BARE, _jax)):
+        is_whole = mock.patch.dict(SIZES, everything if name == "all scores" else {})
+        by_blocks = mock.patch.dict(attention_kernels.KERNELS, clear=name == "all scores")
+        with x64(), is_whole, by_blocks:
+            jax.clear_caches()
+            program = jax.jit(function, static_argnums=4).trace(*given, is_causal).lower()
         compiled = program.compile(options.whole())
         memory[name] = compiled.memory_analysis().temp_size_in_bytes >> 20
         calls[name] = lambda compiled=compiled: jax.block_until_ready(compiled(*given))
-    tensors = [torch.from_numpy(array) for array in arrays]
-    calls["PyTorch"] = _torch([t.requires_grad_() for t in tensors[:3]], tensors[3], is_causal)
     return calls, memory
+
+
+def by_torch(shape: tuple[int, ...], is_causal: bool) -> Callable[[], Any]:
+    """PyTorch on the CPU, forward and backward together."""
+    tensors = [torch.from_numpy(np.random.RandomState(i).randn(*shape)).float() for i in range(4)]
+    return _torch([t.requires_grad_() for t in tensors[:3]], tensors[3], is_causal)
 
 
 def measure(calls: dict[str, Any], repeats: int) -> dict[str, float]:
@@ -89,6 +100,7 @@ def main() -> None:
     for shape in SHAPES:
         for is_causal in (True, False):
             calls, memory = contenders(shape, is_causal)
+            calls["PyTorch"] = by_torch(shape, is_causal)
             found = measure(calls, 3 if shape[2] > 1000 else 15)
             kind = "causal" if is_causal else ""
             print(f"{' x '.join(map(str, shape))} {kind}")

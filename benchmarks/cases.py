@@ -52,19 +52,31 @@ def sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, **reference.SGD)
 
 
-GPT = Case(
-    models.Gpt, models.gpt_batch, adamw, cross_entropy,
-    reference.gpt_forward, reference.gpt_train_step, reference.adamw_init,
-)  # fmt: skip
-RESNET = Case(
-    models.ResNet, models.resnet_batch, sgd, cross_entropy,
-    reference.resnet_forward, reference.resnet_train_step, reference.sgd_init,
-)  # fmt: skip
+def gpt(sizes: models.GptSizes) -> Case:
+    """A GPT of some sizes, trained by AdamW."""
+    return Case(
+        lambda: models.Gpt(sizes), lambda: models.gpt_batch(sizes), adamw, cross_entropy,
+        reference.gpt_forward, reference.gpt_train_step, reference.adamw_init,
+    )  # fmt: skip
+
+
+def resnet(sizes: models.ResNetSizes) -> Case:
+    """A ResNet of some sizes, trained by SGD with momentum."""
+    return Case(
+        lambda: models.ResNet(sizes), lambda: models.resnet_batch(sizes), sgd, cross_entropy,
+        reference.resnet_forward, reference.resnet_train_step, reference.sgd_init,
+    )  # fmt: skip
+
+
+GPT, GPT2, SMALL_GPT = gpt(models.GPT), gpt(models.GPT2), gpt(models.SMALL_GPT)
+RESNET, RESNET50 = resnet(models.RESNET), resnet(models.RESNET50)
+SMALL_RESNET = resnet(models.SMALL_RESNET)
 LINEAR = Case(
     models.small_linear, models.linear_batch, sgd, F.mse_loss,
     reference.linear_forward, reference.linear_train_step, reference.sgd_init,
 )  # fmt: skip
 CASES = {"gpt": GPT, "resnet": RESNET, "linear": LINEAR}
+SMALL = {"gpt, small": SMALL_GPT, "resnet, small and deep": SMALL_RESNET}
 
 
 def torch_step(case: Case, device: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -159,6 +171,6 @@ def difference(case: Case) -> float:
 
 
 if __name__ == "__main__":
-    differences = {name: difference(case) for name, case in CASES.items()}
+    differences = {name: difference(case) for name, case in (CASES | SMALL).items()}
     print(*(f"{name}: max difference {d:.1e}" for name, d in differences.items()), sep="\n")
     assert max(differences.values()) < 1e-4, differences

@@ -1,6 +1,7 @@
 """Peak memory of the GPT's training step, beside hand-written JAX with donated state.
 
-``python -m benchmarks.jit_memory ours`` (or ``bare``) prints, in bytes, what one process used.
+``python -m benchmarks.jit_memory ours GPT`` (or ``bare``, or ``GPT2``, another case) prints, in
+bytes, what one process used.
 """
 
 from __future__ import annotations
@@ -26,24 +27,23 @@ WHAT = {
 }
 
 
-def run() -> None:
+def run(rounds: int = ROUNDS, case: str = "GPT") -> None:
     """Compare what the executable asks for, and what fresh processes were seen to use."""
     runs: dict[str, list[dict[str, Any]]] = {OURS: [], BARE: []}
-    for _ in range(ROUNDS):
-        runs[OURS].append(in_fresh_process("benchmarks.jit_memory", "ours"))
-        runs[BARE].append(in_fresh_process("benchmarks.jit_memory", "bare"))
-    on_cpu = jax.default_backend() == "cpu"
-    judged = "executable" if on_cpu else "device"
+    for _ in range(rounds):
+        runs[OURS].append(in_fresh_process("benchmarks.jit_memory", "ours", case))
+        runs[BARE].append(in_fresh_process("benchmarks.jit_memory", "bare", case))
+    judged = "device" if "device" in runs[OURS][0] else "executable"
     for what in runs[OURS][0]:
         samples = {name: together(one[what] for one in some) for name, some in runs.items()}
         targets = {BARE: TARGET} if what == judged else {}
-        compare(f"GPT training step: {WHAT[what]}", samples, targets, "MiB", 2**-20)
+        compare(f"{case} training step: {WHAT[what]}", samples, targets, "MiB", 2**-20)
 
 
-def used(who: str) -> dict[str, Timed]:
+def used(who: str, case: cases.Case) -> dict[str, Timed]:
     """Bytes that training needs, by way of looking."""
     make = _ours if who == "ours" else _bare
-    step, analysis = make()
+    step, analysis = make(case)
     before = _resident()
     mode = modes.settle(step, 0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -55,24 +55,22 @@ def used(who: str) -> dict[str, Timed]:
     return {"executable": lowered, **found}
 
 
-def _ours() -> tuple[cases.Call, cases.Call]:
+def _ours(case: cases.Case) -> tuple[cases.Call, cases.Call]:
     import torch_jax
 
-    step = torch_jax.jit(cases.torch_step(cases.GPT, "jax"))
-    batch = [tensor.to("jax") for tensor in cases.GPT.made()[1]]
+    step = torch_jax.jit(cases.torch_step(case, "jax"))
+    batch = [tensor.to("jax") for tensor in case.made()[1]]
     return lambda: step(*batch).item(), lambda: step.lower(*batch).memory_analysis()
 
 
-def _bare() -> tuple[cases.Call, cases.Call]:
-    model, batch = cases.GPT.made()
+def _bare(case: cases.Case) -> tuple[cases.Call, cases.Call]:
+    model, batch = case.made()
     params, arrays = reference.params_of(model), reference.batch_of(batch)
-    state = cases.GPT.jax_init(params)
+    state = case.jax_init(params)
     shapes = jax.eval_shape(lambda *a: a, params, state, arrays)
     del params, state
-    compiled = jax.jit(cases.GPT.jax_step, donate_argnums=(0, 1))
-    return cases.bare_training(
-        cases.GPT
-    ), lambda: compiled.lower(*shapes).compile().memory_analysis()
+    compiled = jax.jit(case.jax_step, donate_argnums=(0, 1))
+    return cases.bare_training(case), lambda: compiled.lower(*shapes).compile().memory_analysis()
 
 
 def _needed(analysis: Any) -> int:
@@ -94,4 +92,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(used(sys.argv[1])))
+    print(json.dumps(used(sys.argv[1], getattr(cases, sys.argv[2]))))

@@ -12,7 +12,7 @@ TITLE, BARE = "Eager operators on 4x4 float32", "bare jax.jit"
 TARGET = 2.4
 
 
-def run() -> None:
+def run(rounds: int = 200) -> None:
     """Time each operator beside its bare jitted twin."""
     x, y = torch.ones(4, 4, device="jax"), torch.ones(4, 4, device="jax")
     transposed = y.t()
@@ -31,5 +31,5 @@ def run() -> None:
     }
     with torch.no_grad():
         for what, (ours, bare) in pairs.items():
-            samples = sample({what: ours, BARE: bare}, calls=200, rounds=200)
+            samples = sample({what: ours, BARE: bare}, calls=200, rounds=rounds)
             compare(TITLE, samples, {BARE: TARGET}, "us", 1e6)

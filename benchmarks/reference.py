@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from benchmarks.models import BLOCKS, HEADS, LAYERS, STAGES
+from benchmarks.models import HEAD
 
 Params = dict[str, jax.Array]
 Batch = tuple[jax.Array, jax.Array]
@@ -90,6 +90,11 @@ def _split(params: Params) -> tuple[Params, Params]:
     return {k: v for k, v in params.items() if k not in statistics}, statistics
 
 
+def _blocks(p: Params) -> int:
+    """How many blocks a model has."""
+    return len({name.split(".")[1] for name in p if name.startswith("blocks.")})
+
+
 # ---- GPT --------------------------------------------------------------------------------------
 
 
@@ -109,10 +114,10 @@ def linear(p: Params, name: str, x: jax.Array) -> jax.Array:
 def gpt_forward(p: Params, tokens: jax.Array) -> jax.Array:
     """``[batch, length]`` int32 to ``[batch, length, vocabulary]``."""
     x = p["token.weight"][tokens] + p["position.weight"]
-    for i in range(LAYERS):
+    for i in range(_blocks(p)):
         b = f"blocks.{i}"
         qkv = linear(p, f"{b}.qkv", layer_norm(p, f"{b}.norm1", x))
-        q, k, v = jnp.split(qkv.reshape(*x.shape[:2], 3 * HEADS, -1), 3, axis=2)
+        q, k, v = jnp.split(qkv.reshape(*x.shape[:2], -1, HEAD), 3, axis=2)
         attended = jax.nn.dot_product_attention(q, k, v, is_causal=True)
         x = x + linear(p, f"{b}.out", attended.reshape(x.shape))
         hidden = jax.nn.gelu(linear(p, f"{b}.up", layer_norm(p, f"{b}.norm2", x)))
@@ -157,11 +162,15 @@ def _batch_norm(p: Params, name: str, x: jax.Array, new: Params | None) -> jax.A
     return (x - mean) * lax.rsqrt(variance + 1e-5) * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 
-def _basic_block(p: Params, name: str, x: jax.Array, stride: int, new: Params | None) -> jax.Array:
-    y = _convolve(p, f"{name}.conv1", x, stride)
+def _block(p: Params, name: str, x: jax.Array, stride: int, new: Params | None) -> jax.Array:
+    is_deep = f"{name}.conv3.weight" in p
+    y = _convolve(p, f"{name}.conv1", x, 1 if is_deep else stride)
     y = jax.nn.relu(_batch_norm(p, f"{name}.norm1", y, new))
-    y = _batch_norm(p, f"{name}.norm2", _convolve(p, f"{name}.conv2", y), new)
-    if stride != 1:
+    y = _convolve(p, f"{name}.conv2", y, stride if is_deep else 1)
+    y = _batch_norm(p, f"{name}.norm2", y, new)
+    if is_deep:
+        y = _batch_norm(p, f"{name}.norm3", _convolve(p, f"{name}.conv3", jax.nn.relu(y)), new)
+    if f"{name}.shortcut.0.weight" in p:
         x = _convolve(p, f"{name}.shortcut.0", x, stride)
         x = _batch_norm(p, f"{name}.shortcut.1", x, new)
     return jax.nn.relu(y + x)
@@ -172,10 +181,15 @@ def resnet_forward(p: Params, images: jax.Array, new: Params | None = None) -> j
 
     With a dict for ``new`` it normalizes as in training and puts the new running statistics there.
     """
-    x = jax.nn.relu(_batch_norm(p, "norm", _convolve(p, "stem", images), new))
-    for i in range(len(STAGES) * BLOCKS):
-        stride = 2 if i and i % BLOCKS == 0 else 1
-        x = _basic_block(p, f"blocks.{i}", x, stride, new)
+    is_deep = "blocks.0.conv3.weight" in p
+    stem = _convolve(p, "stem", images, 2 if is_deep else 1)
+    x = jax.nn.relu(_batch_norm(p, "norm", stem, new))
+    if is_deep:
+        edges = ((0, 0), (1, 1), (1, 1), (0, 0))
+        x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), edges)
+    for i in range(_blocks(p)):
+        stride = 2 if i and f"blocks.{i}.shortcut.0.weight" in p else 1
+        x = _block(p, f"blocks.{i}", x, stride, new)
     return linear(p, "head", x.mean((1, 2)))
 
 

@@ -191,6 +191,18 @@ def test_collectives_and_largest_arrays_of_a_program():
     assert first == hlo.Array(16000, "bf16[1000,8]", "aten.mm", "train.py:17")
 
 
+def test_results_of_collectives_that_start_are_counted_without_what_they_give_back():
+    text = """
+ENTRY %main () -> f32[8] {
+  %p = (f32[8]{0}, f32[8]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%a), channel_id=1
+  %g = ((f32[8]{0}, f32[4]{0}), (f32[16]{0}, f32[8]{0})) all-gather-start(%b, %c), channel_id=2
+  %r = (f32[8]{0}, f32[4]{0}) all-reduce-start(%d, %e), channel_id=3
+}
+"""
+    wanted = {"collective-permute": (1, 32), "all-gather": (1, 96), "all-reduce": (1, 48)}
+    assert hlo.collectives(text) == wanted
+
+
 OUT_OF_MEMORY = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in \
 memory space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.
 

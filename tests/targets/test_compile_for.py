@@ -1,5 +1,7 @@
 """Code that runs without a chip: what it sees, and the programs that it leaves."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -210,6 +212,22 @@ def test_products_in_the_form_of_tpus_are_written_in_place_and_out_of_place():
         shapes = {one.shape for one in (total, out, half, several)}
         assert shapes == {(6, 5)} and half.dtype == torch.bfloat16
         assert array_of(half).dtype == "bfloat16"
+
+
+def test_products_of_half_types_are_summed_over_a_mesh_as_such():
+    """A product that gives float32 would be summed over the mesh in twice the bytes."""
+    with torch_jax.compile_for(TPU) as found:
+        layer = nn.Linear(8, 4, bias=False).to("jax")
+
+        @torch_jax.jit
+        def gradients(x):
+            with torch.autocast("jax", torch.bfloat16):
+                return torch.autograd.grad(layer(x * x).sum(), layer.weight)
+
+        gradients(torch.ones(2, 8, device="jax"))
+    products = re.findall(r"dot_general .*-> (\S+)", found.runs[-1].as_text())
+    assert len(products) == 2
+    assert all(one.endswith("bf16>") for one in products)
 
 
 def test_gradients_of_products_in_the_form_of_tpus_are_those_of_the_cpu():

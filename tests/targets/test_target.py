@@ -1,8 +1,11 @@
 """Names of chips, and what asks for the platform."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from torch_jax import config, target
+from torch_jax.distributed import mesh
 from torch_jax.ops import attention_forms
 
 
@@ -91,3 +94,34 @@ def test_a_plug_in_that_jax_left_out_without_a_card_is_registered(monkeypatch):
     monkeypatch.setattr(target, "_register_without_a_card", lambda: calls.append("register"))
     assert target._gpus(target.parse("gpu-h100")) == "devices"
     assert calls == ["describe", "register", "describe"]
+
+
+def chips_of_slices(count, each):
+    """Return what JAX says of the chips of some slices."""
+    return [
+        SimpleNamespace(id=at, slice_index=at // each, process_index=0, platform="", device_kind="")
+        for at in range(count * each)
+    ]
+
+
+def test_the_first_axis_of_a_mesh_joins_slices():
+    grid = mesh._over_slices((4, 2), 2, chips_of_slices(2, 4))
+    assert [[one.id for one in row] for row in grid] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    grid = mesh._over_slices((2, 4), 2, chips_of_slices(2, 4))
+    assert [{one.slice_index for one in row} for row in grid] == [{0}, {1}]
+
+
+def test_an_axis_that_slices_do_not_divide_is_refused():
+    with pytest.raises(ValueError, match="multiple of 2, not 1"):
+        mesh._over_slices((1, 8), 2, chips_of_slices(2, 4))
+
+
+def test_slices_are_counted_of_tpus_only():
+    chips = chips_of_slices(2, 4)
+    assert mesh._slices(chips) == 0  # cards and CPUs
+    for one in chips:
+        one.platform = "tpu"
+    assert mesh._slices(chips) == 2 and mesh._slices(chips[:4]) == 1
+    for one in chips:
+        del one.slice_index  # as targets of one slice have it
+    assert mesh._slices(chips) == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from torch_jax import target
@@ -17,10 +20,11 @@ def mesh(**axes: int) -> Mesh:
 
     After :func:`torch_jax.initialize`, the devices of all processes, those of one process side by
     side. The grid may take fewer devices than there are, but some of each process. One axis may be
-    -1: it takes what is left.
+    -1: it takes what is left. Where there are several slices of TPUs, the first axis joins them.
 
     Raises:
-      ValueError: no axis is given, or there are not so many devices.
+      ValueError: no axis is given, there are not so many devices, or slices do not divide the
+        first axis.
 
     >>> dict(mesh(data=1, model=1).shape)
     {'data': 1, 'model': 1}
@@ -35,11 +39,37 @@ def mesh(**axes: int) -> Mesh:
             f"mesh({_shown(axes)}) takes no device of process {min(without)}: each of "
             f"{jax.process_count()} processes must have some of {needed} devices"
         )
-    made = jax.make_mesh(
-        lengths, tuple(axes), (AxisType.Auto,) * len(axes), devices=devices[:needed]
-    )
+    kinds = (AxisType.Auto,) * len(axes)
+    slices = _slices(devices[:needed])
+    if slices > 1:
+        grid = _over_slices(lengths, slices, devices[:needed])
+        made = Mesh(grid, tuple(axes), axis_types=kinds)
+    else:
+        made = jax.make_mesh(lengths, tuple(axes), kinds, devices=devices[:needed])
     Use.meshes[made] = None
     return made
+
+
+def _slices(devices: list[Any]) -> int:
+    """How many slices of TPUs these devices are of; chips of a single one may have no number."""
+    return len({getattr(one, "slice_index", 0) for one in devices if one.platform == "tpu"})
+
+
+def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> np.ndarray:
+    """The devices of several slices of TPUs as a grid, of which the first axis joins the slices.
+
+    ``jax.make_mesh`` takes the devices of one slice only.
+    """
+    first, *rest = lengths
+    if first % slices:
+        raise ValueError(
+            f"the devices are of {slices} slices of TPUs, which the first axis of a mesh joins: "
+            f"give it a length that is a multiple of {slices}, not {first}"
+        )
+    within, over = (first // slices, *rest), (slices, *(1 for _ in rest))
+    return mesh_utils.create_hybrid_device_mesh(
+        within, over, devices, allow_split_physical_axes=True
+    )
 
 
 def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:

@@ -6,10 +6,13 @@ Half types accumulate in float32 and are rounded once, after ``alpha`` and ``bet
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax import target
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import category, opmath, promote, result_type
 from torch_jax.ops.registry import op
@@ -25,14 +28,29 @@ def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) ->
     return lax.dot_general(a, b, (contract, batch), precision=exact, preferred_element_type=wide)
 
 
-def matrix_product(a: jax.Array, b: jax.Array) -> jax.Array:
+def matrix_product(
+    a: jax.Array, b: jax.Array, product: Callable[..., jax.Array] = dot
+) -> jax.Array:
     """Return the product of two matrices, or of two batches of them with one leading dimension.
 
     The rows of the first matrix may lie in several dims.
     """
     if b.ndim == 3:
-        return dot(a, b, ((2,), (1,)), ((0,), (0,)))
-    return dot(a, b, ((a.ndim - 1,), (0,)))
+        return product(a, b, ((2,), (1,)), ((0,), (0,)))
+    return product(a, b, ((a.ndim - 1,), (0,)))
+
+
+def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
+    """``dot`` whose bfloat16s give bfloat16 on chips, which sum them in float32.
+
+    Over a mesh, XLA then sums the parts of a product in half the bytes. The precision is the
+    default: it is exact for bfloat16, and the compiler of TPUs fails on batches with another
+    (libtpu 0.0.42: "Bad lhs type"). Products of CPUs may sum in the dtype that they give.
+    """
+    if a.dtype != jnp.bfloat16 or a.dtype != b.dtype or target.on_cpu():
+        return dot(a, b, contract, batch)
+    exact = lax.Precision.DEFAULT  # whatever JAX is set to
+    return lax.dot_general(a, b, (contract, batch), precision=exact, preferred_element_type=a.dtype)
 
 
 def _blend(self, product, beta, alpha):
@@ -51,7 +69,7 @@ def _blend(self, product, beta, alpha):
 @op("mm", "bmm", products=True, rows="self")
 def mm(self, mat2):
     """Matrix product, one or a batch."""
-    return matrix_product(self, mat2)
+    return matrix_product(self, mat2, _rounded)
 
 
 @op("mm.dtype", "bmm.dtype", products=True)

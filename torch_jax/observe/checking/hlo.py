@@ -15,6 +15,7 @@ from torch_jax.observe.checking import loops
 
 COLLECTIVES = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"
 _INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(", re.M)
+_CHANNEL = re.compile(r"channel_id=\d+")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _BITS = {"pred": 8, "c64": 64, "c128": 128}
 _NO_MEMORY = frozenset("parameter constant tuple get-tuple-element bitcast".split())
@@ -64,9 +65,8 @@ def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
         _, form, operation = at.groups()
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
-            arrays = list(_arrays(form))
-            if operation != kind:  # gives its operands back, too, and numbers of its own
-                arrays = [one for one in arrays if one[1] != "u32[]"]
+            arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
+            if operation != kind and kind != "all-reduce":  # it gives its operands back, too
                 arrays = arrays[len(arrays) // 2 :]
             channel = re.search(r"channel_id=(\d+)", text[at.end() : text.find("\n", at.end())])
             yield channel[1] if channel else "", kind, sum(nbytes for nbytes, _ in arrays)
