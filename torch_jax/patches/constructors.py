@@ -28,7 +28,7 @@ def _patch_storage(original: Any) -> Any:
             return original(cls, *args, **kwargs)
         size = args[0] if args else kwargs.get("size", 0)
         if not isinstance(size, int):
-            return original(cls, *args).to(kwargs["device"])
+            return original(cls, *args).to(device=kwargs["device"])
         return torch.empty(size, dtype=torch.uint8, device=_JAX).untyped_storage()
 
     return __new__
