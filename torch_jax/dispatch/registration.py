@@ -69,7 +69,7 @@ def _aten(key: str) -> set[str]:
 
 
 # A step of Adam; ``kind`` is what ``decay`` is for: "none", "decoupled" or "gradient". Sizes and
-# corrections of all parameters are numbers where steps are counted on the host, else a vector.
+# corrections of all parameters are numbers where steps are counted on the host, else tensors.
 _ADAM = (
     "adam_{}(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
     "Tensor(d!)[] maxima, {} sizes, {} corrections, Scalar decay, Scalar weight, "
@@ -87,7 +87,7 @@ def _own_operators() -> Any:
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
     library.define(_ADAM.format("", "Scalar[]", "Scalar[]"))
-    library.define(_ADAM.format(".counted", "Tensor", "Tensor"))
+    library.define(_ADAM.format(".counted", "Tensor[]", "Tensor[]"))
     for step in (torch.ops.torch_jax.adam_.default, torch.ops.torch_jax.adam_.counted):
         name = step.name().removeprefix("torch_jax::")
         library.impl(name, ladder.served(step).call, "PrivateUse1")

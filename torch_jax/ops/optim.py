@@ -105,7 +105,7 @@ def adam_(params, grads, means, squares, maxima, sizes, corrections, decay, weig
 
     Between two of its operators a value has the dtype of the parameter, as there. ``weight`` is
     ``1 - beta1``, ``share`` is ``1 - beta2``, ``decay`` what multiplies parameters or is added.
-    ``sizes`` and ``corrections`` are numbers, or a vector of them.
+    ``sizes`` and ``corrections`` are numbers, or tensors of one.
     """
 
     @jax.jit  # traced and lowered once for all parameters of one shape
