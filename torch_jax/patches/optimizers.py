@@ -56,7 +56,7 @@ def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:
 
 def _on_device(
     lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype
-) -> tuple[list, list]:
+) -> tuple[Any, Any]:
     """Do the same with tensors of one number for each parameter.
 
     As slices of one vector they would take XLA three times as long to compile.
