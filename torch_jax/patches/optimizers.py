@@ -54,9 +54,7 @@ def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:
     return sizes, [(1 - beta2**count) ** 0.5 for count in counts]
 
 
-def _on_device(
-    lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype
-) -> tuple[Any, Any]:
+def _on_device(lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype) -> tuple[Any, Any]:
     """Do the same with tensors of one number for each parameter.
 
     As slices of one vector they would take XLA three times as long to compile.
