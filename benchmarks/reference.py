@@ -91,7 +91,7 @@ def _split(params: Params) -> tuple[Params, Params]:
 
 
 def _blocks(p: Params) -> int:
-    """How many blocks a model has."""
+    """Return how many blocks a model has."""
     return len({name.split(".")[1] for name in p if name.startswith("blocks.")})
 
 

@@ -27,9 +27,8 @@ from benchmarks.targets import BARE, OURS
 from examples.sharding.__main__ import RULES
 from examples.sharding.llama import Attention, Config, Llama, rotated
 from torch_jax import config, target
-from torch_jax._private import jax_core
 from torch_jax.distributed import rules
-from torch_jax.observe.checking import hlo
+from torch_jax.observe.checking import hlo, loops
 
 TARGETS = ("tpu-v5e-4x4", "tpu-v5p-4x4x4", "tpu-v5e-16x16", "tpu-v5e-16x16-2slices", "gpu-h200-8")
 MODEL = 4  # chips that share heads and hidden units; the others split batch and weights
@@ -68,7 +67,7 @@ def counted(compile_: Callable[[Mesh], Any], mesh: Mesh) -> Counted:
         hlo.collectives(text),
         len(_STARTS.findall(text)),
         needed + memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        jax_core.costs_of(compiled)["bytes accessed"],
+        loops.costs(text)["bytes accessed"],
         seconds,
     )
 
@@ -164,7 +163,7 @@ def _norm(params: reference.Params, name: str, x: jax.Array) -> jax.Array:
 
 
 def _rotated(x: jax.Array) -> jax.Array:
-    """Queries or keys of shape (batch, length, heads, width), turned by their positions."""
+    """Return queries or keys of shape (batch, length, heads, width), turned by their positions."""
     half = x.shape[-1] // 2
     rates = 10000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = (jnp.arange(x.shape[1], dtype=jnp.float32)[:, None] * rates)[:, None]

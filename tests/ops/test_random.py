@@ -323,7 +323,7 @@ def test_rrelu():
 
 
 def test_bounds_that_are_refused_once_are_not_refused_for_others():
-    """What the CPU says of a call's dtypes is remembered; not what it says of its numbers."""
+    """Remember what the CPU says of the dtypes of a call, and not of its numbers."""
     x = torch.empty(5, dtype=torch.int8, device="jax")
     for bad in ((-200, 3), (0, -5)):
         with pytest.raises(RuntimeError):

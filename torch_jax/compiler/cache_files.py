@@ -32,7 +32,8 @@ class CacheFiles:
     Args:
       directory: where the entries are; made, for the user alone, when the first is written.
       limit: how many bytes the entries may take. The least recently used go first.
-      mark: what else an entry depends on, besides its key.
+      mark: what else an entry depends on, besides its key. Entries that depend on nothing else,
+        which another process may have put there, are found, too.
     """
 
     def __init__(self, directory: Path, limit: int, mark: str = ""):
@@ -43,7 +44,11 @@ class CacheFiles:
 
     def get(self, key: str) -> bytes | None:
         """The value of an entry, None where there is none that is whole."""
-        file = self._file(key)
+        found = (self._read(key, mark) for mark in dict.fromkeys((self._mark, "")))
+        return next((value for value in found if value is not None), None)
+
+    def _read(self, key: str, mark: str) -> bytes | None:
+        file = self._file(key, mark)
         try:
             if not self._is_trusted():
                 return None
@@ -97,8 +102,9 @@ class CacheFiles:
             self._trusted = objection is None
         return self._trusted
 
-    def _file(self, key: str) -> Path:
-        name = hashlib.blake2b(f"{self._mark} {key}".encode(), digest_size=_DIGEST).hexdigest()
+    def _file(self, key: str, mark: str | None = None) -> Path:
+        mark = self._mark if mark is None else mark
+        name = hashlib.blake2b(f"{mark} {key}".encode(), digest_size=_DIGEST).hexdigest()
         return self._path / f"{name}{_ENTRY}"
 
     @staticmethod

@@ -30,7 +30,7 @@ _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 
 _followed: tuple | None = None  # the settings in force
 _installed: _Cache | None = None
-_elsewhere: tuple[CacheFiles | None] | None = None  # while programs for other chips are compiled
+_elsewhere: list[CacheFiles] | None = None  # of programs that are compiled for other chips
 _seconds_before: float = 0.0
 
 
@@ -75,29 +75,23 @@ def elsewhere(folder: Path | None) -> Iterator[None]:
     the same keys for the same chips, compiler and program. ``None`` keeps nothing.
     """
     global _elsewhere
-    before, _elsewhere = _elsewhere, (_files(folder) if folder else None,)
+    limit = config.get("cache_megabytes") << 20
+    before, _elsewhere = _elsewhere, [CacheFiles(folder, limit)] if folder else []
     try:
         yield
     finally:
         _elsewhere = before
 
 
-def _files(folder: Path) -> CacheFiles:
-    """Return the entries of a folder that depend on no machine."""
-    return CacheFiles(folder, config.get("cache_megabytes") << 20)
-
-
 class _Cache(CacheFiles):
     """The files, as long as JAX is to use them."""
 
     def get(self, key: str) -> bytes | None:
-        if _elsewhere is not None or not self._is_wanted():
-            return None
-        return super().get(key) or _files(self._path).get(key)
+        return super().get(key) if _elsewhere is None and self._is_wanted() else None
 
     def put(self, key: str, value: bytes) -> None:
         if _elsewhere is not None:
-            for files in filter(None, _elsewhere):
+            for files in _elsewhere:
                 files.put(key, value)
         elif self._is_wanted():
             super().put(key, value)

@@ -51,12 +51,12 @@ def mesh(**axes: int) -> Mesh:
 
 
 def _slices(devices: list[Any]) -> int:
-    """How many slices of TPUs these devices are of; chips of a single one may have no number."""
+    """Count the slices of TPUs that devices belong to; those of a single one may have no number."""
     return len({getattr(one, "slice_index", 0) for one in devices if one.platform == "tpu"})
 
 
 def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> np.ndarray:
-    """The devices of several slices of TPUs as a grid, of which the first axis joins the slices.
+    """Return the devices of several slices of TPUs as a grid, whose first axis joins the slices.
 
     ``jax.make_mesh`` takes the devices of one slice only.
     """

@@ -29,7 +29,8 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(like)
-        if not _is_longer_drawn(given, kwargs):
+        shape: Any = given.shape if isinstance(given, torch.Tensor) else given
+        if not _is_longer_drawn(given, shape, kwargs):
             return by_xla(*args, **kwargs)
         try:
             flat = _flat(given)
@@ -44,8 +45,7 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
             return by_xla(*args, **kwargs)  # which names the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)
-            return torch.ops.aten.copy_.default(given, _beginning(result, given.shape))
-        shape: Any = given.shape if isinstance(given, torch.Tensor) else given
+            return torch.ops.aten.copy_.default(given, _beginning(result, shape))
         if isinstance(result, tuple):
             return tuple(_beginning(one, shape) for one in result)
         return _beginning(result, shape)
@@ -53,14 +53,13 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
     return call
 
 
-def _is_longer_drawn(given: Any, kwargs: dict[str, Any]) -> bool:
+def _is_longer_drawn(given: Any, shape: Any, kwargs: dict[str, Any]) -> bool:
     """Return whether a call is drawn as the beginning of a longer vector."""
     if not is_here() or not jax.config.values["jax_threefry_partitionable"]:
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    shape = given
     if isinstance(given, torch.Tensor):
-        dtype, shape = kwargs.get("dtype") or given.dtype, given.shape
+        dtype = kwargs.get("dtype") or given.dtype
         if not given.is_contiguous() or kwargs.get("memory_format") not in _PLAIN:
             return False
     count = math.prod(shape)

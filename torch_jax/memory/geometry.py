@@ -308,7 +308,7 @@ def _squeezed(base: Shape) -> Shape:
 
 
 def _split(base: Shape, dims) -> Shape | None:
-    """The shape with axes split where several dims of the view lie in one, as heads in a width.
+    """Return the shape with axes split where several dims of the view lie in one, as heads do.
 
     Parts of a whole axis are then cut from an outer one, which compilers read in place.
     """

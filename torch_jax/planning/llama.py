@@ -22,7 +22,7 @@ RULES = {
     "*norm.weight": (),
     "*.weight": ("tensor", "fsdp"),
 }
-"""How parameters lie: rows of the product that comes first over ``tensor``, columns of the second.
+"""Say how parameters lie: rows of the first product over ``tensor``, columns of the second.
 An embedding that lay the other way would have the tokens of all chips gathered."""
 _BATCH = "data", "fsdp"
 

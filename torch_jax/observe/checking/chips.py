@@ -1,4 +1,4 @@
-"""What a chip can do."""
+"""Describe what chips can do."""
 
 from __future__ import annotations
 

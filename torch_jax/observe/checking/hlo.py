@@ -15,7 +15,7 @@ from torch_jax.observe.checking import loops
 
 COLLECTIVES = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"
 _INSTRUCTION = re.compile(r"^  (?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(", re.M)
-_CHANNEL = re.compile(r"channel_id=\d+")
+_CHANNEL = re.compile(r"channel_id=(\d+)")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _BITS = {"pred": 8, "c64": 64, "c128": 128}
 _NO_MEMORY = frozenset("parameter constant tuple get-tuple-element bitcast".split())
@@ -68,7 +68,7 @@ def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
             arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
             if operation != kind and kind != "all-reduce":  # it gives its operands back, too
                 arrays = arrays[len(arrays) // 2 :]
-            channel = re.search(r"channel_id=(\d+)", text[at.end() : text.find("\n", at.end())])
+            channel = _CHANNEL.search(text, at.end(), text.find("\n", at.end()))
             yield channel[1] if channel else "", kind, sum(nbytes for nbytes, _ in arrays)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from typing import NamedTuple
@@ -43,6 +44,7 @@ class Part(NamedTuple):
     runs: int
 
 
+@functools.lru_cache(maxsize=1)  # costs, collectives and arrays are read from one text
 def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
     """Return how often each computation of a compiled program runs, and its loops.
 
