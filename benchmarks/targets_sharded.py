@@ -27,6 +27,7 @@ from benchmarks.targets import BARE, OURS
 from examples.sharding.__main__ import RULES
 from examples.sharding.llama import Attention, Config, Llama, rotated
 from torch_jax import config, target
+from torch_jax._private import jax_core
 from torch_jax.distributed import rules
 from torch_jax.observe.checking import hlo, loops
 
@@ -67,7 +68,7 @@ def counted(compile_: Callable[[Mesh], Any], mesh: Mesh) -> Counted:
         hlo.collectives(text),
         len(_STARTS.findall(text)),
         needed + memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        loops.costs(text)["bytes accessed"],
+        loops.costs(text, jax_core.costs_of(compiled))["bytes accessed"],
         seconds,
     )
 

@@ -63,9 +63,12 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
     return {name: Part(part, runs[name]) for name, part in texts.items()}, loops
 
 
-def costs(text: str) -> dict[str, float]:
-    """Return the ``flops`` and ``bytes accessed`` of a program, with all rounds of its loops."""
-    found = dict(jax_core.costs_of_text(text))
+def costs(text: str, once: dict[str, float] | None = None) -> dict[str, float]:
+    """Return the ``flops`` and ``bytes accessed`` of a program, with all rounds of its loops.
+
+    ``once`` is what its compiler estimates with one round of each, if that is known.
+    """
+    found = dict(once or jax_core.costs_of_text(text))
     for loop in rounds(text)[1]:
         if loop.rounds:
             for name, cost in jax_core.costs_of_text(_begun_at(text, loop.body)).items():

@@ -71,7 +71,7 @@ def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     except Exception as error:
         return told | _failed(error, chip)
     memory, text = program.memory_analysis(), compiled.as_text()
-    costs, (_, repeated) = loops.costs(text) or program.cost_analysis(), loops.rounds(text)
+    costs, (_, repeated) = loops.costs(text, program.cost_analysis()), loops.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
