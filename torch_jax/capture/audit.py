@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_jax.capture.observer import Fixed, Graph, OfStorage
+from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
+from torch_jax.capture.storages import Fixed, OfStorage
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
 
@@ -101,7 +102,7 @@ def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
 
 
 def _other_array(old: Replay, new: Replay) -> str | None:
-    before, after = old.known(), new.known()  # which are met in any order
+    before, after = (one.launch.memories.names() for one in (old, new))  # met in any order
     for at, (was, now) in enumerate(zip(old.graph.sources, new.graph.sources, strict=False)):
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
             is_same = before[was.at] == after[now.at]
@@ -127,8 +128,8 @@ def _is_same_array(was: Any, now: Any) -> bool:
 
 def _other_write(old: Replay, new: Replay) -> str | None:
     before, after = (
-        {(known[at], node) for at, node in replay.left.written}
-        for replay, known in ((old, old.known()), (new, new.known()))
+        {(names[at], node) for at, node in replay.left.written}
+        for replay, names in ((one, one.launch.memories.names()) for one in (old, new))
     )
     if before != after:
         return "it wrote into other tensors than before"

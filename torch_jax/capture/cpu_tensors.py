@@ -110,10 +110,10 @@ class Host:
         order = order or tuple(range(tensor.dim()))
         array = transfer.array_of(tensor.detach().permute(order))
         made = storage.wrap(array, tensor.dtype)
-        self._observer.makes(made)
+        self._observer.storages.makes(made)
         if not self.is_made(tensor):
             place = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
-            self._observer.comes_from(array, OfHost(self._origin(tensor), place, order))
+            self._observer.storages.comes_from(array, OfHost(self._origin(tensor), place, order))
         elif not self._is_fixed(tensor):
             raise NotTraceableError(
                 f"a {errors.describe(tensor)} tensor is computed on the CPU and taken to the "

@@ -115,7 +115,7 @@ class History:
         self.observed += 1
         self.observed_programs = self.observed_programs.plus(programs)
         if replay is not None:
-            self.last = replay.captured, replay.donated, replay.numbers
+            self.last = replay.sizes()
         log.observes(self.name, reason, seconds)
         if reason is not None and len(self.reasons) < _NOTES:
             self.reasons.append(reason)

@@ -9,10 +9,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
-from torch_jax.capture.found_gradients import grad_of
 from torch_jax.capture.guards import Entry, entries_of, hooks_of
-from torch_jax.capture.observer import Observer, version_of
+from torch_jax.capture.memories import grad_of
+from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
+from torch_jax.capture.storages import version_of
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
@@ -70,7 +71,7 @@ class LeftBehind(NamedTuple):
         moving = {id(gradient.untyped_storage()) for _, gradient in self.moving}
         tensors = [
             one.tensor
-            for one in observer.met
+            for one in observer.storages.met
             if id(one.tensor) not in given and id(one.storage) not in memories | moving
         ]
         entries = [entry for module in observer.modules.values() for entry in entries_of(module)]
@@ -91,14 +92,16 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     template = results.of(result[0])
     gradients, held, moving = _gradients(observer, results)
     written = []
-    for at, one in enumerate(observer.met):
+    for at, one in enumerate(observer.storages.met):
         if one.is_written():
             written.append((at, _number(observer, one.storage)))
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
-    for stray in () if observer.only_first else observer.strays(known):
-        observer.strayed = observer.refusal is None
+    for stray in () if observer.only_first else observer.storages.strays(known):
         shown = f"{stray.array.dtype}{list(stray.array.shape)}"
-        observer.refuse(f"a new tensor ({shown}) is kept somewhere: return it, or write into one")
+        observer.refuse(
+            f"a new tensor ({shown}) is kept somewhere: return it, or write into one",
+            is_of_first=True,
+        )
         break
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
@@ -125,7 +128,7 @@ def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
         for at, leaf in enumerate(leaves)
         if is_jax_tensor(leaf)
         and leaf.grad_fn is not None
-        and observer.is_made(leaf.untyped_storage())
+        and observer.storages.is_made(leaf.untyped_storage())
         and not autograd_nodes.is_spent(leaf)
     ]
 
@@ -160,7 +163,7 @@ def _raised(observer: Observer) -> list[tuple[Any, int]]:
     """Return which tensors count the writes of the call, and how many each."""
     places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
     found = []
-    for one in observer.met:
+    for one in observer.storages.met:
         times = version_of(one.tensor) - one.version
         if times:
             found.append((places.get(id(one.tensor), one.tensor), times))

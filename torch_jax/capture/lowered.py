@@ -7,7 +7,8 @@ from typing import Any
 
 from torch_jax._private import pytorch
 from torch_jax.capture.left_behind import LeftBehind, describe
-from torch_jax.capture.observer import Observer, OfStorage, looks_at_a_value
+from torch_jax.capture.observer import Observer, looks_at_a_value
+from torch_jax.capture.storages import OfStorage
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
@@ -44,7 +45,7 @@ def _program(observer: Observer, recording: Any, left: LeftBehind) -> Any:
     outputs = tuple(dict.fromkeys([*(node for _, node in left.written), *left.new, *left.flags]))
     forms = [(tuple(array.shape), array.dtype) for array in arrays]
     written = [OfStorage(at) for at, _ in left.written]
-    sources = enumerate(map(observer.source, arrays))
+    sources = enumerate(observer.sources(arrays))
     donated = tuple(at for at, s in sources if isinstance(s, OfStorage) and s in written)
     with x64():
         program = Program(state, outputs, donated, forms.__getitem__)
@@ -54,9 +55,10 @@ def _program(observer: Observer, recording: Any, left: LeftBehind) -> Any:
 
 def _put_back(observer: Observer) -> None:
     """Give each storage what it held, and each tensor the gradient that it had."""
-    written = [one for one in observer.met if type(one.storage.array) is Node]
+    met = observer.storages.met
+    written = [one for one in met if type(one.storage.array) is Node]
     give_back([one.storage for one in written], [one.old() for one in written])
     for gradient in observer.optimizers.gradients.values():
         gradient.tensor.grad = gradient.before
-    pytorch.set_versions([one.tensor for one in observer.met], [o.version for o in observer.met])
+    pytorch.set_versions([one.tensor for one in met], [one.version for one in met])
     observer.draws.undo()

@@ -7,9 +7,7 @@ which tensor a later call finds it in.
 
 from __future__ import annotations
 
-import gc
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -23,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_jax._private import dynamo
 from torch_jax.capture.cpu_tensors import Host, is_host
 from torch_jax.capture.draws import Draws
+from torch_jax.capture.storages import OfResult, Storages
 from torch_jax.capture.tape import Tape
 from torch_jax.capture.training.optimizers import Optimizers
 from torch_jax.core import errors, tracers
@@ -30,10 +29,9 @@ from torch_jax.core.active import ACTIVE
 from torch_jax.core.collection import no_collection
 from torch_jax.core.node import Node
 from torch_jax.core.tracers import DataDependentError
-from torch_jax.core.x64 import x64
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory import storage
-from torch_jax.memory.storage import is_jax, is_jax_storage, memory_in, tensors_in
+from torch_jax.memory.storage import is_jax, is_jax_storage, tensors_in
 from torch_jax.memory.transfer import on_host
 from torch_jax.ops.on_host import LISTENERS
 from torch_jax.recorded.path import State
@@ -41,29 +39,6 @@ from torch_jax.recorded.recorder import Listener
 
 _TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
 _ITEM = torch.ops.aten._local_scalar_dense.default
-
-
-class Met:
-    """A storage that was there before the call.
-
-    Attributes:
-      storage: of PyTorch, whose memory later calls read.
-      tensor: the first tensor over it that an operator took.
-      version: of that tensor, when it was met.
-    """
-
-    def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
-        self.storage, self.tensor = storage, tensor
-        self.version = version_of(tensor)
-        self._array = weakref.ref(array)  # one more holder would keep it from being donated
-
-    def is_written(self) -> bool:
-        """Return whether the storage holds something else by now."""
-        return self.storage.array is not self._array()
-
-    def old(self) -> Any:
-        """Return what it held, which the recording holds until it is run."""
-        return self._array()
 
 
 class Graph(NamedTuple):
@@ -82,16 +57,11 @@ class Graph(NamedTuple):
     program: Any
 
 
-class OfStorage(NamedTuple):
-    """An array that a later call finds in a storage, by the storage's place among those met."""
+class Refusal(NamedTuple):
+    """Why later calls cannot skip the Python; ``is_of_first``: perhaps the first call's alone."""
 
-    at: int
-
-
-class Fixed(NamedTuple):
-    """An array that is the same at each call, made by the function of nothing that changes."""
-
-    array: Any
+    why: str
+    is_of_first: bool = False
 
 
 class Observer(Listener):
@@ -99,17 +69,16 @@ class Observer(Listener):
 
     Attributes:
       leaves: the arguments.
-      tape: what the host does at each call: numbers of optimizers, schedulers.
-      met: the storages that were there before, in the order in which operators met them.
-      wanted: tensors of before that gradients may be wanted of, by their id.
+      tape: the work of the host at each call: numbers of optimizers, schedulers.
+      storages: those that it meets and makes.
+      wanted: older tensors that may want gradients, by their id.
       modules: those that were called.
-      graphs: what has been recorded and run.
+      graphs: the graphs that were recorded and run.
       checks: truth values of the graph, each with the error to raise where it is false.
       went_back: whether the function ran a backward pass.
       is_over: whether the function has returned.
       refusal: why later calls cannot skip the Python; None where they can.
-      strayed: whether that is but a new tensor that is kept, maybe by the first call only.
-      only_first: why this call, and no later one, does something else than others would.
+      only_first: why this call differs from all later ones; None where it does not.
     """
 
     takes_checks = needs_program = True
@@ -117,27 +86,19 @@ class Observer(Listener):
     def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor] | None = None):
         """Take the arguments; and by their place the tensors that some are copies of."""
         self.leaves = leaves
-        self._parts = {id(t.untyped_storage()): (at, t) for at, t in (parts or {}).items()}
+        self.storages = Storages(leaves, parts or {})
         self.tape = Tape()
-        self.literals: dict[tuple, int] = {}
         self.host = Host(self)
         self.draws = Draws(self)
         self.optimizers = Optimizers(self)
-        self.met: list[Met] = []
         self.wanted: dict[int, torch.Tensor] = {}
         self.modules: dict[int, torch.nn.Module] = {}
         self.graphs: list[Graph] = []
         self.checks: list[tuple[Any, str, type[Exception]]] = []
         self.went_back = self.is_over = False
-        self.refusal: str | None = None
-        self.strayed = False
+        self.refusal: Refusal | None = None
         self.only_first: str | None = None
-        self.results: dict[int, tuple[Any, int]] = {}  # of graphs, by the array's id
-        self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
-        self._made: dict[int, weakref.ref] = {}  # storages that the call has made
-        self._sources: dict[int, tuple[Any, Any]] = {}  # by the array's id: a reference, and where
         self._last_node = _newest_node()
-        self._mode = _Mode(self)
 
     # --- being in force ---------------------------------------------------------------------------
 
@@ -147,7 +108,7 @@ class Observer(Listener):
         before, ACTIVE.observer = ACTIVE.observer, self
         hook = register_module_forward_pre_hook(self._calls)
         try:
-            with no_collection(), dynamo.dynamo_stance("force_eager"), self._mode:
+            with no_collection(), dynamo.dynamo_stance("force_eager"), _Mode(self):
                 yield
         finally:
             hook.remove()
@@ -157,9 +118,9 @@ class Observer(Listener):
     def _calls(self, module: torch.nn.Module, _args: Any) -> None:
         self.modules[id(module)] = module
 
-    def refuse(self, why: str) -> None:
-        """Note why later calls cannot skip the Python."""
-        self.refusal = self.refusal or why
+    def refuse(self, why: str, is_of_first: bool = False) -> None:
+        """Note why later calls cannot skip the Python: the first reason counts."""
+        self.refusal = self.refusal or Refusal(why, is_of_first)
 
     def looks(self) -> None:
         """Note that an operator decides by values, as indexing with a mask does."""
@@ -182,29 +143,16 @@ class Observer(Listener):
             self.see(tensor)
         result = func(*args, **kwargs)
         for tensor in tensors_in(result):
-            self.makes(tensor)
+            self.storages.makes(tensor)
         return result
-
-    def makes(self, tensor: torch.Tensor) -> None:
-        """Note a tensor that the call has made, if its storage is a new one."""
-        errors.refuse_sparse(tensor)
-        memory = tensor.untyped_storage()
-        if is_jax_storage(memory) and id(memory) not in self._at:
-            self._made[id(memory)] = weakref.ref(memory)
-
-    def is_made(self, memory: Any) -> bool:
-        """Return whether the call has made a storage."""
-        known = self._made.get(id(memory))
-        return known is not None and known() is memory
 
     def see(self, tensor: torch.Tensor) -> None:
         """Note a device tensor that an operator takes."""
         errors.refuse_sparse(tensor)
         memory = tensor.untyped_storage()
-        if not is_jax_storage(memory) or self.is_made(memory):
+        if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
-        if id(memory) not in self._at:
-            self._meet(memory, tensor)
+        self.storages.meet(memory, tensor)
         if tensor.requires_grad and not self._is_of_call(tensor.grad_fn):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
@@ -214,70 +162,37 @@ class Observer(Listener):
         """Return whether a node of autograd's graph was made by the call."""
         return node is not None and node._sequence_nr() > self._last_node
 
-    def _meet(self, memory: Any, tensor: torch.Tensor) -> None:
-        if id(memory) in self._parts:  # the function has it otherwise as well, and may write it
-            at, part = self._parts.pop(id(memory))
-            self.leaves[at].data = part
-        array = memory_in(memory)
-        known, _ = self._sources.get(id(array), (None, None))
-        if known is not None and known() is array:  # another tensor shares it, until one is written
-            with x64():
-                array = jnp.array(array, copy=True)
-            storage.replace(memory, array)
-        self._at[id(memory)] = len(self.met)
-        self.comes_from(array, OfStorage(len(self.met)))
-        self.met.append(Met(memory, tensor, array))
-
     def takes_over(self, tensor: torch.Tensor) -> None:
-        """Take a tensor that the call has made for one that was there before: an optimizer's state.
-
-        Later calls find it where this one has made it.
-        """
+        """Take a tensor that the call has made for an older one: the state of an optimizer."""
         memory: Any = tensor.untyped_storage()
         if type(memory.array) is Node:
             self.only_first = "an optimizer makes its state out of gradients"
             return
-        self._made.pop(id(memory), None)
+        self.storages.disown(memory)
 
-    def comes_from(self, array: Any, source: Any) -> None:
-        """Note where later calls find an array."""
-        self._sources[id(array)] = weakref.ref(array), source
-
-    def place_of(self, memory: Any) -> int | None:
-        """Return the place of a storage among those met, None where it is none of them."""
-        return self._at.get(id(memory))
-
-    def storages(self) -> list[Any]:
-        """Return the storages that the call has met or made, and that are still there."""
-        alive = (reference() for reference in self._made.values())
-        return [one.storage for one in self.met] + [one for one in alive if one is not None]
-
-    # --- the recorder tells -----------------------------------------------------------------------
+    # --- a recorder's listener --------------------------------------------------------------------
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         """A graph is about to be run."""
         if not self.is_over:
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
-        self.graphs.append(Graph(state, list(numbers), list(map(self.source, arrays)), None))
+        self.graphs.append(Graph(state, list(numbers), self.sources(arrays), None))
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
         """A graph has been run."""
         for at, node in enumerate(nodes):
             array = getattr(node, "array", None)
             if array is not None:
-                self.results[id(array)] = weakref.ref(array), at
+                self.storages.comes_from(array, OfResult(at))
         self.graphs[-1] = self.graphs[-1]._replace(program=program)
 
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """An index may be out of range where the flag is false."""
         self.checks.append((flag, message, kind))
 
-    def source(self, array: Any) -> Any:
-        """Return where later calls find an array."""
-        known, source = self._sources.get(id(array), (None, None))
-        if known is not None and known() is array:
-            return source
-        return Fixed(array)
+    def sources(self, arrays: list[Any]) -> list[Any]:
+        """Return where later calls find the arrays of a graph."""
+        return list(map(self.storages.source, arrays))
 
     # --- the end of the call ----------------------------------------------------------------------
 
@@ -289,7 +204,7 @@ class Observer(Listener):
         if not self.checks:
             return
         flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
-        for one in self.met:
+        for one in self.storages.met:
             old, new = one.old(), one.storage.array
             if type(new) is Node and old.shape == new.shape and old.dtype == new.dtype:
                 pair: list[Any] = [new, old]
@@ -303,26 +218,11 @@ class Observer(Listener):
         """
         gradients = self.optimizers.gradients
         for key, known in list(gradients.items()):
-            at = self.place_of(known.tensor.untyped_storage())
-            is_met = at is not None and self.met[at].tensor is known.tensor
+            at = self.storages.place_of(known.tensor.untyped_storage())
+            is_met = at is not None and self.storages.met[at].tensor is known.tensor
             if sys.getrefcount(known.tensor) <= 2 + (key in self.wanted) + is_met:
                 del gradients[key]
                 self.wanted.pop(key, None)
-
-    def strays(self, known: set[int]) -> list[Any]:
-        """Return storages that the call made, and that live on though nobody accounts for them."""
-
-        def found() -> list[Any]:
-            alive = (reference() for reference in self._made.values())
-            return [
-                one
-                for one in alive
-                if one is not None and id(one) not in known and type(one.array) is Node
-            ]
-
-        if found():
-            gc.collect()  # what only reference cycles hold is garbage
-        return found()
 
     def raise_failed_checks(self) -> None:
         """Raise what an operator would have raised, had it been able to look."""
@@ -366,11 +266,6 @@ def _newest_node() -> int:
     """Return the number of a new node of autograd's graph: those made later have higher ones."""
     with torch.inference_mode(False), torch.enable_grad():
         return torch.empty(0, requires_grad=True).clone().grad_fn._sequence_nr()  # type: ignore[union-attr]
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor has been written, as far as that is counted."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_of_host(kwargs: dict[str, Any]) -> bool:

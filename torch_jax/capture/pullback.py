@@ -17,8 +17,9 @@ from torch.autograd.function import once_differentiable
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.numbers_of_calls import Numbers
-from torch_jax.capture.observer import Graph, Observer, OfStorage
+from torch_jax.capture.observer import Graph, Observer
 from torch_jax.capture.results import Call
+from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
@@ -31,12 +32,6 @@ from torch_jax.recorded.program import Program
 from torch_jax.recorded.recorder import Unrun
 
 _NOTHING = torch.empty(0)
-
-
-class OfResult(NamedTuple):
-    """An array that the forward pass has computed, by the number of the result."""
-
-    node: int
 
 
 class OfGradient(NamedTuple):
@@ -71,9 +66,9 @@ class Pullback:
         ]
         given = [_stand_in(one) for one in outputs]
         for at, one in enumerate(given):
-            observer.makes(one)
-            observer.comes_from(held_by(one), OfGradient(at))
-        before = {id(memory): memory.array for memory in observer.storages()}
+            observer.storages.makes(one)
+            observer.storages.comes_from(held_by(one), OfGradient(at))
+        before = {id(memory): memory.array for memory in observer.storages.all()}
         with lazy.observed(Unrun()), observer.watching():
             found = torch.autograd.grad(
                 outputs, inputs, given, allow_unused=True, retain_graph=True
@@ -87,7 +82,7 @@ class Pullback:
         recording = recorder.recording
         recorder.leave(recording)
         state, _, numbers, arrays = recording.written_down()
-        self._sources = [_source(observer, array) for array in arrays]
+        self._sources = observer.sources(arrays)
         self._numbers = Numbers(observer, Graph(state, numbers, self._sources, None))
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         # the place of each gradient's memory among the results, or the gradient of a result itself
@@ -106,7 +101,7 @@ class Pullback:
         template = self._result
         built = list(map(call.leaf, template.leaves))
         of_node = dict(zip(self.residuals, arrays, strict=True))
-        storages = replay.storages(leaves)
+        storages = replay.launch.memories.of_call(leaves)
         saved = [_saved(source, of_node, storages) for source in self._sources]
         inputs, held = (
             [leaves[one] if type(one) is int else one for one in tensors]
@@ -157,7 +152,7 @@ def _take_back_writes(observer: Observer, before: dict[int, Any]) -> None:
 
     Its program gives gradients only, so that no later pass would write.
     """
-    for one in observer.met:
+    for one in observer.storages.met:
         old = before.get(id(one.storage))
         old = one.old() if old is None else old  # met by the backward pass
         if one.storage.array is not old:
@@ -171,17 +166,10 @@ def _stand_in(result: torch.Tensor) -> torch.Tensor:
     return storage.wrap(array, result.dtype)
 
 
-def _source(observer: Observer, array: Any) -> Any:
-    reference, node = observer.results.get(id(array), (None, 0))
-    if reference is not None and reference() is array:
-        return OfResult(node)
-    return observer.source(array)
-
-
 def _place(observer: Observer, memory: Any) -> Any:
     if type(memory) is Node:
         return memory.index
-    source = observer.source(memory)
+    source = observer.storages.source(memory)
     if not isinstance(source, OfGradient):
         observer.refuse("the gradient of an argument does not come out of its program")
     return source

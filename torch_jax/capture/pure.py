@@ -30,29 +30,30 @@ from torch_jax.capture.arguments import Arguments, SortedCall
 from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
-from torch_jax.capture.observer import Observer
+from torch_jax.capture.memories import SHARES
+from torch_jax.capture.observer import Observer, Refusal
 from torch_jax.capture.pullback import Pullback
-from torch_jax.capture.replay import SHARES, Replay
+from torch_jax.capture.replay import Replay
 from torch_jax.capture.tape import Changed
 from torch_jax.core import compilations, locks, trees
 from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
 
+_LEAVES_MODE = Refusal("it leaves a mode or a setting other than it was")
+
 
 class Observed(NamedTuple):
     """A call that was observed: what it returned, and how later calls repeat it.
 
     Attributes:
-      replay: None where no later call can.
-      why: why there is none, and Python runs at each call from now on; None where it does not.
-      strayed: whether that may be so for the first call only, which has filled a cache.
+      replay: the program for later calls; None where they cannot be repeated.
+      refusal: why Python has to run at each call from now on; None where it need not.
     """
 
     result: Any
     replay: Replay | None
-    why: str | None
-    strayed: bool
+    refusal: Refusal | None
 
 
 class Pure:
@@ -114,10 +115,11 @@ class Pure:
         found = self._observed(call)
         seconds, programs = time.perf_counter() - start, compilations.here().minus(before)
         self.history.note_observed(reason, found.replay, seconds, programs)
-        if found.strayed and self._forgives(call.key):
-            return found.result
-        if found.why is not None:
-            self.give_up(f"{self.history.name} cannot skip its Python: {found.why}")
+        refusal = found.refusal
+        if refusal is not None and refusal.is_of_first and self._forgives(call.key):
+            return found.result  # it may have filled a cache
+        if refusal is not None:
+            self.give_up(f"{self.history.name} cannot skip its Python: {refusal.why}")
         elif found.replay is not None and keeps:
             self._keep(call.key, found.replay)
         return found.result
@@ -126,8 +128,8 @@ class Pure:
         world = keys.world()
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
         found = observe(self._function, call)
-        if keys.world() != world and found.why is None:
-            found = found._replace(why="it leaves a mode or a setting other than it was")
+        if keys.world() != world and found.refusal is None:
+            found = found._replace(refusal=_LEAVES_MODE)
         given_out = [at for at in call.parts if _is_given_out(call.leaves[at], found.result)]
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
@@ -146,7 +148,7 @@ class Pure:
         with self.history.recorded_call():
             found = self._observed(call)
         found = _without_set_numbers(found, numbers)
-        why = found.why
+        why = None if found.refusal is None else found.refusal.why
         if why is None and found.replay is not None:
             why = audit.difference(replay, found.replay)
         if why is None:
@@ -208,14 +210,14 @@ def observe(function: Callable[..., Any], call: SortedCall) -> Observed:
     observer.raise_failed_checks()
     replay = _replay(observer, left)
     observer.leaves = []
-    return Observed(result[0], replay, observer.refusal, observer.strayed)
+    return Observed(result[0], replay, observer.refusal)
 
 
 def _without_set_numbers(found: Observed, before: dict[Any, Any]) -> Observed:
     """Return what was observed, with no replay if a step has read other numbers than ``before``."""
     for read, value in found.replay.read.items() if found.replay is not None else ():
         if before.get(read, value) not in (value,):
-            return found._replace(replay=None, why=read.refusal)
+            return found._replace(replay=None, refusal=Refusal(read.refusal))
     return found
 
 
@@ -238,7 +240,8 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
 
 
 def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
-    if any(map(replay.writes, call.parts.values())):
+    launch = replay.launch
+    if any(launch.memories.is_fixed(launch.written, part) for part in call.parts.values()):
         return "it writes into what an argument is a part of"
     return None
 

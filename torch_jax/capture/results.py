@@ -115,7 +115,7 @@ class Results:
         self._arguments = {
             id(leaf): at for at, leaf in enumerate(observer.leaves) if not isinstance(leaf, _PLAIN)
         }
-        self._known = {id(one.tensor): one.tensor for one in observer.met}
+        self._known = {id(one.tensor): one.tensor for one in observer.storages.met}
 
     def of(self, value: Any) -> Template:
         """Return the template of a value of the call."""
@@ -139,7 +139,7 @@ class Results:
 
     def _on_device(self, value: torch.Tensor) -> Any:
         memory: Any = value.untyped_storage()
-        if self._observer.place_of(memory) is not None:
+        if self._observer.storages.place_of(memory) is not None:
             return Same(value) if id(value) in self._known else self._view(value)
         if value.requires_grad and id(value) not in self._connected:
             self._mark(value)
@@ -162,8 +162,8 @@ class Results:
         """Return how a tensor over older memory is made of an older tensor."""
         if value.requires_grad:
             self._observer.refuse("it returns a view of an older tensor that wants gradients")
-        at = self._observer.place_of(value.untyped_storage())
-        older = self._observer.met[at].tensor
+        at = self._observer.storages.place_of(value.untyped_storage())
+        older = self._observer.storages.met[at].tensor
         place = self._arguments.get(id(older))
         return View(Same(older) if place is None else Argument(place), Form.of(value))
 

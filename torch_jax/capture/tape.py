@@ -36,12 +36,20 @@ class Tape:
         self.env: list[Any] = []
         self.steps: list[Step] = []
         self._known: dict[tuple, int] = {}
+        self._literals: dict[tuple[type, str], int] = {}
         self._expected: set[tuple] = set()
 
     def constant(self, value: Any) -> int:
         """Return the slot of a value that is the same at every call."""
         self.env.append(value)
         return len(self.env) - 1
+
+    def literal(self, number: float) -> int:
+        """Return the slot of a Python number; equal ones share a slot."""
+        key = type(number), repr(number)  # which tells the zeros apart
+        if key not in self._literals:
+            self._literals[key] = self.constant(number)
+        return self._literals[key]
 
     def record(
         self,

@@ -119,11 +119,7 @@ def _the_value(value: float) -> float:
 def _slot(observer: Any, value: Any) -> int:
     if isinstance(value, Number):
         return value.slot
-    known = observer.literals
-    key = (type(value), value)
-    if key not in known:
-        known[key] = observer.tape.constant(value)
-    return known[key]
+    return observer.tape.literal(value)
 
 
 def _arithmetic(function: Callable[..., Any]) -> Any:

@@ -191,7 +191,7 @@ def to_copy(
         self = transfer.to_device(self)
         self = self if dtype in (None, self.dtype) else _cast(self, dtype)
         if ACTIVE.observer is not None:  # of torch.tensor, which goes past dispatch modes
-            ACTIVE.observer.makes(self)
+            ACTIVE.observer.storages.makes(self)
         return self
     if device.type != pytorch.DEVICE_TYPE:
         self = _cast(self, dtype) if dtype not in (None, self.dtype) else self

@@ -90,7 +90,7 @@ class Optimizers:
         """Return whether the call has read a gradient of before."""
         if tensor is None or tensor.layout != torch.strided:
             return False
-        return self.observer.place_of(tensor.untyped_storage()) is not None
+        return self.observer.storages.place_of(tensor.untyped_storage()) is not None
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Optimizers:
         if not isinstance(value, torch.Tensor):
             return False
         memory: Any = value.untyped_storage()
-        return self.observer.is_made(memory) and type(memory.array) is Node
+        return self.observer.storages.is_made(memory) and type(memory.array) is Node
 
     def _refuse_change(self, optimizer: Any, group: dict, key: str) -> None:
         """Note that a step writes into its optimizer's groups, which later calls would not do."""

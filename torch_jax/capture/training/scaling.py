@@ -41,7 +41,7 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
     if observer is None or not all(map(is_jax, found)):
         return original(optimizer, state, *args, **kwargs)
     keep_steps_on_device(optimizer)  # as a step does, before its entries are looked at
-    storages = observer.storages()  # they stay, and with them their ids
+    storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
     entries = Entries(optimizer)
     observer.only_first, only_first = None, observer.only_first
@@ -55,8 +55,8 @@ def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *arg
     observer.only_first = only_first
     skipped = sum(found)
     # state that the step has made, for later calls to find
-    before = {id(one.storage): one.old() for one in observer.met} | before
-    for memory in observer.storages():
+    before = {id(one.storage): one.old() for one in observer.storages.met} | before
+    for memory in observer.storages.all():
         old = before.get(id(memory), memory.array)
         if memory.array is not old and old.shape == memory.array.shape:
             both = [storage.wrap(array) for array in (memory.array, old)]

@@ -1,0 +1,148 @@
+"""The storages of one observed call, and where a later call finds each array."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import torch
+
+from torch_jax.core import errors
+from torch_jax.core.node import Node
+from torch_jax.core.x64 import x64
+from torch_jax.memory import storage
+from torch_jax.memory.storage import is_jax_storage, memory_in
+
+
+class OfStorage(NamedTuple):
+    """An array that a later call finds in a storage, by the storage's place among those met."""
+
+    at: int
+
+
+class OfResult(NamedTuple):
+    """An array that the program of the call has computed, by the number of the result."""
+
+    node: int
+
+
+class Fixed(NamedTuple):
+    """An array that is the same at each call: the function makes it of constants."""
+
+    array: Any
+
+
+class Met:
+    """A storage that is older than the call.
+
+    Attributes:
+      storage: of PyTorch; later calls read its memory.
+      tensor: the first tensor over it that an operator took.
+      version: of that tensor, when it was met.
+    """
+
+    def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
+        self.storage, self.tensor = storage, tensor
+        self.version = version_of(tensor)
+        self._array = weakref.ref(array)  # a strong reference would prevent donation
+
+    def is_written(self) -> bool:
+        """Return whether the call has put another array into the storage."""
+        return self.storage.array is not self._array()
+
+    def old(self) -> Any:
+        """Return the array that the call found, which the recording holds until it runs."""
+        return self._array()
+
+
+class Storages:
+    """The storages that an observed call finds and makes.
+
+    Attributes:
+      met: the older ones, in the order in which operators met them.
+    """
+
+    def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor]):
+        """Take the arguments, and the originals of those that are copies, by their place."""
+        self.met: list[Met] = []
+        self._copies = {id(t.untyped_storage()): (leaves[at], t) for at, t in parts.items()}
+        self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
+        self._made: dict[int, weakref.ref] = {}  # by the id of the storage
+        self._sources: dict[int, tuple[Any, Any]] = {}  # by the id of the array
+
+    def makes(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the call has made, if its storage is a new one."""
+        errors.refuse_sparse(tensor)
+        memory = tensor.untyped_storage()
+        if is_jax_storage(memory) and id(memory) not in self._at:
+            self._made[id(memory)] = weakref.ref(memory)
+
+    def is_made(self, memory: Any) -> bool:
+        """Return whether the call has made a storage."""
+        known = self._made.get(id(memory))
+        return known is not None and known() is memory
+
+    def disown(self, memory: Any) -> None:
+        """Take a storage that the call has made for an older one, which later calls find."""
+        self._made.pop(id(memory), None)
+
+    def meet(self, memory: Any, tensor: torch.Tensor) -> None:
+        """Note an older storage, over which an operator takes a tensor."""
+        if id(memory) in self._at:
+            return
+        if id(memory) in self._copies:  # the function reaches the original, too, and may write it
+            copy, original = self._copies.pop(id(memory))
+            copy.data = original
+        array = memory_in(memory)
+        if self._source(array) is not None:  # storages share an array until one is written
+            with x64():
+                array = jnp.array(array, copy=True)
+            storage.replace(memory, array)
+        self._at[id(memory)] = len(self.met)
+        self.comes_from(array, OfStorage(len(self.met)))
+        self.met.append(Met(memory, tensor, array))
+
+    def place_of(self, memory: Any) -> int | None:
+        """Return the place of a storage among those met, None where it is none of them."""
+        return self._at.get(id(memory))
+
+    def comes_from(self, array: Any, source: Any) -> None:
+        """Note where later calls find an array."""
+        self._sources[id(array)] = weakref.ref(array), source
+
+    def source(self, array: Any) -> Any:
+        """Return where later calls find an array."""
+        return self._source(array) or Fixed(array)
+
+    def _source(self, array: Any) -> Any:
+        known, source = self._sources.get(id(array), (None, None))
+        return source if known is not None and known() is array else None
+
+    def _alive(self) -> Iterator[Any]:
+        """Yield the storages that the call has made, and that still exist."""
+        alive = (reference() for reference in self._made.values())
+        return (one for one in alive if one is not None)
+
+    def all(self) -> list[Any]:
+        """Return the storages that the call has met or made, and that still exist."""
+        return [*(one.storage for one in self.met), *self._alive()]
+
+    def strays(self, known: set[int]) -> list[Any]:
+        """Return computed storages that outlive the call, other than those ``known`` by id."""
+
+        def found() -> list[Any]:
+            return [
+                one for one in self._alive() if id(one) not in known and type(one.array) is Node
+            ]
+
+        if found():
+            gc.collect()  # reference cycles may hold some
+        return found()
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor has been written; 0 where PyTorch does not count."""
+    return 0 if tensor.is_inference() else tensor._version
