@@ -52,7 +52,7 @@ class Arguments:
     """How the arguments of one function are sorted."""
 
     def __init__(self, function: Any, dynamic: dict[str, dict[int, Any]]):
-        """``dynamic`` as :func:`torch_jax.jit` takes it."""
+        """Take ``dynamic`` as :func:`torch_jax.jit` does."""
         self.dynamic = dynamic
         self._takes_any = _takes_any(function)
         if dynamic:
@@ -63,7 +63,7 @@ class Arguments:
 
     def sort(self, args: tuple, kwargs: dict[str, Any], whole: bool = False) -> SortedCall:
         """Return the leaves of the arguments and their key; none is given by value if ``whole``."""
-        if not self._takes_any and len(kwargs) > 1:  # nobody sees their order
+        if not self._takes_any and len(kwargs) > 1:  # their order is invisible to it
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
         copies, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
@@ -101,7 +101,7 @@ class Arguments:
 
 
 def _takes_any(function: Any) -> bool:
-    """Whether a function has ``**kwargs``, as far as can be told."""
+    """Return whether a function has ``**kwargs``, or a signature that Python cannot read."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -113,7 +113,7 @@ def _takes_any(function: Any) -> bool:
 
 
 def _of_parts(form: Any, parts: dict[int, torch.Tensor]) -> Iterator[Any]:
-    """Yield for each argument its tree where a part stands in it, else None."""
+    """Yield for each argument its tree if that contains a part, else None."""
     end = 0
     for tree in (*form.children()[0].children(), *form.children()[1].children()):
         start, end = end, end + tree.num_leaves
@@ -136,7 +136,7 @@ def follow(given: Any, made: Any, parts: dict[int, torch.Tensor]) -> Any:
     """Have lists and dicts that were given hold what those hold that were made of them.
 
     Args:
-      given: an argument, or what stands in one.
+      given: an argument, or an element of one.
       made: what the function got in its place, and may have changed.
       parts: what was given, by the id of the copy that the function got.
     """

@@ -1,8 +1,8 @@
 """Random numbers of a function whose Python is skipped: each call draws on from its generators.
 
-An observed call notes where each draw stands, counted from where its generator stood when the call
-began. A later call counts the same from where the generator stands by then. A generator that the
-function seeds is the same at each call from there on.
+An observed call notes the offset of each draw, counted from its generator's offset at the beginning
+of the call. A later call counts from the generator's offset by then. A generator that the function
+seeds is the same at each call from there on.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Draws:
             known = self._generators[id(generator)] = _Drawn(generator, len(self._generators))
         return known
 
-    # --- what generators tell ---------------------------------------------------------------------
+    # --- called by generators ---------------------------------------------------------------------
 
     def drew(self, generator: Any, words: np.ndarray) -> None:
         """Note the key words that a generator has just given for one operator."""
@@ -156,7 +156,7 @@ class Left(NamedTuple):
     begin: int
 
     def move_on(self) -> tuple[int, int]:
-        """Leave the generator as a call does; returns where it stood before."""
+        """Leave the generator as a call does; return its seed and offset of before."""
         if not self.is_fixed:
             return self.generator.advance(self.offset - self.begin)
         before = self.generator.where()

@@ -1,7 +1,7 @@
 """The gradients that a program gives: each call's own, in fresh tensors where anybody would notice.
 
-A step that begins with ``zero_grad`` leaves a new ``.grad`` on each parameter. Where nobody but the
-parameter holds the last call's, its tensor is used again, since making new ones costs microseconds.
+A step that begins with ``zero_grad`` leaves a new ``.grad`` on each parameter. If only the
+parameter holds that of the last call, its tensor is used again: a new one costs microseconds.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Gradients:
     """The ``.grad`` of every tensor that gets a new one in a call, or has none after it."""
 
     def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
-        """What to do at each call.
+        """Sort what each call does.
 
         Args:
           changed: gradients that the call replaced or reset, and what is there after it.
           others: the results of the function.
         """
-        # these have none after a call, whatever they had before
+        # these have none after a call
         cleared = [gradient for gradient, t in changed if t is None and gradient.reset]
         changed = [(gradient, t) for gradient, t in changed if t is not None or not gradient.reset]
         filled = [gradient for gradient, _ in changed]
@@ -54,7 +54,7 @@ class Gradients:
         self._reused = False
 
     def clear(self, leaves: Sequence[Any]) -> None:
-        """Before a call: let go of gradients that it replaces, so that their memory is free.
+        """Let go, before a call, of gradients that it replaces, so that their memory is free.
 
         Otherwise old and new gradients would be in memory at once, a model's size more.
         """
@@ -73,13 +73,13 @@ class Gradients:
                 tensor.grad = None
 
     def drop(self) -> None:
-        """The call failed: there are no gradients."""
+        """Remove the gradients, after a call that failed."""
         for tensor, reset in zip(self._tensors, self._reset, strict=True):
             if reset:
                 tensor.grad = None
 
     def fill(self, call: Call) -> None:
-        """After a call: give every tensor its gradient."""
+        """Give every tensor its gradient, after a call."""
         if self._reused:
             outputs = call.outputs
             for memory, index in zip(self._storages, self._indices, strict=True):
@@ -97,7 +97,7 @@ class Gradients:
         self._addresses = [memory._cdata for memory in self._storages]
 
     def _alone(self) -> bool:
-        """Whether the tensors still have the gradients of the last call, and nobody else does."""
+        """Return whether the tensors still have the gradients of the last call, unshared."""
         if not self._given:
             return False
         if not all(map(is_, map(_grad, self._tensors), self._given)):
@@ -111,7 +111,7 @@ class Gradients:
 
 @functools.cache
 def _least() -> tuple[int, int]:
-    """The references to a gradient, and uses of its storage, where nobody else has it.
+    """Return the references to an unshared gradient, and the uses of its storage.
 
     A gradient is held by its parameter, by our list, and by the argument of ``getrefcount``. How
     many references the parameter accounts for differs between releases of PyTorch: so count one.

@@ -30,11 +30,11 @@ class Guards:
         gradients: Sequence[tuple[torch.Tensor, Any]],
         lists: Sequence[Any],
     ):
-        """Take what must be as it is.
+        """Take what must not change.
 
         Args:
           tensors: must see the same memories in the same form.
-          entries: the same values must stand in these dicts.
+          entries: these dicts must hold the same values.
           gradients: the ``.grad`` of each tensor must be this one.
           lists: must be as long; dicts of hooks, too.
         """

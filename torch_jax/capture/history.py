@@ -65,7 +65,7 @@ class Explanation(NamedTuple):
             lines.append(f"{self.recorded} calls were recorded: {self.recorded_programs}")
         if self.observed:
             lines += [
-                f"{self.observed} calls were observed, and stand for others like them: "
+                f"{self.observed} calls were observed, and serve others like them: "
                 f"{self.observed_programs}",
                 f"  the last program captured {self.captured} tensors, donates {self.donated}, and "
                 f"reads {self.numbers} numbers at each call",
@@ -111,7 +111,7 @@ class History:
     def note_observed(
         self, reason: str | None, replay: Any, seconds: float, programs: Counts
     ) -> None:
-        """A call of a pure function was observed; ``seconds`` are for all of it."""
+        """Note an observed call of a pure function, and the seconds that all of it took."""
         self.observed += 1
         self.observed_programs = self.observed_programs.plus(programs)
         if replay is not None:
@@ -131,7 +131,7 @@ class History:
         )
 
     def runs_python(self, why: str) -> None:
-        """Python runs at each call of a function that was said to be pure."""
+        """Note why Python runs at each call of a function that was said to be pure."""
         self._note(f"Python runs at each call: {why}")
 
     def _note(self, note: str) -> None:

@@ -37,7 +37,7 @@ _OLD = {
     "traced": "it is not needed: numbers are inputs of the program",
     "fallback": "it is not needed: Python runs at each call; pure=True skips it",
     "verify": 'write jit(pure=True, audit="error")',
-    "donate": "it is not needed: a program writes over what nobody else can reach",
+    "donate": "it is not needed: a program writes over arrays that nothing else can reach",
 }
 
 

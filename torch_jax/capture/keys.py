@@ -51,7 +51,7 @@ class TensorKey(NamedTuple):
 
 
 class ViewKey(NamedTuple):
-    """A device tensor that is a view: where it stands in its memory is part of the program."""
+    """A device tensor that is a view: its place in its memory is part of the program."""
 
     memory_shape: tuple[int, ...]
     dtype: torch.dtype
@@ -84,7 +84,7 @@ class HostTensorKey(NamedTuple):
 
 
 class ValueKey(NamedTuple):
-    """A Python value that is a constant of the program; floats by ``repr``, which tells zeros."""
+    """A Python value that is a constant of the program; of floats ``repr``, which shows -0.0."""
 
     kind: type
     value: Any
@@ -94,11 +94,11 @@ class ValueKey(NamedTuple):
 
 
 class ArrayArgument(TypeError):
-    """A NumPy array is an argument, whose values no key tells: Python has to run."""
+    """A NumPy array is an argument: no key holds its values, so Python has to run."""
 
 
 class _ById:
-    """Stands in a key for an object that is no other, whatever is equal to it."""
+    """Represents in a key one object, and no other that is equal to it."""
 
     __slots__ = ("_hash", "_value")
 
@@ -155,7 +155,7 @@ def leaf_key(leaf: Any) -> Any:
         return _named(ViewKey, key + place)
     kind = type(leaf)
     if kind is float or kind is complex:
-        return _named(ValueKey, (kind, repr(leaf)))  # which tells nan, and zeros
+        return _named(ValueKey, (kind, repr(leaf)))  # equal for two nans, not for 0.0 and -0.0
     if kind in _VALUES:
         return _named(ValueKey, (kind, leaf))
     if type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", None):
@@ -175,7 +175,7 @@ _VALUES = frozenset(
 
 
 def _nature(tensor: torch.Tensor) -> Any:
-    """Whether a tensor requires gradients; and what else it is, if it is more than a tensor."""
+    """Return whether a tensor requires gradients; of a subclass or Parameter its kind, too."""
     requires_grad = tensor.requires_grad
     if type(tensor) is torch.Tensor and not requires_grad and not tensor.__dict__:
         return False
@@ -193,7 +193,7 @@ def _aliases(leaves: list[Any]) -> tuple[int, ...] | None:
 
 
 def world() -> tuple:
-    """Modes and settings that change what the same code does; named by ``WORLD``."""
+    """Return modes and settings that change what the same code does; named by ``WORLD``."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

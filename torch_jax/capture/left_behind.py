@@ -26,14 +26,14 @@ class LeftBehind(NamedTuple):
     Attributes:
       result: what the function returned.
       written: storages that hold something else, by their place among those met, and which result.
-      new: results that stand in new storages, in the order of the templates' outputs.
+      new: results that get new storages, in the order of the templates' outputs.
       flags: results that are false where an index was out of range.
       gradients: those that it replaced, and what by.
       held: tensors whose ``.grad`` must be as it was, and that; an argument by its place.
       moving: the same of those whose ``.grad`` is read, whichever it is, and this call's.
       raised: tensors that count the call's writes, an argument by its place, and how many.
       connected: tensors of the result that gradients flow from.
-      positions: where these stand among the leaves of the result.
+      positions: of these among the leaves of the result.
       residuals: results that their backward pass needs.
     """
 
@@ -63,7 +63,7 @@ class LeftBehind(NamedTuple):
     def guarded(
         self, observer: Observer
     ) -> tuple[list[torch.Tensor], list[Entry], list, list[Any]]:
-        """Return the tensors, entries of dicts, gradients and lists that must be as they are."""
+        """Return the tensors, entries of dicts, gradients and lists that must not change."""
         given = set(map(id, observer.leaves))
         memories = {
             id(leaf.untyped_storage()) for leaf in observer.leaves if isinstance(leaf, torch.Tensor)

@@ -29,7 +29,7 @@ class FoundGradients:
     def __init__(
         self, found: Sequence[tuple[Any, torch.Tensor]], place_of: Callable[[Any], int | None]
     ):
-        """``found`` are the owners, tensors or places of arguments, and what the call found."""
+        """Take owners (tensors, or places of arguments) and the gradients that the call found."""
         self._owners = [owner for owner, _ in found]
         gradients = [gradient for _, gradient in found]
         self.places: list[Any] = [place_of(one.untyped_storage()) for one in gradients]

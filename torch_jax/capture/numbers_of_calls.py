@@ -41,7 +41,7 @@ class Numbers:
         self._floats, self._integers = np.array(floats, np.float64), np.array(integers, np.int64)
 
     def of_call(self, env: list[Any], drawn_from: list[tuple[int, int]]) -> tuple[Any, Any]:
-        """Return the vectors of one call, whose generators stood so when it began."""
+        """Return the vectors of a call; ``drawn_from`` are seeds and offsets of its generators."""
         floats, integers = self._floats, self._integers
         if self.slots:
             floats = floats.copy()

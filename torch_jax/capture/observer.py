@@ -1,8 +1,8 @@
 """One real call of a function whose Python later calls skip: what it reads, writes and leaves.
 
-The call is recorded (:mod:`torch_jax.recorded`), so its Python has every effect that it ever has.
-Meanwhile a dispatch mode sees each operator, and so tells for each array that the graph is given
-which tensor a later call finds it in.
+The call is recorded (:mod:`torch_jax.recorded`), so its Python has all of its effects. Meanwhile a
+dispatch mode sees each operator, and so finds for each array that the graph is given the tensor in
+which a later call finds it.
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ class Observer(Listener):
     # --- a recorder's listener --------------------------------------------------------------------
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """A graph is about to be run."""
+        """Note a graph that is about to run."""
         if not self.is_over:
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
         self.graphs.append(Graph(state, list(numbers), self.sources(arrays), None))
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
-        """A graph has been run."""
+        """Note the results and the program of a graph that has run."""
         for at, node in enumerate(nodes):
             array = getattr(node, "array", None)
             if array is not None:
@@ -187,7 +187,7 @@ class Observer(Listener):
         self.graphs[-1] = self.graphs[-1]._replace(program=program)
 
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
-        """An index may be out of range where the flag is false."""
+        """Note a truth value that is false where an index is out of range."""
         self.checks.append((flag, message, kind))
 
     def sources(self, arrays: list[Any]) -> list[Any]:
@@ -212,9 +212,9 @@ class Observer(Listener):
                 storage.put_back((one.storage,), (new,), (storage.held_by(kept),))
 
     def forget_what_nobody_has(self) -> None:
-        """Forget leaves that the call has made of older memory: nobody can ask for their gradients.
+        """Forget leaves that the call has made of older memory, and that the user cannot reach.
 
-        Nobody has what is held by nothing but ``gradients``, ``wanted`` and ``met``.
+        Only ``gradients``, ``wanted`` and ``met`` hold those.
         """
         gradients = self.optimizers.gradients
         for key, known in list(gradients.items()):

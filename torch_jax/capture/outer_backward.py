@@ -1,7 +1,7 @@
 """Results that are differentiated outside of the function: their backward pass is one program.
 
 After a call whose results want gradients, the next backward pass of the process is recorded. That
-it goes through these results is not asked: a recording is sound, whatever it records.
+it goes through these results is not checked: a recording of any other pass is sound, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _is_awaited() -> bool:
 @patch("torch.autograd.backward", AT_FIRST_JIT)
 @patch("torch.autograd.grad", AT_FIRST_JIT)
 def _patch_backward(original: Any) -> Any:
-    """The backward pass through results of a compiled function is recorded, and runs as one."""
+    """Record the backward pass through results of a compiled function: it runs as one program."""
 
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """Arguments that are a part of a tensor, ``data[i : i + 32]`` or ``steps[i]``, given by value.
 
-A program takes whole memories, and where in its memory a view stands is part of the program. For
+A program takes whole memories, and the place of a view in its memory is part of the program. For
 an argument that is a contiguous part of a larger memory that would be a program for each place; so
 the program gets a copy of the part. A function that writes the argument, or returns it or a view of
-it, needs the part itself: it takes its arguments as they are.
+it, needs the part itself: it takes its arguments without copies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_jax.memory.storage import is_jax, memory_of, wrap
 
 
 def by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
-    """The leaves with copies in place of parts, and the parts by their place."""
+    """Return the leaves with copies in place of parts, and the parts by their place."""
     found = [
         i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_part(leaf)
     ]
@@ -35,7 +35,7 @@ def by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
 
 
 def _is_part(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a contiguous part of its memory, and nothing but its value matters."""
+    """Return whether a tensor is a contiguous part of its memory, and only its value matters."""
     if not is_jax(tensor) or tensor.requires_grad or type(tensor) is not torch.Tensor:
         return False
     memory = memory_of(tensor)

@@ -1,8 +1,8 @@
 """Results that are differentiated outside of the function: a compiled model in a training loop.
 
-The backward pass of an observed call is recorded as well, from gradients that stand for those to
-come, and is not run. So a later call has two programs: one for the results, and for what the other
-needs of it; and one for the gradients, which runs when ``backward()`` comes by.
+The backward pass of an observed call is recorded as well, from placeholders of the gradients to
+come, and is not run. So a later call has two programs: one gives the results, and the residuals for
+the other; that one gives the gradients, and runs in ``backward()``.
 """
 
 from __future__ import annotations

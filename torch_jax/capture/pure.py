@@ -62,7 +62,7 @@ class Pure:
     def __init__(
         self, function: Callable[..., Any], arguments: Arguments, history: History, audits: str
     ):
-        """``audits`` is "warn" or "error"."""
+        """Take the function; ``audits`` is "warn" or "error"."""
         self._function, self._arguments, self.history = function, arguments, history
         self._audits = audits
         self._replays: OrderedDict[CallKey, list[Replay]] = OrderedDict()  # the latest last
@@ -270,7 +270,7 @@ def _with_parts(result: Any, call: SortedCall) -> Any:
 
 
 def _view_of(part: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
-    """Return the view of a part that stands to it as ``view`` to the part's copy."""
+    """Return the view of a part that corresponds to ``view``, a view of the part's copy."""
     memory = part.untyped_storage()
     if view.untyped_storage() is memory:
         return view

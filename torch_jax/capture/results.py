@@ -107,7 +107,7 @@ class Results:
     """
 
     def __init__(self, observer: Any, connected: set[int]):
-        """Tensors that are ``connected``, by id, get their history when the result is made."""
+        """Take the ids of ``connected`` tensors, which get their history when they are made."""
         self._observer, self._connected = observer, connected
         self.new: list[Any] = []
         self._outputs: dict[int, int] = {}

@@ -25,17 +25,17 @@ class Share(Listener):
         self._begin = self._python = self._first = 0.0
 
     def begins(self) -> None:
-        """A call begins."""
+        """Begin a call."""
         self._begin, self._graphs = time.perf_counter(), []
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """A graph has been recorded, and is about to be run."""
+        """Note a graph that is about to run."""
         if not self._graphs:
             self._python += time.perf_counter() - self._begin
         self._graphs.append(id(state))
 
     def ends(self) -> str | None:
-        """A call has ended; returns the hint, once, where it is due."""
+        """End a call; return the hint, once, when it is due."""
         if self._graphs != self._last or len(self._graphs) != 1:
             self._last, self._alike, self._python = self._graphs, 0, 0.0
             self._first = time.perf_counter()  # behind this call, which may have compiled

@@ -16,7 +16,7 @@ _VALUE = _Value()
 
 
 def difference(old: tuple[Any, int], new: tuple[Any, int]) -> str:
-    """Which argument changed how; both are structures of ``(args, kwargs)``, and their leaves.
+    """Say which argument changed, given the structures of ``(args, kwargs)`` and their leaves.
 
     >>> import jax
     >>> one, two = (jax.tree.structure(((1, *more), {})) for more in ([], [{"a": 2}]))
@@ -50,7 +50,7 @@ def difference(old: tuple[Any, int], new: tuple[Any, int]) -> str:
 
 
 def _changed(name: str, old: Any, new: Any) -> str:
-    """How a part of the arguments changed; nothing where it did not."""
+    """Say how a part of the arguments changed; return an empty text if it did not."""
     if type(old) is not type(new):
         return f"{name} was {_shown(old)}, now it is {_shown(new)}"
     if isinstance(old, dict):

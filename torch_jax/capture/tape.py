@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class Tape:
-    """Steps in order, over an environment of values; constants stand in it from the start."""
+    """Steps in order, over an environment of values; it holds constants from the start."""
 
     def __init__(self) -> None:
         self.env: list[Any] = []
@@ -46,7 +46,7 @@ class Tape:
 
     def literal(self, number: float) -> int:
         """Return the slot of a Python number; equal ones share a slot."""
-        key = type(number), repr(number)  # which tells the zeros apart
+        key = type(number), repr(number)  # which differs for 0.0 and -0.0
         if key not in self._literals:
             self._literals[key] = self.constant(number)
         return self._literals[key]
@@ -74,7 +74,7 @@ class Tape:
         return slot, self.env[slot]
 
     def expect(self, what: str, slot: int, operands: tuple[int, ...] = ()) -> None:
-        """Later calls must find in ``slot`` what is there now, or raise :class:`Changed`."""
+        """Have later calls raise :class:`Changed` if ``slot`` does not hold the present value."""
         if (what, slot, operands) not in self._expected:
             self._expected.add((what, slot, operands))
             self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)
@@ -84,7 +84,7 @@ class Tape:
         self._known.clear()
 
     def prune(self, needed: set[int]) -> None:
-        """Leave out steps whose results nobody needs."""
+        """Leave out steps whose results are not needed."""
         kept = []
         for step in reversed(self.steps):
             if step.needed or step.slot in needed:

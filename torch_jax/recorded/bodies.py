@@ -29,8 +29,8 @@ class Body(NamedTuple):
       check: whether the operands are in range, as a program of those that ``checked`` names;
         None where nothing can be wrong.
       checked: which operands the check looks at.
-      maker: what makes the results at once where those operands that ``made_of`` names, which
-        they hang on, are numbers; None where the form of an operand is none of a number's.
+      maker: makes the results at once, if the operands that ``made_of`` names are numbers: the
+        results depend on no others. None where one of these operands has dimensions.
       jaxpr: what ``run`` computes.
       check_jaxpr: what ``check`` computes.
       check_entry: the check as an entry, for a recording.
@@ -62,7 +62,7 @@ _serials = itertools.count()
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
-    """The body of an entry for operands like these.
+    """Return the body of an entry for operands like these.
 
     Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their handlers
     raise, and Ctrl-C would be lost.
@@ -75,7 +75,7 @@ def body_of(entry: Any, operands: list[Any]) -> Body:
 
 
 def aval_of(operand: Any) -> Any:
-    """JAX's description of an operand; Python numbers are weakly typed, and 64 bits wide."""
+    """Return JAX's description of an operand; Python numbers are weakly typed, and 64 bits wide."""
     if type(operand) is Node or isinstance(operand, jax.Array):
         return operand.aval
     if isinstance(operand, np.ndarray | np.generic):
@@ -144,7 +144,7 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
 
 
 def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[int, ...]]:
-    """What makes the first ``count`` results at once, and of which operands; None where it cannot.
+    """Return a function that makes the first ``count`` results at once, or None, and its operands.
 
     What counts is computed with the rest: bounds of the counts may prove a check of indices.
     """
@@ -155,7 +155,7 @@ def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[
 
 
 def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
-    """Some outputs by themselves, as a program of the inputs that they hang on, and which."""
+    """Return the jaxpr of some outputs alone, a program of it, and the inputs that it takes."""
     part, used = jax_core.with_outputs(closed, outputs)
     program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.operator())
     return part, program, tuple(at for at, is_used in enumerate(used) if is_used)

@@ -1,9 +1,9 @@
 """Between which integers the results of a graph lie: indices that a graph itself has made.
 
 A check of indices looks at values, and would run what is recorded. But the indices that ``sort``,
-``topk``, ``argmax`` or ``arange`` give cannot be out of range, whatever the data: interval
+``topk``, ``argmax`` or ``arange`` give cannot be out of range for any data: interval
 arithmetic over the jaxprs that made them proves it, once for a graph. What it cannot prove is
-checked with values, as ever.
+checked with values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOTH = (0, 1)
 
 
 def is_proven(state: State, body: Any, sources: Sequence[Any]) -> bool:
-    """Whether the check of an operator that comes after ``state`` holds for all data."""
+    """Return whether the check of an operator that comes after ``state`` holds for all data."""
     if body.check is None:
         return False
     given = [sources[at] for at in body.checked]
@@ -35,7 +35,7 @@ def is_proven(state: State, body: Any, sources: Sequence[Any]) -> bool:
 
 
 def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
-    """The intervals of some results, by their numbers."""
+    """Return the intervals of some results, by their numbers."""
     making = []
     for one in state.way():
         first = one.nodes - len(one.outs)
@@ -52,7 +52,7 @@ def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
 
 
 def _integer_results(step: Any) -> Iterable[int]:
-    """The results among an operator's operands that are integers: others bound nothing."""
+    """Yield the results among an operator's operands that are integers: others bound nothing."""
     for source, aval in zip(step.sources, step.body.jaxpr.in_avals, strict=True):
         if isinstance(source, Result) and _whole(aval) is not None:
             yield source.at
@@ -65,7 +65,7 @@ def _operand(source: Any, aval: Any, known: dict[int, Interval]) -> Interval:
 
 
 def _whole(aval: Any) -> Interval:
-    """All that a dtype holds."""
+    """Return the interval of all values of a dtype."""
     dtype = getattr(aval, "dtype", None)
     if dtype == np.bool_:
         return _BOTH
@@ -83,7 +83,7 @@ def _of_value(value: Any) -> Interval:
 
 
 def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
-    """The intervals of a closed jaxpr's results, by those of its operands.
+    """Return the intervals of a closed jaxpr's results, from those of its operands.
 
     >>> import jax, jax.numpy as jnp
     >>> closed = jax.make_jaxpr(lambda x: (x.argmax() * 2, x > 0))(jnp.ones(5))
@@ -105,14 +105,14 @@ def intervals(closed: Any, operands: Sequence[Interval]) -> list[Interval]:
 
 
 def _within(interval: Interval, whole: Interval) -> Interval:
-    """An interval, unless the dtype cannot hold it: integers wrap around."""
+    """Return the interval if the dtype holds it, else the whole dtype: integers wrap around."""
     if interval is None or whole is None:
         return whole
     return interval if whole[0] <= interval[0] and interval[1] <= whole[1] else whole
 
 
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
-    """The intervals of an equation's results; None where nothing is known."""
+    """Return the intervals of an equation's results; None where nothing is known."""
     name = equation.primitive.name
     inner = equation.params.get(_CALLS.get(name, ""))
     if inner is not None:
@@ -145,7 +145,7 @@ def _hull(*given: Interval) -> Interval:
 
 
 def _by_ends(function: Callable[..., int]) -> Callable[..., Interval]:
-    """The rule of a function that is monotonous in either operand."""
+    """Return the rule of a function that is monotonic in either operand."""
 
     def rule(equation: Any, *given: Interval) -> Interval:
         if None in given:
@@ -164,7 +164,7 @@ def _corners(given: Sequence[Any]) -> list[tuple[int, ...]]:
 
 
 def _comparing(holds: Callable[[int, int], bool]) -> Callable[..., Interval]:
-    """The rule of an order between integers."""
+    """Return the rule of an order between integers."""
 
     def rule(equation: Any, a: Interval, b: Interval) -> Interval:
         if a is None or b is None:
@@ -176,7 +176,7 @@ def _comparing(holds: Callable[[int, int], bool]) -> Callable[..., Interval]:
 
 
 def _logical(function: Callable[[int, int], int]) -> Callable[..., Interval]:
-    """The rule of ``and`` and ``or``, of truth values only."""
+    """Return the rule of ``and`` and ``or``, of truth values only."""
 
     def rule(equation: Any, a: Interval, b: Interval) -> Interval:
         if not _is_bool(equation) or a is None or b is None:
@@ -187,7 +187,7 @@ def _logical(function: Callable[[int, int], int]) -> Callable[..., Interval]:
 
 
 def _differ(equation: Any, a: Interval, b: Interval) -> Interval:
-    """Of ``ne``."""
+    """Bound ``ne``."""
     return (1, 1) if a and b and (a[1] < b[0] or b[1] < a[0]) else _BOTH
 
 
@@ -200,7 +200,7 @@ def _is_bool(equation: Any) -> bool:
 
 
 def _truth(equation: Any, a: Interval) -> Interval:
-    """Of ``reduce_and`` and ``reduce_or``: of no elements, what changes nothing."""
+    """Bound ``reduce_and`` and ``reduce_or``: of no elements they give their neutral element."""
     if 0 in equation.invars[0].aval.shape:
         neutral = int(equation.primitive.name == "reduce_and")
         return neutral, neutral
@@ -208,7 +208,7 @@ def _truth(equation: Any, a: Interval) -> Interval:
 
 
 def _position(equation: Any, a: Interval) -> Interval:
-    """Of ``argmax`` and ``argmin``."""
+    """Bound ``argmax`` and ``argmin``."""
     shape = equation.invars[0].aval.shape
     return 0, max(math.prod(shape[axis] for axis in equation.params["axes"]) - 1, 0)
 
@@ -218,7 +218,7 @@ def _iota(equation: Any, *sizes: Interval) -> Interval:
 
 
 def _remainder(equation: Any, a: Interval, b: Interval) -> Interval:
-    """With the sign of the dividend, as in C."""
+    """Bound a remainder, which has the sign of the dividend, as in C."""
     if a is None or b is None or b[0] <= 0:
         return None
     most = b[1] - 1
@@ -233,7 +233,7 @@ def _clamp(equation: Any, low: Interval, a: Interval, high: Interval) -> Interva
 
 
 def _gathered(equation: Any, a: Interval, indices: Interval) -> Interval:
-    """Elements of the operand; a mode that fills may give others."""
+    """Bound a gather by its operand; a mode that fills may give other values."""
     return a if "FILL" not in str(equation.params["mode"]).upper() else None
 
 

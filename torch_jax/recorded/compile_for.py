@@ -16,7 +16,7 @@ from torch_jax.recorded.recorder import Recorder
 def compile_for(name: str) -> Iterator[Programs]:
     """Compile for chips that need not be here; nothing is computed inside the block.
 
-    Python runs as ever. Tensors of device ``jax`` have a form and no elements, so a model may be
+    Python runs as usual. Tensors of device ``jax`` have a form and no elements, so a model may be
     larger than this machine. Each program that would run is lowered for the target, and compiled
     by the target's compiler when it is asked about. A single number that Python looks at is 0;
     tensors that were made inside are of no use afterwards. The compilers come with ``jax[tpu]`` and

@@ -22,7 +22,7 @@ _MOST = 256  # states that are looked at, to find what is similar
 
 
 def explain(state: State, new: State | None, program: Any) -> str:
-    """Why a program is compiled for the graph that ends at ``state``.
+    """Say why a program is compiled for the graph that ends at ``state``.
 
     Args:
       state: the end of the recording.
@@ -60,7 +60,7 @@ def _reason(state: State, new: State | None, was_known: bool, program: Any) -> s
 
 
 def _again(state: State, program: Any) -> str:
-    """Why a graph that has a program is compiled again."""
+    """Say why a graph that has a program is compiled again."""
     if not state.programs:
         return "its program was dropped (setting lazy_programs)"
     known = set(itertools.chain.from_iterable(one.outputs for one in state.programs))
@@ -75,7 +75,7 @@ def _again(state: State, program: Any) -> str:
 
 
 def _operator_on_way(state: State, new: State) -> State:
-    """The first operator of a recording from its first new state on."""
+    """Return the first operator of a recording from its first new state on."""
     found = state
     for one in state.way():
         if one.step is not None:
@@ -86,7 +86,7 @@ def _operator_on_way(state: State, new: State) -> State:
 
 
 def _first_operator(state: State) -> State | None:
-    """The operator that a state is, or that comes first after the arrays that are given there."""
+    """Return the operator of a state, or the first one after the arrays that are given there."""
     for one in _below(state):
         if one.step is not None:
             return one
@@ -94,7 +94,7 @@ def _first_operator(state: State) -> State | None:
 
 
 def _below(state: State) -> Iterator[State]:
-    """States of the tree from one on, the latest branches first; a bounded number of them."""
+    """Yield a bounded number of states of the tree below one, the latest branches first."""
     left = [state]
     for _ in range(_MOST * _MOST):
         if not left:
@@ -105,7 +105,7 @@ def _below(state: State) -> Iterator[State]:
 
 
 def _graph_after(state: State) -> int:
-    """The number of a graph that goes through a state; 0 where none was compiled."""
+    """Return the number of a graph that goes through a state; 0 if none was compiled."""
     return next((one.number for one in _below(state) if one.number), 0)
 
 
@@ -116,7 +116,7 @@ def _likeness(mine: State, other: State | None) -> tuple[bool, bool]:
 
 
 def _call(state: State | None) -> str:
-    """An operator and where it was called."""
+    """Name an operator and the line of its call."""
     if state is None:
         return "an operator"
     return f"{_name(state)} at {_line(state)}"
@@ -127,13 +127,13 @@ def _name(state: State) -> str:
 
 
 def _line(state: State) -> str:
-    """``train.py:41`` for the file with its folders, and the function."""
+    """Return the user's line as ``train.py:41``, without folders and function."""
     file, _, rest = state.step.line.partition(", in ")[0].rpartition(":")
     return f"{Path(file).name}:{rest}" if file else state.step.line
 
 
 def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
-    """What a recording did differently, as a part of a sentence about its operator."""
+    """Say what a recording did differently, as a part of a sentence about its operator."""
     other = _first_operator(sibling)
     if other is None:
         return "which no recording had come to"
@@ -151,7 +151,7 @@ def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
 
 
 def _of_sources(mine: tuple, other: tuple) -> str:
-    """What differs between the operands of one entry."""
+    """Say what differs between the operands of two calls of one entry."""
     for one, two in zip(mine, other, strict=True):
         if isinstance(one, Moving) and isinstance(two, Constant):
             return "whose integers change from run to run, and are inputs from now on"
@@ -170,7 +170,7 @@ def _integers(constant: Constant) -> str:
 
 
 def _form(fork: State, given: State) -> str:
-    """The form of an array that a recording was given, for which a state hangs on another."""
+    """Describe the array whose form made a recording leave the path at ``fork``."""
     for form, state in list(fork.after.items()):
         if state is given:
             return _array(form[1], form[0])  # type: ignore[index]
@@ -178,9 +178,9 @@ def _form(fork: State, given: State) -> str:
 
 
 def _of_keys(mine: tuple, other: tuple) -> str | None:
-    """What differs between two calls of an operator, by the keys of their entries.
+    """Say what differs between two calls of an operator, by the keys of their entries.
 
-    None where that is no more than how a tensor lies in its storage.
+    None if the calls differ only in the places of tensors in their storages.
     """
     for at, (one, two) in enumerate(zip(mine, other, strict=False)):
         if type(one) is type(two) and one == two:
@@ -201,12 +201,12 @@ def _of_keys(mine: tuple, other: tuple) -> str | None:
 
 
 def _values(key: tuple) -> str:
-    """The arguments in a part of a key, without their types."""
+    """Show the arguments in a part of a key, without their types."""
     return " and ".join(_plain(one) for one in key if not isinstance(one, type))
 
 
 def _argument(key: tuple, at: int) -> str:
-    """The form of a tensor, whose shape stands in a key, its dtype behind it."""
+    """Show the form of a tensor, of which a key holds the shape, and then the dtype."""
     return _array(dtypes.to_jax(key[at + 1]), key[at])
 
 

@@ -43,7 +43,7 @@ class _Own(threading.local):
 
 
 def _cut(recorder: Recorder) -> None:
-    """Run a recording that nobody has run for very long."""
+    """Run a recording that has become very long without a ``sync``."""
     line = tracers.user_line()
     if not _warned:
         _warned.append(line)
@@ -65,7 +65,7 @@ _own = _Own()
 def lazy() -> Iterator[None]:
     """Record this thread's operators, and run what is written down at the end of the block.
 
-    Python runs as ever, so nothing can be stale. Operators are run together, as one program that
+    Python runs as usual, so nothing can be stale. Operators are run together, as one program that
     XLA compiles once for each graph: at :func:`sync`, at the end of the block, and whenever a value
     is looked at. Within a block of the same kind, and in lazy mode, nothing changes.
 
@@ -187,7 +187,7 @@ mark_step = sync
 
 
 def stay_eager() -> None:
-    """Have operators of this thread run at once, whatever the mode; for threads of our own."""
+    """Have operators of this thread run at once in all modes; for threads of our own."""
     _follow("eager")
 
 
@@ -200,9 +200,9 @@ def install() -> None:
 
 
 def _begin() -> Recorder | None:
-    """What the calling thread records with, which uses the device for the first time.
+    """Return the recorder of the calling thread, which uses the device for the first time.
 
-    Autograd's threads run operators of somebody else's backward pass, and never record.
+    Autograd's threads run operators of other threads' backward passes, and never record.
     """
     if pytorch.current_graph_task() != -1:
         return None
@@ -211,7 +211,7 @@ def _begin() -> Recorder | None:
 
 
 def _recorder_of(mode: str) -> Recorder | None:
-    """The recorder of this thread in a mode."""
+    """Return the recorder of this thread in a mode."""
     return {"eager": None, "lazy": _own.lazy, "fused": _own.fused}[mode]
 
 

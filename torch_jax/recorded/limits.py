@@ -1,4 +1,4 @@
-"""Bounds on what is remembered: programs, and the tree of paths that they hang on.
+"""Bounds on what is remembered: programs, and the tree of paths to them.
 
 What is forgotten is compiled again. A recording that is under way on a branch that is cut off goes
 on there: states know the ones before them, and a program is found where the recording ends.
@@ -20,7 +20,7 @@ _cutting = threading.Lock()
 
 
 def used(program: Any, state: State) -> None:
-    """A program is about to be run for a graph."""
+    """Note that a program is about to run for a graph."""
     _programs[program] = state
     _programs.move_to_end(program)
     while len(_programs) > config.get("lazy_programs"):
@@ -30,7 +30,7 @@ def used(program: Any, state: State) -> None:
 
 
 def replaced(program: Any) -> None:
-    """A program will not be run again: another gives all that it gives."""
+    """Forget a program that will not run again: another gives all of its results."""
     _programs.pop(program, None)
 
 
@@ -56,7 +56,7 @@ def cut() -> None:
 
 
 def _lately(ends: Iterable[State], most: int) -> set[State]:
-    """The states on the ways to graphs, the latest first, of as many graphs as there is room."""
+    """Return the states on the ways to the latest graphs, as many as there is room for."""
     kept: set[State] = set()
     for end in ends:
         way = set(end.way()) - kept

@@ -29,7 +29,7 @@ class Lowered:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """The executable, as ``jax.stages.Compiled``."""
+        """Return the executable, as ``jax.stages.Compiled``."""
         is_here = target.chosen() is None
         with nullcontext() if is_here else disk_cache.elsewhere(self.kept_in):
             return self._lowered.compile(options.of_lowered(self._lowered))

@@ -28,30 +28,30 @@ class Counts:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Set all counters to zero."""
         self.operators = self.graphs = self.hits = self.compiles = 0
         self.early: Counter[str] = Counter()
         self.explanations: deque[str] = deque(maxlen=_KEPT)
 
     def ran(self, operators: int) -> None:
-        """A recording of so many operators is run."""
+        """Count a recording of so many operators."""
         with self._lock:
             self.operators += operators
             self.graphs += 1
 
     def found(self) -> None:
-        """A recording has found its program."""
+        """Count a recording that has found its program."""
         with self._lock:
             self.hits += 1
 
     def looked_at(self) -> None:
-        """Python asks for a value that is not computed yet, so that a recording is run early."""
+        """Count a look at a value that is not computed yet, for which a recording runs early."""
         line = tracers.user_line()
         with self._lock:
             self.early[line] += 1
 
     def compiled(self, explanation: str) -> None:
-        """A program was made."""
+        """Count a new program."""
         with self._lock:
             self.compiles += 1
             self.explanations.append(explanation)
@@ -61,6 +61,6 @@ COUNTS = Counts()
 
 
 def compiled(explanation: Any, seconds: float) -> None:
-    """A graph was compiled, for a reason."""
+    """Count and log a compiled graph, with the reason."""
     COUNTS.compiled(explanation)
     log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)

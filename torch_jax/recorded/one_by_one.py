@@ -74,7 +74,7 @@ def _form(memory: Any) -> Any:
 
 
 def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
-    """Return for each operator the results that nobody takes after it."""
+    """Return for each operator the results that no later one takes."""
     last: dict[int, int] = {}
     for number, step in enumerate(steps):
         last |= {source.at: number for source in step.sources if isinstance(source, Result)}
@@ -87,7 +87,7 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
 
 
 def _by_xla(step: Step, given: list[Any], results: list[Any]) -> list[Any]:
-    """Run an operator by its compiled entry; nobody may write the arrays that it reads."""
+    """Run an operator by its compiled entry; later ones must not write the arrays that it reads."""
     memories = list(map(_as_array, given))
     for source, memory in zip(step.sources, memories, strict=True):
         if isinstance(source, Result):
@@ -140,13 +140,13 @@ class Operands:
     """The operands of a graph's operators, one operator after the other."""
 
     def __init__(self, floats: Any, integers: Any, arrays: Sequence[Any]):
-        """Numbers are vectors of a traced program, or lists of Python's."""
+        """Take arrays, and numbers as vectors of a traced program or as lists of Python's."""
         self._floats, self._integers, self._arrays = floats, integers, arrays
         self._next_float = self._next_integer = 0
         self.results: list[Any] = []
 
     def of(self, step: Step) -> list[Any]:
-        """The operands of the next operator."""
+        """Return the operands of the next operator."""
         return [self._operand(source) for source in step.sources]
 
     def _operand(self, source: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Each operator that is written down leads from one :class:`State` of the tree to another. So the
 graph that a recording has made is known at any moment by the state that it has come to, exactly and
-without a second walk, and there hang the programs that were compiled for it.
+without a second walk; the state holds the programs that were compiled for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
-# How an operand stands in a step's key. Results of operators are their numbers, from 0 on; arrays
+# The code of an operand in a step's key. Results of operators are their numbers, from 0 on; arrays
 # that the graph is given are ``LEAF``, ``LEAF - 1``, and so on.
 FLOAT, INT, BOOL, WORDS, MOVING, LEAF = -1, -2, -3, -4, -5, -16
 
@@ -88,11 +88,11 @@ class State:
         State.count += 1
 
     def steps(self) -> list[Any]:
-        """The operators that lead here, first to last."""
+        """Return the operators that lead here, first to last."""
         return [state.step for state in self.way() if state.step is not None][::-1]
 
     def way(self) -> Iterator[State]:
-        """The states that lead here, last to first."""
+        """Yield the states that lead here, last to first."""
         state: State | None = self
         while state is not None:
             yield state

@@ -50,7 +50,7 @@ class Program:
         donated: tuple[int, ...],
         form: Callable[[int], Any],
     ):
-        """A graph for some results; ``form`` tells shape and dtype of an array, by its number."""
+        """Take a graph and its wanted results; ``form`` gives an array's shape and dtype."""
         steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
         pairs = [(form(at), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
@@ -72,7 +72,7 @@ class Program:
         self._of_any_sharding = {(): self._call}  # by the shardings that results are to have
 
     def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
-        """Whether all results in ``live`` are given, and none but ``dead`` arrays are lost."""
+        """Return whether all results in ``live`` are given, and only ``dead`` arrays are lost."""
         return self._needed.issuperset(live) and self._may_donate <= dead
 
     def compile(self, *given: Any) -> float:
@@ -82,7 +82,7 @@ class Program:
         return self.seconds
 
     def _compile(self, forms: Iterable[Any]) -> Any:
-        """What XLA makes for arrays of these forms; notes what it took, and what it will do."""
+        """Return XLA's executable for arrays of these forms; note its seconds and operations."""
         start = time.perf_counter()
         lowered = self._call.lower(*forms)
         compiled = lowered.compile(options.of_lowered(lowered))
@@ -94,11 +94,11 @@ class Program:
         from_run: int,
         arrays: list[Any],
         integers: int,
-        told: Callable[[float], None],
+        report: Callable[[float], None],
     ) -> None:
         """Compile on another thread, for arrays like these and so many integers.
 
-        ``told`` is called there with the seconds that it took.
+        ``report`` is called there with the seconds that it took.
         """
         self.from_run = from_run
         forms = self._forms(integers, arrays)
@@ -107,7 +107,7 @@ class Program:
             before = compilations.here()
             self._call = self._compile(forms)
             self._made = compilations.here().minus(before)
-            told(self.seconds)
+            report(self.seconds)
 
         self._compiled = WORKER.submit(compile_, ())
 
@@ -194,7 +194,7 @@ class Program:
 
 
 def _flops(compiled: Any) -> float:
-    """XLA's estimate, 0 where this platform has none."""
+    """Return XLA's estimate, 0 if the platform has none."""
     try:
         return float(compiled.cost_analysis()["flops"])
     except (KeyError, TypeError, NotImplementedError, RuntimeError):
@@ -218,24 +218,24 @@ def _floats(steps: Sequence[Step]) -> tuple[int, frozenset[int]]:
 # Runs of a graph before which it is asked whether its program could write over more arrays.
 _LOOKED_AT = frozenset((4, 16, 64, 256))
 
-# Which results can be reached, and which arrays nobody else can reach.
+# The results that can be reached, and the arrays that nothing else can reach.
 Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
     state: State, alive: Callable[[], Alive], form: Callable[[int], Any], may_collect: bool = True
 ) -> tuple[Program, bool]:
-    """The program of a graph that gives what is reachable, and whether it is a new one.
+    """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
-    Results may be reachable because garbage holds them, which hangs on when Python has collected it
-    last. So a graph has two programs at most: one for what was reachable first, and one, made anew
-    when that is not enough either, for all that has ever been; and before it is made, garbage is
-    collected, unless that has taken as long as compiling did. A graph whose first run could write
-    over little, since its arrays were used elsewhere, gets its second program when a later run can.
+    Uncollected garbage can keep results alive, so the set of live results varies between runs. A
+    graph therefore has at most two programs: one for the first live set, and one for the union of
+    all live sets so far. Before the second is made, garbage is collected, unless that has taken as
+    long as compiling did. A graph whose first run could write over few arrays, since they were used
+    elsewhere, gets its second program when a later run can write over more.
 
     Args:
       state: the graph.
-      alive: which results somebody can reach, and which arrays nobody else can.
+      alive: returns the reachable results, and the arrays that only the recording can reach.
       form: shape and dtype of an array, by its number.
       may_collect: whether there is time to collect garbage.
     """
@@ -272,7 +272,7 @@ def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Progr
 
 
 def _may_be_garbage(state: State) -> bool:
-    """Whether collecting garbage may pay: it takes no longer than compiling did.
+    """Return whether collecting garbage may pay: whether it takes no longer than compiling did.
 
     By the clock, of which each of many processes has its own, and they must run the same programs.
     """
@@ -296,7 +296,7 @@ def _collect(state: State) -> None:
 def _donatable(
     state: State, outputs: Sequence[int], dead: frozenset[int], form: Callable[[int], Any]
 ) -> tuple[int, ...]:
-    """Those of the dead arrays that have the form of a result, one for each."""
+    """Return the dead arrays that have the form of a result, one for each result."""
     forms = _forms(state)
     free = Counter(forms[at] for at in outputs)
     found = []
@@ -308,7 +308,7 @@ def _donatable(
 
 
 def _forms(state: State) -> list[Any]:
-    """Shape and dtype of every result."""
+    """Return shape and dtype of every result."""
     forms: list[Any] = []
     for one in state.way():
         forms += [(shape, dtype) for _, shape, dtype in reversed(one.outs)]
@@ -316,7 +316,7 @@ def _forms(state: State) -> list[Any]:
 
 
 def _heirs(state: State) -> dict[int, int]:
-    """The result that stands where an array of the graph stood, by the array's number.
+    """Return the result that replaces each array of the graph, by the array's number.
 
     What operators write in place are their last results.
     """

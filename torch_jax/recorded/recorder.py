@@ -1,10 +1,10 @@
-"""Recording: operators are written down when they are called, and run when somebody looks.
+"""Recording: operators are written down when they are called, and run when a value is looked at.
 
 Python runs at every call, so nothing that it reads can be stale. The kernels hand their compiled
 entries and the memories behind their tensors to the recorder of the thread instead of running them,
 and get nodes (:class:`torch_jax.core.node.Node`) for the arrays to come. A recording is run when
 the elements of one of its nodes are asked for, at the end of a block, and when it has grown too
-long; whatever nobody can reach by then is not computed.
+long; results that are unreachable by then are not computed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _references(held: list[Any]) -> list[int]:
 
 
 def _alone_in_log() -> int:
-    """What :func:`_references` counts for what only a log holds."""
+    """Return the count of :func:`_references` for an object that only a log holds."""
     log: list[tuple] = [(ROOT, (), [], (object(),))]
     return _references(list(chain.from_iterable(arrays for *_, arrays in log)))[0]
 
@@ -82,7 +82,7 @@ class Recording:
     Attributes:
       log: what was written down, each by one ``append``: the state that the tree of paths is in,
         the nodes of the results, and the Python numbers and the arrays that this run is given.
-      leaves: how arrays stand in keys, by their id.
+      leaves: the codes of arrays in keys, by their id.
       new: the first state that no recording had come to before; None where there is none.
     """
 
@@ -96,9 +96,9 @@ class Recording:
         self._is_over = self._is_early = False
 
     def run(self, is_early: bool = True) -> None:
-        """Run what was written down; an error of XLA's is raised to whoever asks for a node.
+        """Run what was written down; XLA's error is raised where a node is asked for.
 
-        ``is_early``: somebody looks at a value.
+        ``is_early``: a value is looked at.
         """
         forks.refuse()
         with self._running:
@@ -158,7 +158,7 @@ class Recording:
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
     def _program(self, state: State, nodes: list, given: tuple[list, list, list]) -> Program | None:
-        """The program of a graph; None where its operators are to be run one by one.
+        """Return the program of a graph; None if its operators are to run one by one.
 
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
@@ -176,11 +176,11 @@ class Recording:
             may_collect=not self.recorder.is_patient,
         )
         if is_new:
-            told = functools.partial(metrics.compiled, explain(state, self.new, program))
+            report = functools.partial(metrics.compiled, explain(state, self.new, program))
             if self._first_compiled(state) > 1:
-                program.compile_aside(state.runs + 1, arrays, len(integers), told)
+                program.compile_aside(state.runs + 1, arrays, len(integers), report)
             else:
-                told(program.compile(*given))
+                report(program.compile(*given))
             keep(state, program)
         if state.runs < program.from_run:
             return None
@@ -237,12 +237,12 @@ def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
 
 
 def _live(nodes: list[Any]) -> tuple[int, ...]:
-    """The results that somebody else than the recording can reach."""
+    """Return the results that code outside of the recording can reach."""
     return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
 
 
 def _dead(arrays: list[Any]) -> frozenset[int]:
-    """The arrays that nobody but the recording can reach."""
+    """Return the arrays that only the recording can reach."""
     counts = enumerate(_references(arrays))
     dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) in _ARRAYS)
     return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
@@ -295,7 +295,7 @@ class Recorder:
         full: Callable[[Recorder], None] | None = None,
         yields: bool = False,
     ):
-        """A recorder that cuts recordings by itself, or does not.
+        """Make a recorder, which may cut recordings by itself.
 
         Args:
           most: after how many operators a recording is run in any case; 0: never.
@@ -335,7 +335,7 @@ class Recorder:
     def record(self, op: Any, entry: Any, memories: list[Any] | tuple) -> Sequence[Any]:
         """Write an operator down: its entry over memories; nodes of all that it gives.
 
-        New arrays that hang on no other are made at once.
+        New arrays that depend on no other are made at once.
 
         Raises what the check of its indices raises, for which these are computed.
         """
@@ -382,8 +382,8 @@ class Recorder:
         if body.check is not None and not takes_checks:
             _check(entry, body, memories)
         at = state.nodes
-        # A list beside the log's tuple: so they count as reachable before tensors hold them, for
-        # whoever runs the recording by then.
+        # A list beside the log's tuple: so they count as reachable before tensors hold them, if
+        # another thread runs the recording by then.
         nodes = [
             Node(aval, shape, dtype, recording, at + i)
             for i, (aval, shape, dtype) in enumerate(child.outs)
@@ -416,7 +416,7 @@ def _check(entry: Any, body: Any, memories: Any) -> None:
 
 
 def _maker(entry: Any, memories: Any) -> Any:
-    """What makes an entry's results of nothing, at once; False where they are computed.
+    """Return the body that makes an entry's results of numbers alone; False if there is none.
 
     A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
     makes its state, is the graph of all later steps.
@@ -425,18 +425,18 @@ def _maker(entry: Any, memories: Any) -> Any:
         body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
-    # told by the operands: a tensor of one truth value has the form of Python's
+    # decided by the operands: a tensor of one truth value has the form of Python's
     of_numbers = all(type(memories[at]) in _MADE_OF for at in body.made_of)
     return body if body.maker is not None and of_numbers else False
 
 
 def _reads_numbers(maker: Any, memories: Any) -> bool:
-    """Return whether the results hang on a number that later calls of an observed one read anew."""
+    """Return whether the results depend on a number that later pure calls read again."""
     return any(type(memories[at]) is GivenNumber for at in maker.made_of)
 
 
 def _give(recording: Recording, array: Any) -> int:
-    """Give a recording an array; returns how it stands in keys."""
+    """Give a recording an array; return its code in keys."""
     state = recording.log[-1][0]
     form = array.shape, array.dtype, getattr(array, "weak_type", False)
     child = state.after.get(form)
@@ -449,7 +449,7 @@ def _give(recording: Recording, array: Any) -> int:
 
 
 def _other(recording: Recording, entry: Any, memory: Any, numbers: list[Any]) -> Any:
-    """How an operand stands in a key that is neither an array of JAX's nor a number."""
+    """Return the code of an operand that is neither an array of JAX's nor a number."""
     kind = type(memory)
     if kind is Place or kind is Integers:
         values = memory.values
@@ -468,7 +468,7 @@ def _other(recording: Recording, entry: Any, memory: Any, numbers: list[Any]) ->
 
 
 def _have_changed(key: tuple, state: State) -> bool:
-    """Whether the integers of an operator, which comes here anew, were others before.
+    """Return whether an operator, new at this state, had other integers in earlier recordings.
 
     Asked of the operators' numbers, not of their states: behind the first operator whose integers
     have changed no state is known.
@@ -486,7 +486,7 @@ def _are_integers(code: Any) -> bool:
 
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
-    """The state that an operator leads to for the first time."""
+    """Make the state that an operator leads to for the first time."""
     body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
     sources = tuple(map(_source, key[1:], memories))
     if bounds.is_proven(state, body, sources):
@@ -497,7 +497,7 @@ def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State
 
 
 def _source(code: Any, memory: Any) -> Any:
-    """Where a graph's operand comes from, by how it stands in a key."""
+    """Return where a graph's operand comes from, by its code in a key."""
     if type(code) is tuple:
         if type(memory) is Place:
             return Constant(np.asarray(memory.starts), is_start=True)

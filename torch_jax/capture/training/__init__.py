@@ -1,4 +1,4 @@
 """What training steps need of ``torch_jax.jit``: optimizers, scaling, checkpointing.
 
-May import: what stands below it in capture. Loaded by ``import torch``: no.
+May import: the rest of capture. Loaded by ``import torch``: no.
 """

@@ -2,8 +2,8 @@
 
 PyTorch runs a checkpointed function a second time in the backward pass. In one program both runs
 are the same equations, which XLA would merge, so that nothing is saved; and the second run needs
-nothing but the function's arguments, so that XLA could do it long before its turn. A barrier stands
-against both: the second run takes its arguments from behind the gradient that the backward pass has
+nothing but the function's arguments, so XLA could do it long before its turn. A barrier prevents
+both: the second run takes its arguments from behind the gradient that the backward pass has
 come to, as in ``jax.checkpoint``
 (https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html, ``prevent_cse``).
 """
@@ -56,7 +56,7 @@ class Recomputed:
         return _Instead.apply(arg, self.behind[at]) if at in self.behind else arg
 
     def contexts(self, make: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
-        """``make``, which gives the contexts of both runs, with the first remembered."""
+        """Return ``make``, which gives the contexts of both runs, with the first one remembered."""
 
         def made() -> tuple[Any, Any]:
             self.context, again = make()
@@ -72,7 +72,7 @@ class Recomputed:
         return results
 
     def put_behind(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a result is there: the second run may begin, and not before."""
+        """Let the second run begin after this gradient of a result, and not before."""
         if not self.inputs:
             return None  # it has begun by the gradient of another result
         kept = [one for one in pytorch.kept_by_policy(self.context) if is_jax_tensor(one.val)]
@@ -87,7 +87,7 @@ class Recomputed:
 
 
 def _put_behind(of: weakref.ref[Recomputed], gradient: torch.Tensor) -> torch.Tensor | None:
-    """What hooks call: they live as long as the graph, which must not keep values alive."""
+    """Call ``put_behind`` from a hook, which lives with the graph and must not hold values."""
     recomputed = of()
     return None if recomputed is None else recomputed.put_behind(gradient)
 
@@ -97,10 +97,10 @@ class _Instead(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        """A view of the value: the tensor given must not be returned as it is."""
+        """Return a view of the value: the tensor itself must not be returned."""
         return value.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, None]:
-        """The gradient, unchanged."""
+        """Return the gradient, unchanged."""
         return gradient, None

@@ -1,7 +1,7 @@
 """What is replaced in PyTorch so that an observed call hears of a training step.
 
 Optimizers' steps, schedulers, ``zero_grad``, backward passes and seeds are all plain Python of
-PyTorch's: no operator tells of them. Each replacement does what PyTorch does where nothing is
+PyTorch's: no operator shows them. Each replacement does what PyTorch does where nothing is
 observed.
 """
 
@@ -37,7 +37,7 @@ def install() -> None:
 
 @patch("torch.manual_seed", AT_FIRST_JIT)
 def _patch_manual_seed(original: Any) -> Any:
-    """It seeds the CPU's generator too, which each call of a compiled function has to do again."""
+    """Have each call of a compiled function seed the CPU's generator again."""
 
     @functools.wraps(original)
     def manual_seed(seed: int) -> Any:
@@ -52,7 +52,7 @@ def _patch_manual_seed(original: Any) -> Any:
 
 @patch("torch.get_rng_state", AT_FIRST_JIT)
 def _patch_get_rng_state(original: Any) -> Any:
-    """Each call has to keep the state that it finds, to put it back."""
+    """Have each call keep the state that it finds, to put it back."""
 
     @functools.wraps(original)
     def get_rng_state() -> torch.Tensor:
@@ -67,7 +67,7 @@ def _patch_get_rng_state(original: Any) -> Any:
 
 @patch("torch.set_rng_state", AT_FIRST_JIT)
 def _patch_set_rng_state(original: Any) -> Any:
-    """Each call has to put the CPU's generator to the state that it has kept, or was given."""
+    """Have each call set the CPU's generator to the state that it has kept, or was given."""
 
     @functools.wraps(original)
     def set_rng_state(new_state: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ def _patch_set_rng_state(original: Any) -> Any:
 
 @patch("torch.seed", AT_FIRST_JIT)
 def _patch_seed(original: Any) -> Any:
-    """A seed of the system's is another one at each call, which no program can be."""
+    """Refuse a seed of the system's: it differs at each call, and a program is one."""
 
     @functools.wraps(original)
     def seed() -> int:
@@ -95,7 +95,7 @@ def _patch_seed(original: Any) -> Any:
 @patch("torch.optim.Optimizer.zero_grad", AT_FIRST_JIT)
 @patch("torch.nn.Module.zero_grad", AT_FIRST_JIT)
 def _patch_zero_grad(original: Any) -> Any:
-    """Each call has to drop the gradients that it finds, which no operator tells of."""
+    """Have each call drop the gradients that it finds: no operator shows that."""
 
     @functools.wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
@@ -126,7 +126,7 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 @patch("torch.optim.lr_scheduler.LRScheduler", AT_FIRST_JIT, is_registration=True)
 def _patch_schedulers(_kind: Any) -> Any:
-    """Each call has to move a scheduler on, which is plain Python: the host does it."""
+    """Have the host move a scheduler on at each call: that is plain Python."""
     patch_schedulers()
     return restore_schedulers
 

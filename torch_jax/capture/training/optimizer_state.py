@@ -1,6 +1,6 @@
 """The state of optimizers: made before a call looks at it, so that all steps are alike.
 
-An optimizer makes its state in its first step. Recorded as it is, that step would be a program of
+An optimizer makes its state in its first step. Recorded unchanged, that step would be a program of
 its own, and each optimizer would be compiled twice.
 """
 
@@ -80,7 +80,7 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
 
 
 class Entries:
-    """What an optimizer's groups and states hold, to tell what a step sets, and to put it back."""
+    """Remember an optimizer's groups and states, to find what a step sets, and to put it back."""
 
     def __init__(self, optimizer: Any):
         self._optimizer, self._states = optimizer, dict(optimizer.state)

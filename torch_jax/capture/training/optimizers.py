@@ -74,14 +74,14 @@ class Optimizers:
     # --- gradients --------------------------------------------------------------------------------
 
     def note_gradient(self, tensor: torch.Tensor) -> Gradient:
-        """Remember the ``.grad`` of a tensor as it is before the call touches it."""
+        """Remember the ``.grad`` of a tensor before the call touches it."""
         found = self.gradients.get(id(tensor))
         if found is None:
             found = self.gradients[id(tensor)] = Gradient(tensor)
         return found
 
     def resets_gradient(self, tensor: torch.Tensor) -> None:
-        """Hear that ``tensor.grad`` is dropped; one that nobody read before needs no guard."""
+        """Note that ``tensor.grad`` is dropped; one that was not read before needs no guard."""
         gradient = self.note_gradient(tensor)
         if tensor.grad is gradient.before and not gradient.passed:
             gradient.reset |= not self.was_read(gradient.before)

@@ -77,7 +77,7 @@ def _why_not_skipped(optimizer: Any, key: str | None, only_first: str | None) ->
     if key is None:
         return None
     return (
-        f"a step of {name} sets its {key!r} on the host, where a program cannot tell that "
+        f"a step of {name} sets its {key!r} on the host, where a program does not know that "
         "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, or drop "
         "pure=True."
     )
