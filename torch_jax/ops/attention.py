@@ -72,6 +72,7 @@ def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
         scale,
         dropout,
         blocks,
+        target.platform() == "gpu",
     )
 
 

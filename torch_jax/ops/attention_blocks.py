@@ -38,6 +38,8 @@ class Attention(NamedTuple):
       scale: of the scores.
       dropout: what weights are multiplied by, or None.
       groups: the blocks.
+      divides_weights: whether weights are divided by their sum, and not the result, which is less
+        work: XLA's GPU compiler then makes one kernel of a softmax.
     """
 
     query: jax.Array
@@ -48,6 +50,7 @@ class Attention(NamedTuple):
     scale: float
     dropout: Dropout | None
     groups: tuple[Group, ...]
+    divides_weights: bool
 
 
 def product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -67,24 +70,28 @@ def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
 
 
 def _attend(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array]:
-    weights, total, log_sum_exp = _exponentials(_scores(call, block))
+    weights, total, log_sum_exp = _exponentials(call, block)
+    if call.divides_weights:
+        weights = weights / total
     if call.dropout is not None:
         weights = weights * call.dropout(block.start, weights.shape)
     out = product("nhgqk,nhkd->nhgqd", weights, block.keys(call.value))
-    return out / total, log_sum_exp[..., 0]
+    return out if call.divides_weights else out / total, log_sum_exp[..., 0]
 
 
-def _exponentials(scores: jax.Array, axis: int = -1) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Weights times their sum, their sum, and log-sum-exp; of nothing but -inf 0, 1 and -inf.
+def _exponentials(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return weights times their sum, their sum, and log-sum-exp; of only -inf 0, 1 and -inf.
 
-    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores, and
-    dividing what is summed up by weights is less work than dividing these.
+    Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
     """
+    scores = _scores(call, block)
     largest = sums.row_max(scores)
-    finite = jnp.where(largest == -jnp.inf, 0, largest)
+    sees_none = call.bias is not None  # a causal row sees the first key
+    finite = jnp.where(largest == -jnp.inf, 0, largest) if sees_none else largest
     weights = jnp.exp(scores - finite)
     total = sums.row_sum(weights)
-    return weights, jnp.where(total == 0, 1, total), finite + jnp.log(total)
+    log_sum_exp = finite + jnp.log(total)
+    return weights, jnp.where(total == 0, 1, total) if sees_none else total, log_sum_exp
 
 
 class Gradients(NamedTuple):
@@ -118,7 +125,7 @@ def backward(
         if scores.dtype == of_rows.dtype:
             weights = dropped = jnp.exp(scores - _turned(block.rows(of_rows)))
         else:  # PyTorch keeps log-sum-exp in float32, which is too little for float64
-            found, total, _ = _exponentials(_scores(call, block))
+            found, total, _ = _exponentials(call, block)
             weights = dropped = _turned(found / total)
         if call.dropout is not None:
             kept = _turned(call.dropout(block.start, (*shape[:2], *shape[3:], shape[2])))

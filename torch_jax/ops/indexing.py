@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from torch_jax.ops import buckets
 from torch_jax.ops.on_host import on_host
@@ -145,7 +146,31 @@ def write(x, at: tuple, values, method: str = "set"):
     """``x.at[at].<method>(values)``; positions out of range are left out."""
     if x.dtype == jnp.bool_:
         method = _LOGICAL.get(method, method)
+    if method == "set" and _is_one_row(x, at):
+        return _write_row(x, len(at) - 1, at[-1], values)
     return getattr(x.at[at], method)(values, mode="drop")
+
+
+def _is_one_row(x, at: tuple) -> bool:
+    """Return whether an index names one position of one dim, as that of a decoded token."""
+    *before, index = at
+    is_one = getattr(index, "size", 0) == 1 and x.shape[len(before)] > 0
+    return is_one and all(isinstance(one, slice) and one == slice(None) for one in before)
+
+
+def _write_row(x, dim: int, index, values):
+    """Write one row along a dim by updating a slice: XLA fuses that, and does not fuse a scatter.
+
+    The update clamps its start, so for a position out of range the old row is written.
+    """
+    size, at = x.shape[dim], index.reshape(())
+    at = jnp.where(at < 0, at + size, at)
+    start = jnp.clip(at, 0, size - 1)
+    start = start.astype(jnp.int32) if size < 2**31 else start
+    old = lax.dynamic_slice_in_dim(x, start, 1, dim)
+    row = jnp.broadcast_to(values, x.shape[:dim] + index.shape + x.shape[dim + 1 :])
+    row = jnp.where(at == start, row.reshape(old.shape).astype(x.dtype), old)
+    return lax.dynamic_update_slice_in_dim(x, row, start, dim)
 
 
 # ---- advanced indexing

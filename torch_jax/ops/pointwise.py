@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax import target
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.gamma import igamma, igammac, zeta
 from torch_jax.ops.promotion import (
@@ -104,11 +105,16 @@ def mul(self, other):
 
 
 def quotient(a, b):
-    """``a / b``, correctly rounded.
+    """Return ``a / b`` as PyTorch rounds it: on the CPU correctly; else one bit may differ.
 
-    By a divisor that is one number for many elements XLA would multiply with the reciprocal, and
-    41 / 41 is then less than 1. It cannot where the divisor depends on the element.
+    XLA multiplies with the reciprocal of a divisor that is one number for many elements, as
+    PyTorch's CUDA kernels do; 41 / 41 is then less than 1.
     """
+    return exact_quotient(a, b) if target.on_cpu() else a / b
+
+
+def exact_quotient(a, b):
+    """Return ``a / b``, correctly rounded: XLA takes no reciprocal of what depends on elements."""
     return a / (jnp.where(a != a, a, b) if category(a.dtype) == 2 else b)
 
 
@@ -159,7 +165,7 @@ def divide_mode(self, other, *, rounding_mode):
         return _floor_divide(a, b)
     if category(dtype) != 2:
         return lax.div(a, b)
-    exact = quotient(a, b)
+    exact = exact_quotient(a, b)
     return jnp.trunc(exact if is_number else rounded(exact, dtype))
 
 
