@@ -1,4 +1,4 @@
-"""Every setting of torch_jax: its default, its environment variable, and what it does.
+"""Every setting of torch_jax: its default, its environment variable, and its effect.
 
 Read a setting with :func:`get`; change it with :func:`set`, for a while with :func:`temporarily`,
 or before Python starts with the environment variable ``TORCH_JAX_<NAME>``.
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """One setting.
+    """The default, the choices and the help of one setting.
 
     Attributes:
-      default: the value where nobody sets another; its type is the type of the setting.
+      default: the value where no other is set; its type is the type of the setting.
       choices: the values that the setting may take; empty: any of that type.
       help: a sentence or more for the page of settings.
       is_compiled: compiled programs depend on the value, so that a change drops them.
@@ -230,7 +230,7 @@ def get(name: str) -> Any:
 
 
 def from_environment(name: str) -> Any:
-    """Return what the environment variable of a setting says, or the setting's default.
+    """Return the value of a setting's environment variable, or the setting's default.
 
     Raises:
       ValueError: the text of the variable is no value of the setting.
