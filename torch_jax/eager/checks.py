@@ -115,7 +115,7 @@ def takes_number(argument: Any) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """Return the key of a check: the dtype of a tensor, the type and value of any other argument."""
+    """Return the key of a check: the dtype of a tensor, type and value of other arguments."""
     kind = type(value)
     if kind is float or kind is int:  # first, and tensors by their type: this is at each call
         return kind, value

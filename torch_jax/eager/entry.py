@@ -65,7 +65,7 @@ class Entry:
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
     placed: Any = None  # the operator's arguments, each as the place of its value
     on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
-    maker: Any = None  # for recordings: the function that makes new arrays of nothing; False: there are operands
+    maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
 
     def __hash__(self) -> int:
         return id(self)
@@ -345,7 +345,7 @@ def apply(function, sig: Signature, call: dict[str, Any]) -> Any:
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that ``function`` takes by name: ``from_`` is ``from``, ``**`` is all."""
+    """Return the arguments that ``function`` takes by name: ``from_`` for ``from``."""
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         return call
     wanted = function.__code__.co_varnames[: function.__code__.co_argcount]

@@ -317,7 +317,7 @@ class Kernel:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _draws(self) -> Callable[..., None] | None:
-        """Return, for a random operator, the function that adds a default draw where none is given."""
+        """Return, for a random operator, the function that adds a default draw."""
         if not self.lowering.random:
             return None
         # the place of a generator among positional arguments; past the end if keyword-only

@@ -53,7 +53,7 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 def refuse_outputs(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> bool:
-    """Raise if the CPU cannot put results of these dtypes into ``out=``; return False if unknown."""
+    """Raise if the CPU cannot put these dtypes into ``out=``; return False if unknown."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     error = pytorch.without_warnings(lambda: _ask_of_outputs(op, given, results))
     if error is not None and error is not _UNKNOWN:

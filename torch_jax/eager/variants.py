@@ -176,6 +176,7 @@ def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..
     constants.
 
     Made at each use, so that it knows nothing of the modes that another was traced in.
+    Made at each use, so that it knows nothing of the modes that another was traced in.
     """
     arrays = [at for at, value in enumerate(first) if _is_array(value)]
 
