@@ -53,7 +53,7 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
 
 
 def is_host_made() -> bool:
-    """Return whether small new arrays may be made on the host: outside of traces, as no constants."""
+    """Return whether small new arrays may be made on the host: in a trace they are constants."""
     return ACTIVE.tracer is None and jax_core.is_outside_traces()
 
 
