@@ -78,7 +78,7 @@ def elu(self, alpha=1, scale=1, input_scale=1):
 
 @op("elu_backward")
 def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
-    """Out of the input or of the result."""
+    """Take the input or the result."""
     g, x, a, s, i = wide(grad_output, self_or_result, alpha, scale, input_scale)
     below = g * i * (x + a * s) if is_result else g * i * a * s * jnp.exp(x * i)
     return jnp.where(x <= 0, below, g * s)
@@ -96,7 +96,7 @@ _TANH_CUBIC = 0.044715
 
 
 def _normal_cdf(x):
-    # as PyTorch has it: by erfc the tail would be exact, and take more than twice the time
+    # by erf, as in PyTorch: erfc would be exact in the tail, and take more than twice the time
     return 0.5 * (1 + jax.lax.erf(x * _SQRT1_2))
 
 
@@ -111,7 +111,7 @@ def gelu(self, *, approximate="none"):
 
 @op("gelu_backward")
 def gelu_backward(grad_output, self, *, approximate="none"):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     if approximate == "tanh":
         t = jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
@@ -134,7 +134,7 @@ def silu(self):
 
 @op("silu_backward")
 def silu_backward(grad_output, self):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     s = _sigmoid(x)
     return g * jnp.conj(s * (1 + x * (1 - s)))
@@ -149,7 +149,7 @@ def mish(self):
 
 @op("mish_backward")
 def mish_backward(grad_output, self):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     t = jnp.tanh(jax.nn.softplus(x))
     return g * (t + x * jax.nn.sigmoid(x) * (1 - t * t))
@@ -195,7 +195,7 @@ def hardswish(self):
 
 @op("hardswish_backward")
 def hardswish_backward(grad_output, self):
-    """In closed form: 0 at -3, and 1 from 3 on."""
+    """Compute the derivative in closed form: 0 at -3, and 1 from 3 on."""
     g, x = wide(grad_output, self)
     return jnp.where(x <= -3, 0, jnp.where(x < 3, g * (x / 3 + 0.5), g))
 

@@ -3,7 +3,7 @@
 Each is a series of Chebyshev polynomials on an interval near 0, and far from it a leading term
 times such a series in a power of ``1/x``. A dtype uses the coefficients above its precision.
 
-The series expand what PyTorch evaluates, also where that is not precise: J and Y differ from the
+The series expand PyTorch's functions, also where these are not precise: J and Y differ from the
 true functions by up to 1e-6 for x between 2.5 and 15, Ai by up to 3e-6 between -4.5 and -2.09.
 Of infinity J, Y, I and Ai are NaN, as in PyTorch.
 """
@@ -175,7 +175,7 @@ J1_ZEROS = (14.681970642123893, 49.21845632169461)
 def chebyshev_series(
     x: jax.Array, low: float, high: float, coefficients: tuple[float, ...]
 ) -> jax.Array:
-    """``Σ c_k T_k(t)`` by Clenshaw's recurrence; ``t`` is ``x`` with low..high mapped to -1..1.
+    """Return ``Σ c_k T_k(t)`` by Clenshaw's recurrence; ``t`` is ``x`` mapped to -1..1.
 
     Trailing coefficients that do not count in the dtype of ``x`` are left out.
     """
@@ -189,7 +189,7 @@ def chebyshev_series(
 
 
 def _waves(x, order):
-    """``√(2/πx)`` times P and 5/x Q, and the angle, of ``order``: for ``x`` of 5 and above."""
+    """Return ``√(2/πx)`` times P and 5/x Q, and the angle, of ``order``, for ``x`` >= 5."""
     x = jnp.maximum(x, 5)
     near = 5 / x
     p, q = (chebyshev_series(near * near, 0, 1, c) for c in ((P0, Q0), (P1, Q1))[order])
@@ -199,7 +199,7 @@ def _waves(x, order):
 
 
 def _between_zeros(square, zeros, coefficients):
-    """The zeros are factors, so that the result is precise beside them."""
+    """Use the zeros as factors, so that the result is precise beside them."""
     a, b = zeros
     return (square - a) * (square - b) * chebyshev_series(square, 0, 25, coefficients)
 
@@ -326,7 +326,7 @@ def erfcx(x):
 
 @slope(lambda x: math.sqrt(2 / math.pi) / erfcx(-x * math.sqrt(0.5)))
 def log_ndtr(x):
-    """For negative ``x`` by ``erfcx``, where ``ndtr`` itself would vanish."""
+    """Use ``erfcx`` for negative ``x``, where ``ndtr`` itself would vanish."""
     t = x * math.sqrt(0.5)
     tail = jnp.log(erfcx(-t) / 2) - t * t
     return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))
