@@ -192,7 +192,7 @@ def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
     Args:
       key: the name of a list in C++'s thread-local state.
       found: gets the addresses of an error's parts – type, value, traceback; null ones are left out
-      – each with the list that this thread carries. :func:`errors_at` makes errors of them.
+        – each with the list that this thread carries. :func:`errors_at` makes errors of them.
     """
     parts = (ctypes.c_void_p * 3)()
     size = ctypes.sizeof(ctypes.c_void_p)

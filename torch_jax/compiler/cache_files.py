@@ -29,11 +29,11 @@ _DIGEST = 16  # bytes
 class CacheFiles:
     """A cache in a directory, with the methods that JAX asks of one.
 
-    directory: the folder of the entries; made, for the user alone, when the first is written.
+    Args:
+      directory: the folder of the entries; made, for the user alone, when the first is written.
       limit: the bytes that the entries may take. The least recently used are dropped first.
-      limit: how many bytes the entries may take. The least recently used go first.
       mark: another condition of an entry, besides its key. Entries without one, which another
-      process may have stored, are found, too.
+        process may have stored, are found, too.
     """
 
     def __init__(self, directory: Path, limit: int, mark: str = ""):

@@ -20,10 +20,9 @@ class Compiled:
 
     Attributes:
       plain: the function to call within a trace, where XLA's options belong to the outermost
-      program.
-
+        program.
       call: the function to call outside of one. After some calls it is replaced, and ``changed`` is
-      called with the new one.
+        called with the new one.
     """
 
     __slots__ = ("call", "changed", "plain")

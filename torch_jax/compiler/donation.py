@@ -30,7 +30,7 @@ def order(
       results: in any order, each once.
       form: shape and dtype of a result.
       donated: of each donated argument, in order, the form and the result that is to take its
-      memory: None, or one that is no result, where any will do.
+        memory: None, or one that is no result, where any will do.
 
     Returns:
       The same results, first those that take the memory of the arguments, in the order of these.

@@ -100,7 +100,7 @@ class Executable:
       graph: what AOTAutograd makes: without writes but for ``copy_`` to its inputs.
       name: its name in the log.
       donated: the inputs whose memory the program may take for its results, if there is no other
-      holder; writes to inputs are such, if ``donates``.
+        holder; writes to inputs are such, if ``donates``.
       donates: whether to donate at all.
       options: options of XLA's compiler.
     """

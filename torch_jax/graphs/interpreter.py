@@ -36,7 +36,7 @@ class JaxInterpreter:
     Args:
       module: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
       state: arrays for the parameters, buffers and constants of the module by name. Others are read
-      from the module, once.
+        from the module, once.
 
     Attributes:
       state: all of these, a dict of arrays. A tensor with two names (tied weights) is there once,
@@ -92,7 +92,7 @@ class JaxInterpreter:
         Raises:
           TypeError: an argument is a ``torch.Tensor``.
           OperatorNotFound: an operator of the graph has no lowering. Like all errors of a graph, it
-          names the node and its line of source.
+            names the node and its line of source.
           DataDependentError: under a trace, the graph asks for a value.
         """
         return self.call_stateful(state, *args, key=key, **kwargs)[0]

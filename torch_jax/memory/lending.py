@@ -48,7 +48,7 @@ def run(
       places: where the memory of each is among ``inputs``.
       placeholders: the object that each holds meanwhile.
       results: for each storage, the place of its new memory in the list of the outputs and the
-      inputs. None: the first outputs, in order.
+        inputs. None: the first outputs, in order.
       read: storages whose memories are read into ``inputs`` first, which is empty then. That saves
         a pass that compares the memories lent with those read.
 

@@ -4,7 +4,7 @@ The memory behind a tensor is an array of JAX's or, after an eager operator, a C
 PyTorch's. Neither is copied to become the other:
 
 - ``storage.array``, of a storage that holds a CPU tensor, makes an array of it, which takes its
-place. From then on that memory is never written: arrays of JAX's never change.
+  place. From then on that memory is never written: arrays of JAX's never change.
 - A kernel of PyTorch's that reads an array sees a CPU tensor. A kernel that writes gets a copy,
   which takes the place of the array; it is the storage's own, so that later writes copy nothing.
 
