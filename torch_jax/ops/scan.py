@@ -56,7 +56,7 @@ def logcumsumexp(self, dim):
 
 
 def _running_extreme(name: str, wins: Callable[..., jax.Array]) -> None:
-    """Enter the running extreme and its position; the last of equals wins, and NaN over all."""
+    """Keep the running extreme and its position; the last of equals wins, and NaN over all."""
 
     def later(a, b):
         better = wins(b[0], a[0])
