@@ -288,7 +288,7 @@ def temporarily(name: str, value: Any) -> Iterator[None]:
 
 
 def version() -> int:
-    """Return how often programs were dropped; what was traced under another version is stale."""
+    """Return the number of drops of programs; traces of another version are stale."""
     return _version
 
 

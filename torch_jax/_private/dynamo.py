@@ -90,7 +90,7 @@ def _defer(disabled: Any, function: Any) -> None:
 
 
 def guard_graph(module: str, function: str) -> None:
-    """Let Dynamo compile again what it compiles now where a function without arguments differs.
+    """Let Dynamo compile again where the result of a function without arguments has changed.
 
     Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
     """

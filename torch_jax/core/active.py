@@ -1,7 +1,7 @@
 """State of this thread: its trace, its recorder, and blocks of ``torch_jax.trace_ops``.
 
 An executor that makes a program of operators puts its :class:`Tracer` into :data:`ACTIVE` while it
-traces. Everything below it – kernels, generators, control flow – asks the tracer what an operator
+traces. All code below it – kernels, generators, control flow – asks the tracer where an operator
 run by itself would ask the device or the host.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Tracer(Protocol):
     """The answers of an executor while it makes a program of operators.
 
-    Executors differ in what they know:
+    Executors differ in their knowledge:
 
     - Eager has no tracer: each operator runs at once, and has every value.
     - A graph of fx, of ``torch.compile`` or of an export has been captured by others

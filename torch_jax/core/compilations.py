@@ -1,4 +1,4 @@
-"""Count what XLA does in this process: programs compiled, and loaded from disk, with the seconds.
+"""Count XLA's work in this process: programs compiled, and loaded from disk, with seconds.
 
 JAX reports each program. The program is our own if code of this package has called JAX, and
 another's if a user or another library has. The stack shows which: a look takes microseconds, a
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
         return Counts(*map(operator.add, self, other))
 
     def minus(self, other: Iterable[float]) -> Counts:
-        """Return what was counted since ``other`` was."""
+        """Return the counts since ``other``."""
         return Counts(*map(operator.sub, self, other))
 
     def __str__(self) -> str:

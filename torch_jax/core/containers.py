@@ -1,6 +1,6 @@
 """Containers of PyTorch and other libraries: how each is taken apart and put together again.
 
-JAX knows tuples, lists, dicts and what is registered with it. This file adds the others:
+JAX knows tuples, lists, dicts and classes registered with it. This file adds the others:
 outputs and caches of transformers, classes in PyTorch's own registry (``torch.return_types``,
 ``collections.deque``), ``torch.Size``, and dataclasses that hold tensors or arrays.
 """

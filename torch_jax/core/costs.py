@@ -25,7 +25,7 @@ class Cost(NamedTuple):
       what: the operator or the program, where one is meant.
       seconds: how long it took, or was waited for.
       bytes: how many were copied.
-      programs: what XLA has done for it.
+      programs: XLA's programs for it.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class LISTENING:
     listener: Callable[[Cost], None] | None = None
 
 
-_here = threading.local()  # ``is_inside``: what is done is part of something that is measured
+_here = threading.local()  # ``is_inside``: the step is part of a measured one
 
 
 def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts = NOTHING) -> None:

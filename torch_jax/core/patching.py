@@ -47,12 +47,12 @@ BY_NAME = """
 
 
 class Patch(NamedTuple):
-    """A row: what is replaced, by what, why, and when.
+    """A row: the object replaced, its replacement, the reason, and the moment.
 
     Attributes:
       target: the dotted name of the object replaced or, if ``is_registration``, added to.
-      make: takes the original and returns the replacement; a registration takes what ``target``
-        names and returns a function that takes it back, None where only a new process does.
+      make: takes the original and returns the replacement; a registration takes the object of
+        ``target`` and returns a function that takes it back, None where only a new process does.
       why: the need: PyTorch, or the library, does not do this by itself.
       when: ``AT_IMPORT``, ``AT_FIRST_USE``, ``AT_FIRST_JIT``, or the module after whose import.
       since: the first release that needs it, of those that torch_jax supports.
@@ -172,7 +172,7 @@ def in_place() -> set[str]:
 def without(target: str) -> Iterator[None]:
     """Put the original of a target in its place for a block; for tests, on one thread.
 
-    Afterwards the target is what it was before: the replacement, or what has wrapped it since.
+    Afterwards the target is its replacement again, or a later wrapper of that.
     Raises ``KeyError`` where the target is not replaced, ``ValueError`` where a registration cannot
     be taken back.
     """

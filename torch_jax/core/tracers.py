@@ -45,7 +45,7 @@ class TracedElsewhere(Exception):
 
 
 class NotTraceableError(RuntimeError):
-    """A function under :func:`torch_jax.jit` does what a compiled call could not repeat."""
+    """A function under :func:`torch_jax.jit` does work that a compiled call could not repeat."""
 
 
 # The operator of static shape to write instead, by the operator's name.

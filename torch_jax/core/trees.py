@@ -47,7 +47,7 @@ def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     >>> flatten_with_paths({"a": [1, 2]})[0]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
-    flatten(tree)  # which meets what is new
+    flatten(tree)  # registers new classes
     leaves, structure = _REGISTRY.flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
 

@@ -109,7 +109,7 @@ def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
 
 
 def _check(query, key, value, attn_mask, enable_gqa) -> None:
-    """Check what PyTorch's ``validate_sdpa_input`` checks, in its words (``attention.cpp``)."""
+    """Check as PyTorch's ``validate_sdpa_input``, in its words (``attention.cpp``)."""
     for what, of in (("dtype", "dtype"), ("device type", "device")):
         found = [getattr(t, of) for t in (query, key, value)]
         if found.count(found[0]) < 3:

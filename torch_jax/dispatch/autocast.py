@@ -76,7 +76,7 @@ def install() -> Any:
     for policy, names in POLICIES.items():
         for name in names.split():
             op = variants.overload(name)
-            if op is not None:  # releases differ in what they have
+            if op is not None:  # releases differ in their operators
                 library.impl(op, _MAKERS[policy](op), "AutocastPrivateUse1")
     return library
 

@@ -56,7 +56,7 @@ def drop(kernel: Any, key: tuple) -> None:
 
 
 def forget(hot: dict[tuple, Any], key: tuple) -> None:
-    """Drop what a hot call looks up, so that its next call takes the slow path."""
+    """Drop the entry of hot calls, so that the next call takes the slow path."""
     hot.pop(key, None)
 
 

@@ -93,7 +93,7 @@ class Kernel:
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
-        self.call = self.served = self._make_call()  # by XLA; and what the dispatcher calls
+        self.call = self.served = self._make_call()  # by XLA; and the dispatcher's
 
     def _make_call(self) -> Callable[..., Any]:
         """Return the function for the dispatcher, as a closure over locals."""

@@ -50,7 +50,7 @@ def attention_backward(
     keys, values = _as_many_heads(query, key), _as_many_heads(query, value)
     _refuse_flash(query, keys, values, dropout_p)
     if grad_input_mask[3] or logsumexp.dtype != torch.promote_types(query.dtype, torch.float32):
-        raise Elsewhere  # or what XLA has computed
+        raise Elsewhere  # or results of XLA
     grads = _flash_backward(
         grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
         attn_mask=_additive(attn_bias, query), scale=scale,

@@ -97,7 +97,7 @@ class Executable:
     The list is emptied, so that inputs without other holders are freed.
 
     Args:
-      graph: what AOTAutograd makes: without writes but for ``copy_`` to its inputs.
+      graph: a graph of AOTAutograd's: without writes but for ``copy_`` to its inputs.
       name: its name in the log.
       donated: the inputs whose memory the program may take for its results, if there is no other
         holder; writes to inputs are such, if ``donates``.
@@ -300,7 +300,7 @@ class Executable:
         return compiled
 
     def _on_host(self) -> list[bool]:
-        """Return, for each output, whether the graph has it on the CPU."""
+        """Return, for each output, whether it is on the CPU in the graph."""
         (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
         return [isinstance(one, fx.Node) and _is_on_host(one) for one in output.args[0]]
 

@@ -104,7 +104,7 @@ class GraphRun(Tracer):
 
 @contextmanager
 def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
-    """Context in which a graph runs: below autograd, out of sight of modes, with ``run`` as tracer.
+    """Run a graph: below autograd, out of sight of modes, with ``run`` as tracer.
 
     With ``autograd`` a function runs, which may differentiate.
     """

@@ -1,6 +1,6 @@
 """Geometry: reads and writes of ``(size, stride, offset)`` over a storage with XLA ops.
 
-A storage holds its memory as one array, whose row-major flattening is what PyTorch calls the
+A storage holds its memory as one array, whose row-major flattening PyTorch calls the
 storage. A view of it is a :class:`Lens`: a short list of steps, each of which reads its part out
 of an array (slice, reshape, transpose, broadcast) and can put a changed part back. So a write
 through any view is the same steps backwards, and the whole is one expression for XLA to fuse.

@@ -33,7 +33,7 @@ from torch_jax.memory import processes
 
 
 class Use:
-    """The record of what has been sharded in this process.
+    """The record of arrays sharded in this process.
 
     Attributes:
       begun: whether any array is sharded, or lies on another device than the first.

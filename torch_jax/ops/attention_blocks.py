@@ -51,7 +51,7 @@ class Attention(NamedTuple):
 
 
 def product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """``einsum`` of two operands in the second one's dtype, summed in float32 or better."""
+    """Return ``einsum`` of two operands in the second one's dtype, summed in float32 or better."""
     wide = opmath(b.dtype)
     a = a.astype(b.dtype)
     return jnp.einsum(equation, a, b, precision=precision(b.dtype), preferred_element_type=wide)

@@ -54,5 +54,5 @@ def angle(self):
 
 @op("conj_physical", "_conj_physical")
 def conj_physical(self):
-    """``jnp.conj``; reals unchanged."""
+    """Do ``jnp.conj``; reals unchanged."""
     return jnp.conj(self) if category(self.dtype) == 3 else self

@@ -37,25 +37,25 @@ def full_like(self, fill_value, *, dtype=None):
 
 @op("zeros")
 def zeros(size, *, dtype=None):
-    """``jnp.zeros`` with PyTorch's default dtype."""
+    """Do ``jnp.zeros`` with PyTorch's default dtype."""
     return jnp.zeros(size, _dtype(dtype))
 
 
 @op("ones")
 def ones(size, *, dtype=None):
-    """``jnp.ones`` with PyTorch's default dtype."""
+    """Do ``jnp.ones`` with PyTorch's default dtype."""
     return jnp.ones(size, _dtype(dtype))
 
 
 @op("zeros_like")
 def zeros_like(self, *, dtype=None):
-    """``jnp.zeros_like``."""
+    """Do ``jnp.zeros_like``."""
     return jnp.zeros(self.shape, self.dtype if dtype is None else dtype)
 
 
 @op("ones_like")
 def ones_like(self, *, dtype=None):
-    """``jnp.ones_like``."""
+    """Do ``jnp.ones_like``."""
     return jnp.ones(self.shape, self.dtype if dtype is None else dtype)
 
 
@@ -79,13 +79,13 @@ def scalar_tensor(s, *, dtype=None):
 
 @op("eye")
 def eye(n, *, dtype=None):
-    """``jnp.eye``."""
+    """Do ``jnp.eye``."""
     return jnp.eye(n, dtype=_dtype(dtype))
 
 
 @op("eye.m")
 def eye_m(n, m, *, dtype=None):
-    """``jnp.eye`` with a number of columns."""
+    """Do ``jnp.eye`` with a number of columns."""
     return jnp.eye(n, m, dtype=_dtype(dtype))
 
 
@@ -145,7 +145,7 @@ def range_step(start, end, step=1, *, dtype=None):
 
 @op("range", static=("start", "end"))
 def range_(start, end, *, dtype=None):
-    """``torch.range`` with step 1."""
+    """Do ``torch.range`` with step 1."""
     return range_step(start, end, 1, dtype=dtype)
 
 

@@ -134,7 +134,7 @@ def _by_posteriors(log_probs, targets, inputs, labels, blank=0, zero_infinity=Fa
 @op("_ctc_loss", concrete=True)
 @differentiated_as(_by_posteriors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    """Also returns the forward variables (N, T, 2S+1), for the gradient."""
+    """Return the loss and the forward variables (N, T, 2S+1), for the gradient."""
     if log_probs.size == 0:
         raise RuntimeError(f"ctc_loss: log_probs must not be empty, but is {log_probs.shape}")
     inputs, labels = _lengths(input_lengths, target_lengths)
@@ -161,7 +161,7 @@ def ctc_loss_backward(
 
 @op("_ctc_loss.Tensor", concrete=True, meta=False, host=("input_lengths", "target_lengths"))
 def ctc_loss_tensor(*args, **kwargs):
-    """The lengths are read, since the number of states is a shape."""
+    """Read the lengths, since the number of states is a shape."""
     return ctc_loss(*args, **kwargs)
 
 

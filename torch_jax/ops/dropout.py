@@ -19,5 +19,5 @@ def native_dropout(input, p, train, *, key):
 
 @op("native_dropout_backward")
 def native_dropout_backward(grad_output, mask, scale):
-    """``grad_output * mask * scale``."""
+    """Return ``grad_output * mask * scale``."""
     return grad_output * (mask * scale).astype(floating(grad_output.dtype))

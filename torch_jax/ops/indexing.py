@@ -269,7 +269,7 @@ def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
 
 @op("index_select", host=("index",), check=_check_dim)
 def index_select(self, dim, index):
-    """``jnp.take`` along a dimension, where negative numbers are out of range."""
+    """Do ``jnp.take`` along a dimension, where negative numbers are out of range."""
     x, at = along(self, dim, index)
     result = x.at[at].get(mode="fill")
     return result.reshape(()) if self.ndim == 0 else result

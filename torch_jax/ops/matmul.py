@@ -41,7 +41,7 @@ def matrix_product(
 
 
 def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
-    """``dot`` whose bfloat16s give bfloat16 on chips, which sum in float32.
+    """Return ``dot`` whose bfloat16s give bfloat16 on chips, which sum in float32.
 
     Over a mesh, XLA then sums the parts of a product in half the bytes. The precision is the
     default: it is exact for bfloat16, and the compiler of TPUs fails on batches with another
@@ -80,7 +80,7 @@ def mm_dtype(self, mat2, out_dtype):
 
 @op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
-    """``beta * self + alpha * (mat1 @ mat2)``."""
+    """Return ``beta * self + alpha * (mat1 @ mat2)``."""
     if mat2.ndim == self.ndim == 2 < mat1.ndim and len(self) > 1:  # its rows as those of ``mat1``
         self = self.reshape(*mat1.shape[:-1], -1)
     return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)
@@ -118,7 +118,7 @@ def mv(self, vec):
 
 @op("addmv", static=_SCALARS, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
-    """``beta * self + alpha * (mat @ vec)``."""
+    """Return ``beta * self + alpha * (mat @ vec)``."""
     return jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
 
 

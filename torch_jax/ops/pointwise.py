@@ -83,13 +83,13 @@ def sub(self, other, *args, alpha=1):
 
 @op("rsub.Tensor", "rsub.Scalar")
 def rsub(self, other, *args, alpha=1):
-    """``other - alpha * self``."""
+    """Return ``other - alpha * self``."""
     return sub(other, self, *args, alpha=alpha)
 
 
 @op("_add_relu.Tensor", "_add_relu.Scalar")
 def add_relu(self, other, *args, alpha=1):
-    """``relu(self + alpha * other)``, of which NaN becomes 0, and infinity the largest number."""
+    """Return ``relu(self + alpha * other)``; NaN becomes 0, infinity the largest number."""
     total = add(self, other, *args, alpha=alpha)
     if category(total.dtype) == 2:
         return jnp.where(total > 0, jnp.minimum(total, jnp.finfo(total.dtype).max), 0)
@@ -402,14 +402,14 @@ def ldexp(self, other):
 
 @op("addcmul", refuses="bool")
 def addcmul(self, tensor1, tensor2, *, value=1):
-    """``self + value * tensor1 * tensor2``."""
+    """Return ``self + value * tensor1 * tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
     return self + _scaled(a * b, value)
 
 
 @op("addcdiv", refuses="bool")
 def addcdiv(self, tensor1, tensor2, *, value=1):
-    """``self + value * tensor1 / tensor2``."""
+    """Return ``self + value * tensor1 / tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
     return self + _scaled(a / b, value)
 

@@ -245,7 +245,7 @@ _logic("all", jnp.all)
 
 @op("count_nonzero", "count_nonzero.dim_IntList")
 def count_nonzero(self, dim=None):
-    """``jnp.count_nonzero``."""
+    """Do ``jnp.count_nonzero``."""
     return jnp.sum(self != 0, axes(self, dim), dtype=np.int64)
 
 

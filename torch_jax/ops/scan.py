@@ -50,7 +50,7 @@ def _complex_cumlogsumexp(x, axis: int):
 
 @op("logcumsumexp", "_logcumsumexp", refuses="bool int")
 def logcumsumexp(self, dim):
-    """``lax.cumlogsumexp``, of complex numbers too."""
+    """Do ``lax.cumlogsumexp``, of complex numbers too."""
     x = self.astype(opmath(self.dtype))
     return _scan(_complex_cumlogsumexp if category(x.dtype) == 3 else lax.cumlogsumexp, x, dim)
 

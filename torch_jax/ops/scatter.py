@@ -37,7 +37,7 @@ def _corner(src, shape):
 
 @op("gather", check=dim_bounds)
 def gather(self, dim, index, *, sparse_grad=False):
-    """``jnp.take_along_axis``, but other dimensions may be shorter in ``index``."""
+    """Do ``jnp.take_along_axis``, but other dimensions may be shorter in ``index``."""
     if index.size == 0:  # of any rank
         return jnp.zeros(index.shape, self.dtype)
     x, at = _ranked(self, index)
@@ -92,13 +92,13 @@ _METHODS = {
 
 @op("scatter.reduce", check=dim_bounds)
 def scatter_reduce_src(self, dim, index, src, *, reduce):
-    """``reduce`` is add or multiply."""
+    """Reduce by add or multiply."""
     return _combine(self, dim, index, src, _METHODS[reduce])
 
 
 @op("scatter.value_reduce", check=dim_bounds)
 def scatter_reduce_value(self, dim, index, value, *, reduce):
-    """``reduce`` is add or multiply."""
+    """Reduce by add or multiply."""
     return _combine(self, dim, index, value, _METHODS[reduce])
 
 

@@ -43,7 +43,7 @@ def block_diag(tensors):
 
 @op("flip")
 def flip(self, dims):
-    """``jnp.flip``; no dims, nothing flipped."""
+    """Do ``jnp.flip``; no dims, nothing flipped."""
     return jnp.flip(self, dims) if self.ndim else self
 
 

@@ -29,7 +29,7 @@ def _check_dim(x, dim: int) -> None:
 
 @op("_softmax")
 def softmax(self, dim, half_to_float):
-    """``half_to_float`` is in the dtype of the output alone."""
+    """Ignore ``half_to_float``, which only sets the dtype of the output."""
     _check_dim(self, dim)
     if self.size == 0:
         return self
@@ -38,7 +38,7 @@ def softmax(self, dim, half_to_float):
 
 @op("_log_softmax")
 def log_softmax(self, dim, half_to_float):
-    """``half_to_float`` is in the dtype of the output alone."""
+    """Ignore ``half_to_float``, which only sets the dtype of the output."""
     _check_dim(self, dim)
     if self.size == 0:
         return self
@@ -47,7 +47,7 @@ def log_softmax(self, dim, half_to_float):
 
 @op("_softmax_backward_data")
 def softmax_backward(grad_output, output, dim, input_dtype):
-    """``y (g - sum(g y))``."""
+    """Return ``y (g - sum(g y))``."""
     g, y = _wide(grad_output), _wide(output)
     gy = g * y
     return (gy - y * jnp.sum(gy, dim, keepdims=True)).reshape(output.shape)
@@ -55,7 +55,7 @@ def softmax_backward(grad_output, output, dim, input_dtype):
 
 @op("_log_softmax_backward_data")
 def log_softmax_backward(grad_output, output, dim, input_dtype):
-    """``g - softmax sum(g)``."""
+    """Return ``g - softmax sum(g)``."""
     g, y = _wide(grad_output), _wide(output)
     return (g - jnp.exp(y) * jnp.sum(g, dim, keepdims=True)).reshape(output.shape)
 

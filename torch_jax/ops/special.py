@@ -205,7 +205,7 @@ def _between_zeros(square, zeros, coefficients):
 
 
 def bessel_j0(x):
-    """``J0``."""
+    """Return ``J0``."""
     x = jnp.abs(x)
     p, q, angle = _waves(x, 0)
     near = _between_zeros(x * x, J0_ZEROS, J0)
@@ -213,7 +213,7 @@ def bessel_j0(x):
 
 
 def bessel_j1(x):
-    """``J1``, which is odd."""
+    """Return ``J1``, which is odd."""
     size = jnp.abs(x)
     p, q, angle = _waves(size, 1)
     far = p * jnp.cos(angle) - q * jnp.sin(angle)
@@ -222,7 +222,7 @@ def bessel_j1(x):
 
 
 def bessel_y0(x):
-    """``Y0``: -inf at 0, NaN below."""
+    """Return ``Y0``: -inf at 0, NaN below."""
     p, q, angle = _waves(x, 0)
     near = chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x)
     far = p * jnp.sin(angle) + q * jnp.cos(angle)
@@ -230,7 +230,7 @@ def bessel_y0(x):
 
 
 def bessel_y1(x):
-    """``Y1``: -inf at 0, NaN below."""
+    """Return ``Y1``: -inf at 0, NaN below."""
     p, q, angle = _waves(x, 1)
     pole = 2 / math.pi * (jnp.log(x) * bessel_j1(x) - 1 / x)
     near = x * chebyshev_series(x * x, 0, 25, Y1) + pole
@@ -252,31 +252,31 @@ def _k_far(x, coefficients):
 
 
 def modified_bessel_k0(x):
-    """``K0``: inf at 0, NaN below."""
+    """Return ``K0``: inf at 0, NaN below."""
     near = jnp.where(x == 0, np.inf, _k0_near(x))
     return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K0_LARGE))
 
 
 def modified_bessel_k1(x):
-    """``K1``: inf at 0, NaN below."""
+    """Return ``K1``: inf at 0, NaN below."""
     near = jnp.where(x == 0, np.inf, _k1_near(x))
     return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K1_LARGE))
 
 
 def scaled_modified_bessel_k0(x):
-    """``exp(x) K0(x)``."""
+    """Return ``exp(x) K0(x)``."""
     near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k0_near(x))
     return jnp.where(x <= 2, near, _k_far(x, K0_LARGE))
 
 
 def scaled_modified_bessel_k1(x):
-    """``exp(x) K1(x)``."""
+    """Return ``exp(x) K1(x)``."""
     near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k1_near(x))
     return jnp.where(x <= 2, near, _k_far(x, K1_LARGE))
 
 
 def spherical_bessel_j0(x):
-    """``sin(x) / x``, by its series near 0, and 0 at infinity."""
+    """Return ``sin(x) / x``, by its series near 0, and 0 at infinity."""
     small = jnp.abs(x) < 0.5
     series = jnp.zeros_like(x)
     for k in reversed(range(7)):
@@ -290,7 +290,7 @@ def _airy_phase(x):
 
 
 def _airy_positive(x):
-    """From ``AIRY_LIMIT`` up: exponentially small."""
+    """Compute from ``AIRY_LIMIT`` up: exponentially small."""
     x = jnp.maximum(x, AIRY_LIMIT)
     zeta = _airy_phase(x)
     series = chebyshev_series(_airy_phase(AIRY_LIMIT) / zeta, 0, 1, AI_POSITIVE)
@@ -298,7 +298,7 @@ def _airy_positive(x):
 
 
 def _airy_negative(x):
-    """``Ai(-x)`` from ``AIRY_LIMIT`` up: a wave."""
+    """Return ``Ai(-x)`` from ``AIRY_LIMIT`` up: a wave."""
     x = jnp.maximum(x, AIRY_LIMIT)
     zeta = _airy_phase(x)
     near = _airy_phase(AIRY_LIMIT) / zeta
@@ -309,7 +309,7 @@ def _airy_negative(x):
 
 
 def airy_ai(x):
-    """``Ai``: NaN at both infinities."""
+    """Return ``Ai``: NaN at both infinities."""
     far = jnp.where(x < 0, _airy_negative(-x), _airy_positive(x))
     near = chebyshev_series(x, -AIRY_LIMIT, AIRY_LIMIT, AI)
     value = jnp.where((x >= -AIRY_LIMIT) & (x < AIRY_LIMIT), near, far)
@@ -318,7 +318,7 @@ def airy_ai(x):
 
 @slope(lambda x: 2 * x * erfcx(x) - 2 / math.sqrt(math.pi))
 def erfcx(x):
-    """``exp(x²) erfc(x)``, without the two for positive ``x``, where they over- and underflow."""
+    """Return ``exp(x²) erfc(x)``, without the factors for ``x`` > 0, where they overflow."""
     t = 3 / (3 + jnp.abs(x))
     value = t * chebyshev_series(t, 0, 1, ERFCX)
     return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)

@@ -276,14 +276,14 @@ def logit_backward(grad_output, self, eps=None):
 
 @op("sigmoid_backward", refuses="bool int")
 def sigmoid_backward(grad_output, output):
-    """``g * conj(y (1 - y))``."""
+    """Return ``g * conj(y (1 - y))``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj((1 - y) * y)
 
 
 @op("tanh_backward", refuses="bool int")
 def tanh_backward(grad_output, output):
-    """``g * conj(1 - y²)``."""
+    """Return ``g * conj(1 - y²)``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj(1 - y * y)
 

@@ -68,7 +68,7 @@ def register() -> None:
 
 
 def _enable() -> None:
-    """Enable what ``TORCH_JAX_ENABLED`` and ``python -m torch_jax run`` ask for."""
+    """Follow ``TORCH_JAX_ENABLED``, and ``python -m torch_jax run`` in its children."""
     import os
 
     from torch_jax.environment import redirects
