@@ -106,8 +106,8 @@ SETTINGS: dict[str, Setting] = {
     "log": Setting(
         "warning",
         ("warning", "info", "debug"),
-        "Level of the logger 'torch_jax'. 'info' tells of every program, and why it was needed, "
-        "and of every operator that is compiled, with the line that called it; 'debug' also of "
+        "Level of the logger 'torch_jax'. 'info' reports every program, and why it was needed, "
+        "and every operator that is compiled, with the line that called it; 'debug' also reports "
         "overrides as they come and go.",
     ),
     "mode": Setting(
@@ -129,7 +129,7 @@ SETTINGS: dict[str, Setting] = {
     "lazy_operators": Setting(
         20000,
         (),
-        "After how many operators a recording is run although nobody calls torch_jax.sync(), with "
+        "After how many operators a recording is run without a call of torch_jax.sync(), with "
         "one warning.",
     ),
     "lazy_programs": Setting(
@@ -150,8 +150,8 @@ SETTINGS: dict[str, Setting] = {
         (),
         "From which run on a recorded graph runs as one program, which XLA compiles during the run "
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
-        "on the CPU, else in fused mode only. So first losses come at once, and what comes once is "
-        "never compiled. 1: a graph is compiled when it comes for the first time, as it is on "
+        "on the CPU, else in fused mode only. So first losses come at once, and a graph run once is "
+        "never compiled. 1: a graph is compiled when it is first run, as always on "
         "accelerators, for jit(pure=True), and where functions of JAX are called inside.",
     ),
     "jit_check_every": Setting(
@@ -181,8 +181,8 @@ SETTINGS: dict[str, Setting] = {
     "cache_dir": Setting(
         "auto",
         (),
-        "Directory of what is kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
-        "Whoever can write to it can run code in the processes that read it, so a directory that "
+        "Directory of the files kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
+        "A user who can write to it can run code in the processes that read it, so a directory that "
         "another user owns or may write to is warned of, and not used.",
     ),
     "cache_megabytes": Setting(

@@ -57,7 +57,7 @@ class CacheFiles:
             return None
         digest, value = sealed[:_DIGEST], sealed[_DIGEST:]
         if digest != self._digest(key, value):
-            LOGGER.warning("%s is damaged, and made anew", file)
+            LOGGER.warning("%s is damaged, and made again", file)
             with suppress(OSError):
                 file.unlink()
             return None

@@ -85,10 +85,10 @@ def memory_report(
 def shortest() -> str:
     """Return the text that errors of no memory add: the largest arrays."""
     try:
-        told = str(memory_report(top=_IN_ERRORS))
+        text = str(memory_report(top=_IN_ERRORS))
     except Exception:  # the error that this text explains must be raised
         return ""
-    return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {told}"
+    return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {text}"
 
 
 def install() -> None:

@@ -53,7 +53,7 @@ def _define(op: Any) -> Callable[..., Any]:
     own = getattr(torch.ops.torch_jax, name).default
     of = positions_of(op)
     lowering = ladder.KERNELS_BY_OP[op].lowering
-    _library.impl(name, functools.partial(_meta, _told_by(op, lowering), of), "Meta")
+    _library.impl(name, functools.partial(_meta, _shaped_by(op, lowering), of), "Meta")
     kernel = ladder.make_kernel(own, _lowering(op, lowering, of))
     _library.impl(name, ladder.enter(own, kernel.call), "PrivateUse1")
 
@@ -126,7 +126,7 @@ def _example(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return tensor.new_empty(shape)
 
 
-def _told_by(op: Any, lowering: Lowering) -> Any:
+def _shaped_by(op: Any, lowering: Lowering) -> Any:
     """Return the overload whose meta function gives the shapes."""
     return variants.overload(lowering.meta) if isinstance(lowering.meta, str) else op
 
@@ -221,14 +221,14 @@ def _check(lowering: Lowering, positions: Positions) -> Callable[..., Any]:
     assert check is not None
 
     def of_all(batch_dims: Any, **given: Any) -> Any:
-        told: list[Any] = []
+        rest: list[Any] = []
 
         def of_one(**given: Any) -> Any:
             found = check(**by_parameter(check, given))
-            told[:] = found[1:] if found else ()
+            rest[:] = found[1:] if found else ()
             return jnp.asarray(found[0]) if found else None
 
         ok = _vmapped(of_one, positions, batch_dims, (), given)
-        return None if ok is None else (ok.all(), *told)
+        return None if ok is None else (ok.all(), *rest)
 
     return of_all

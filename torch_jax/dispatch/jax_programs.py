@@ -39,7 +39,7 @@ def numbered(number: int) -> Program:
     if program is None:
         raise RuntimeError(
             f"torch_jax::call_jax: there is no program {number} in this process: a graph that "
-            "calls JAX functions runs in the process that has made it, while somebody holds it"
+            "calls JAX functions runs in the process that has made it, as long as the graph lives"
         )
     return program
 

@@ -1,4 +1,4 @@
-"""The ladder: the server of an overload on this device, found once and remembered.
+"""The ladder: the function that serves an overload on this device, found once.
 
 ``RUNGS`` are tried in order, and the first with a kernel serves the overload. A user's override,
 which :mod:`torch_jax.environment.overrides` registers, comes before all of them.
@@ -39,7 +39,7 @@ override_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()  # of users' funct
 
 
 class Served(NamedTuple):
-    """The server of an overload: the name of its rung, and a function of the same arguments."""
+    """The name of the rung that serves an overload, and its function of the same arguments."""
 
     rung: str
     call: Call
@@ -86,7 +86,7 @@ def rung(op: Any) -> str:
 
 
 def served(op: Any) -> Served:
-    """Return the server of an overload."""
+    """Return the function that serves an overload, with its rung."""
     found = own(op)
     if found is None:
         found = _first(OTHERS, op)
@@ -96,7 +96,7 @@ def served(op: Any) -> Served:
 
 
 def own(op: Any) -> Served | None:
-    """Return the server of an overload, if known already or one of our own kernels; else None.
+    """Return the rung and function of an overload, if known or our own; else None.
 
     A look at the lower rungs would import PyTorch's decompositions.
     """
@@ -170,7 +170,7 @@ def _table(op: Any) -> Call | None:
 
 
 def _eager(op: Any, kernel: Kernel) -> Call:
-    """Return the server of a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
+    """Return the function for a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
     kernel.served = by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
     if kernel.lowering.drawn_like:

@@ -29,7 +29,7 @@ _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, to
 
 
 def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
-    """Return the server of an overload: PyTorch's kernel, or ``by_xla`` where there is none.
+    """Return the kernel of an overload: PyTorch's kernel, or ``by_xla`` where there is none.
 
     Args:
       op: the overload.

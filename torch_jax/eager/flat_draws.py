@@ -24,7 +24,7 @@ _PLAIN = (None, torch.preserve_format, torch.contiguous_format)
 
 
 def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
-    """Return the server of an overload whose results have the shape of the argument ``like``."""
+    """Return the kernel of an overload whose results have the shape of the argument ``like``."""
     at = sig.names.index(like)
 
     def call(*args: Any, **kwargs: Any) -> Any:

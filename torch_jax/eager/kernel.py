@@ -166,7 +166,7 @@ class Kernel:
             return self._again(error, args, kwargs)
         if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
             return self._first(signature, memories, args, kwargs)
-        raise self._told(error, args, kwargs) from error
+        raise self._explained(error, args, kwargs) from error
 
     def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
         """Run a call without an entry in the hot path: the first of its kind, or not so simple."""
@@ -204,8 +204,10 @@ class Kernel:
             if absent.is_chosen():
                 cause = error.__cause__
                 given = args, kwargs
-                told = self._told(cause if isinstance(cause, Exception) else error, *given)
-                raise told from error
+                explained = self._explained(
+                    cause if isinstance(cause, Exception) else error, *given
+                )
+                raise explained from error
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
 
@@ -236,7 +238,7 @@ class Kernel:
             self._forget(signature)
             if tracers.is_traced_elsewhere(memories):
                 raise tracers.TracedElsewhere from error
-            raise self._told(error, args, kwargs) from error
+            raise self._explained(error, args, kwargs) from error
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have given memories back, unless that changes nothing."""
@@ -247,9 +249,9 @@ class Kernel:
         """Wait until no other thread has lent the tensors' memories to a program."""
         memories = [memory_of(t) for t in tensors_in((args, kwargs)) if is_jax(t)]
         if tracers.is_traced_elsewhere(memories):  # a tracer that has outlived its trace
-            raise self._told(error, args, kwargs) from error
+            raise self._explained(error, args, kwargs) from error
 
-    def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
+    def _explained(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
         """Return JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)

@@ -45,7 +45,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     except NotImplementedError:
         return None
     except Exception as error:
-        raise _told(error, op, args, kwargs) from error
+        raise _explained(error, op, args, kwargs) from error
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
@@ -72,7 +72,7 @@ def _in_any_order() -> Iterator[None]:
         torch.set_deterministic_debug_mode(mode)
 
 
-def _told(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
     found = cpu_error.instead_of_metas(error, op, args, kwargs)
     if found is not None:
         return found

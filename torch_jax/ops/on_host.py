@@ -20,6 +20,6 @@ def on_host(array: Any) -> np.ndarray:
     >>> on_host(jax.numpy.arange(3))
     array([0, 1, 2], dtype=int32)
     """
-    for told in LISTENERS:
-        told()
+    for listener in LISTENERS:
+        listener()
     return np.asarray(jax.block_until_ready(array))
