@@ -150,9 +150,9 @@ SETTINGS: dict[str, Setting] = {
         (),
         "From which run on a recorded graph runs as one program, which XLA compiles during the run "
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
-        "on the CPU, else in fused mode only. So first losses come at once, and a graph run once is "
-        "never compiled. 1: a graph is compiled when it is first run, as always on "
-        "accelerators, for jit(pure=True), and where functions of JAX are called inside.",
+        "on the CPU, else in fused mode only. So first losses come at once, and a graph that runs "
+        "once is never compiled. 1: a graph is compiled when it is first run, as always "
+        "on accelerators, for jit(pure=True), and where functions of JAX are called inside.",
     ),
     "jit_check_every": Setting(
         1000,
@@ -182,8 +182,8 @@ SETTINGS: dict[str, Setting] = {
         "auto",
         (),
         "Directory of the files kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
-        "A user who can write to it can run code in the processes that read it, so a directory that "
-        "another user owns or may write to is warned of, and not used.",
+        "A user who can write to it can run code in the processes that read it, so a directory "
+        "that another user owns or may write to is warned of, and not used.",
     ),
     "cache_megabytes": Setting(
         4096,

@@ -204,10 +204,8 @@ class Kernel:
             if absent.is_chosen():
                 cause = error.__cause__
                 given = args, kwargs
-                explained = self._explained(
-                    cause if isinstance(cause, Exception) else error, *given
-                )
-                raise explained from error
+                raised = self._explained(cause if isinstance(cause, Exception) else error, *given)
+                raise raised from error
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
 
