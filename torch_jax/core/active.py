@@ -23,8 +23,8 @@ class Tracer(Protocol):
 
     - Eager has no tracer: each operator runs at once, and has every value.
     - A graph of fx, of ``torch.compile`` or of an export has been captured by others
-      (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and whatever it
-      draws or checks must be an input or an output of its program.
+      (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and all its
+      draws and checks must be inputs or outputs of its program.
     - A recording (:class:`torch_jax.recorded.recorder.Recorder`), which ``torch_jax.jit`` makes of
       each call, is no tracer: Python gets every value that it reads, since the recorded operators
       are run then.

@@ -1,8 +1,8 @@
 """A line at the terminal: that XLA compiles, and since when (setting ``progress``).
 
 Operators are compiled one after the other while a program runs for the first time: after two
-seconds of that in a row a line says so, and again whenever the time has doubled. A whole program
-is compiled in one piece, and a timer says so meanwhile.
+seconds of that in a row a line reports it, and again whenever the time has doubled. A whole program
+is compiled in one piece, and a timer reports it meanwhile.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ class Program:
         return self._once(("forward", wanted), lambda: Forward(self, wanted))
 
     def pullback(self, wanted: tuple[int, ...], present: tuple[int, ...]) -> Program:
-        """Return the map from arguments and gradients of the results ``present`` to those of
-        ``wanted``.
+        """Return the map from arguments and the results' gradients to those of ``wanted``.
 
         It computes the function once more.
         """

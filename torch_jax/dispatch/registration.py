@@ -41,8 +41,7 @@ def install() -> None:
 
 
 def served_names() -> list[str]:
-    """Return names, as ``"add.Tensor"``, of this torch's overloads that the table or a kernel
-    serves.
+    """Return names, as ``"add.Tensor"``, of overloads that the table or a kernel serves.
 
     Names suffice, without a look at thousands of schemas, but for a few overloads that the ladder
     then finds to be PyTorch's own, and a few that it serves without a registration, by the

@@ -172,8 +172,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..., Any]:
-    """Return the function, traced once for each set of forms; other values than arrays are
-    constants.
+    """Return the function, traced once for each set of forms; only arrays are inputs.
 
     Made at each use, so that it knows nothing of the modes that another was traced in.
     Made at each use, so that it knows nothing of the modes that another was traced in.

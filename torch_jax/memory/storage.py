@@ -215,8 +215,7 @@ def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
 
 @functools.lru_cache(4096)
 def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return strides of a copy in ``torch.preserve_format``: the same if dense, else in their
-    order.
+    """Return strides of a copy in ``torch.preserve_format``: the same if dense, else in order.
 
     >>> dense_strides((2, 2), (1, 6))
     (1, 2)

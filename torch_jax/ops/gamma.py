@@ -108,8 +108,7 @@ def mvlgamma(self, p):
 
 
 def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callable[..., jax.Array]:
-    """Wrap ``inside``, for positive finite arguments, in double precision: its error grows with
-    ``a``.
+    """Wrap ``inside``, for positive finite arguments, in double precision: errors grow with ``a``.
 
     ``at_zero`` is the limit for ``x`` = 0.
     """
