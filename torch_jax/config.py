@@ -1,4 +1,4 @@
-"""Every setting of torch_jax: its default, its environment variable, and what it does.
+"""Every setting of torch_jax: its default, its environment variable, and its effect.
 
 Read a setting with :func:`get`; change it with :func:`set`, for a while with :func:`temporarily`,
 or before Python starts with the environment variable ``TORCH_JAX_<NAME>``.
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """One setting.
+    """The default, the choices and the help of one setting.
 
     Attributes:
-      default: the value where nobody sets another; its type is the type of the setting.
+      default: the value where no other is set; its type is the type of the setting.
       choices: the values that the setting may take; empty: any of that type.
       help: a sentence or more for the page of settings.
       is_compiled: compiled programs depend on the value, so that a change drops them.
@@ -106,8 +106,8 @@ SETTINGS: dict[str, Setting] = {
     "log": Setting(
         "warning",
         ("warning", "info", "debug"),
-        "Level of the logger 'torch_jax'. 'info' tells of every program, and why it was needed, "
-        "and of every operator that is compiled, with the line that called it; 'debug' also of "
+        "Level of the logger 'torch_jax'. 'info' reports every program, and why it was needed, "
+        "and every operator that is compiled, with the line that called it; 'debug' also reports "
         "overrides as they come and go.",
     ),
     "mode": Setting(
@@ -129,7 +129,7 @@ SETTINGS: dict[str, Setting] = {
     "lazy_operators": Setting(
         20000,
         (),
-        "After how many operators a recording is run although nobody calls torch_jax.sync(), with "
+        "After how many operators a recording is run without a call of torch_jax.sync(), with "
         "one warning.",
     ),
     "lazy_programs": Setting(
@@ -150,9 +150,9 @@ SETTINGS: dict[str, Setting] = {
         (),
         "From which run on a recorded graph runs as one program, which XLA compiles during the run "
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
-        "on the CPU, else in fused mode only. So first losses come at once, and what comes once is "
-        "never compiled. 1: a graph is compiled when it comes for the first time, as it is on "
-        "accelerators, for jit(pure=True), and where functions of JAX are called inside.",
+        "on the CPU, else in fused mode only. So first losses come at once, and a graph that runs "
+        "once is never compiled. 1: a graph is compiled when it is first run, as always "
+        "on accelerators, for jit(pure=True), and where functions of JAX are called inside.",
     ),
     "jit_check_every": Setting(
         1000,
@@ -181,9 +181,9 @@ SETTINGS: dict[str, Setting] = {
     "cache_dir": Setting(
         "auto",
         (),
-        "Directory of what is kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
-        "Whoever can write to it can run code in the processes that read it, so a directory that "
-        "another user owns or may write to is warned of, and not used.",
+        "Directory of the files kept on disk; 'auto' is torch_jax in $XDG_CACHE_HOME or ~/.cache. "
+        "A user who can write to it can run code in the processes that read it, so a directory "
+        "that another user owns or may write to is warned of, and not used.",
     ),
     "cache_megabytes": Setting(
         4096,
@@ -230,7 +230,7 @@ def get(name: str) -> Any:
 
 
 def from_environment(name: str) -> Any:
-    """Return what the environment variable of a setting says, or the setting's default.
+    """Return the value of a setting's environment variable, or the setting's default.
 
     Raises:
       ValueError: the text of the variable is no value of the setting.
@@ -288,7 +288,7 @@ def temporarily(name: str, value: Any) -> Iterator[None]:
 
 
 def version() -> int:
-    """Return how often programs were dropped; what was traced under another version is stale."""
+    """Return the number of drops of programs; traces of another version are stale."""
     return _version
 
 

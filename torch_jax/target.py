@@ -1,9 +1,9 @@
 """The target of compiled programs: the platform that JAX runs on, or chips that are elsewhere.
 
-The compilers of TPUs and GPUs need no device. The setting ``target`` names chips, and everything
-that chooses a form, an option or a check for a platform asks here. What is compiled for a target
+The compilers of TPUs and GPUs need no device. The setting ``target`` names chips, and all code that
+chooses a form, an option or a check for a platform asks here. A program compiled for a target
 cannot run in this process: :func:`torch_jax.compile_for` and ``python -m torch_jax check`` look at
-it.
+the program.
 
 The compilers are described in ``jax.experimental.topologies``; a TPU's comes with ``jax[tpu]``, a
 GPU's with ``jax[cuda13]``.
@@ -88,18 +88,18 @@ class Target(NamedTuple):
 
     @property
     def capability(self) -> tuple[int, int]:
-        """The compute capability of a GPU; (0, 0) for a TPU."""
+        """Return the compute capability of a GPU; (0, 0) for a TPU."""
         return (GPUS[self.chip].capability, 0) if self.platform == "gpu" else (0, 0)
 
 
 def parse(name: str) -> Target:
-    """Return the chips that a name stands for.
+    """Return the chips of a name.
 
     TPUs are counted as Google Cloud does: ``tpu-v5e-16`` has 16 chips, ``tpu-v5p-16`` has 16
     cores, which are 8 chips.
 
     Raises:
-      ValueError: no such chip, or chips cannot be arranged so.
+      ValueError: there is no such chip, or no such arrangement.
 
     >>> parse("tpu-v5e-16").shape, parse("tpu-v5p-16").shape, parse("gpu-h200-2x8").chips
     ((4, 4), (2, 2, 2), 16)
@@ -120,7 +120,7 @@ def parse(name: str) -> Target:
 
 
 def _torus(chip: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the lengths of a TPU's torus; nothing where there is none of that size."""
+    """Return the lengths of a TPU's torus; an empty tuple where there is none of that size."""
     dims, each = TPUS[chip]
     if len(lengths) == 1:
         chips, rest = (1, 0) if lengths == (1,) else divmod(lengths[0], each)
@@ -136,7 +136,7 @@ def _torus(chip: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _hosts(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the numbers of hosts and of each host's cards; nothing where they make no sense."""
+    """Return the numbers of hosts and of each host's cards; empty where they make no sense."""
     if len(lengths) == 1:
         lengths = 1, *lengths
     return lengths if len(lengths) == 2 else ()
@@ -232,7 +232,7 @@ def _gpus(target: Target) -> Any:
 
 
 def _register_without_a_card() -> None:
-    """Have JAX's plug-ins for CUDA registered, whose driver is not asked for its version."""
+    """Have JAX register its plug-ins for CUDA, without asking a driver for its version."""
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     try:
         for plugin in pkgutil.iter_modules(importlib.import_module("jax_plugins").__path__):

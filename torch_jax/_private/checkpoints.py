@@ -7,15 +7,15 @@ from typing import Any
 
 
 def holds_checkpoint(writer: Any) -> bool:
-    """Whether a checkpoint is where a writer of files is about to write."""
+    """Return whether a writer of files is about to write over a checkpoint."""
     exists = getattr(writer, "_metadata_exists", None)
     return exists is not None and exists()
 
 
 def writer_for(writer: Any, checkpoint_id: Any) -> Any:
-    """The writer that PyTorch takes where a user has named one, or only where to write to.
+    """Return PyTorch's writer for the user's writer, or for a place to write to.
 
-    None where this PyTorch lacks the function: it finds one by itself.
+    Return None where this PyTorch lacks the function: it finds a writer by itself.
     """
     module = importlib.import_module("torch.distributed.checkpoint._storage_utils")
     setup = getattr(module, "_storage_setup", None)

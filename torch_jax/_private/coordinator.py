@@ -1,13 +1,13 @@
 """JAX's coordination service as a process of its own, which outlives the ranks that it serves.
 
-JAX starts the service in rank 0, and ends all other processes by ``abort`` when that rank dies. Of
-a service that is still there, no rank's death ends the others: their collectives raise.
+JAX starts the service in rank 0, and ends all other processes by ``abort`` when that rank dies.
+While the service lives, no rank's death ends the others: their collectives raise.
 
 Run as a script with the host and the port of the service and the number of ranks; the first line
-that it prints is the port at which ranks register: each holds a connection open for as long as it
-lives. A rank sends its number, and a question mark to be told, as a line of JSON, which ranks have
-ended, the first of them first. The process ends with the last of the connections. It imports
-nothing of this package, since that would import PyTorch.
+printed is the port at which ranks register: each holds a connection open as long as it lives. A
+rank sends its number; for a question mark it gets, as a line of JSON, the ranks that have ended, in
+order. The process ends with the last connection. It imports nothing of this package, since that
+would import PyTorch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debug
 
 
 class _Ranks:
-    """Who has registered, and whose connection is still open."""
+    """The ranks that have registered, and their open connections."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -35,7 +35,7 @@ class _Ranks:
         self.ended: list[int] = []
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take what a connection sends; False where it has ended, or is none of a rank's."""
+        """Read a connection; return False where it has ended, or is none of a rank's."""
         try:
             words = connection.recv(64).split()
             for word in words:
@@ -57,7 +57,7 @@ class _Ranks:
 
 
 def _serve(listener: socket.socket, size: int) -> None:
-    """Answer the ranks until all have come and gone."""
+    """Answer the ranks until all have registered and ended."""
     ranks = _Ranks(size)
     deadline = time.monotonic() + _PATIENCE
     selector = selectors.DefaultSelector()

@@ -14,7 +14,7 @@ import torch
 
 
 class _Stances:
-    """Stands for Dynamo's stance: the process's, or that of the thread which asks."""
+    """Dynamo's stance: the process's, or that of the calling thread."""
 
     taken = threading.local()
 
@@ -29,8 +29,8 @@ class _Stances:
 def dynamo_stance(stance: str) -> Iterator[None]:
     """Take a stance of ``torch.compiler.set_stance`` on this thread, where Dynamo is loaded.
 
-    PyTorch has one for the process, and each that leaves restores the one before its own: of two
-    threads in turn, the second would restore the first one's, which nobody takes back.
+    PyTorch has one for the process, and each block restores the one before its own: of two threads
+    in turn, the second would restore the first one's, which then stays.
     """
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     if not hasattr(frames, "_stance"):
@@ -49,8 +49,8 @@ def dynamo_stance(stance: str) -> Iterator[None]:
 def spare_imports() -> None:
     """Let PyTorch's meta functions run without importing Dynamo, which takes most of a second.
 
-    Many are wrapped so that Dynamo does not trace them, and their first call imports it to ask
-    how. Until somebody else has imported it, there is nothing that could trace them.
+    Many are wrapped so that Dynamo does not trace them, and the first call of each imports Dynamo.
+    Until Dynamo is imported elsewhere, there is no tracer.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -67,22 +67,22 @@ def spare_imports() -> None:
 
 
 def _decorated(function: Any) -> Any:
-    """The function that a decorator of PyTorch's calls, which it names ``fn``."""
+    """Return the function that a decorator of PyTorch's calls, which it names ``fn``."""
     names = function.__code__.co_freevars
     return function.__closure__[names.index("fn")].cell_contents if "fn" in names else None
 
 
-# the code of what torch._compile._disable_dynamo makes of a function
+# the code of torch._compile._disable_dynamo's wrappers
 _DISABLED = getattr(torch._disable_dynamo(lambda: None), "__code__", None)
 
 
 def _defer(disabled: Any, function: Any) -> None:
-    """Have the wrapper ``disabled`` call its function as it is, until Dynamo is there."""
+    """Have the wrapper ``disabled`` call its function directly, until Dynamo is imported."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
-        function.__dynamo_disable = None  # the wrapper asks Dynamo now
+        function.__dynamo_disable = None  # the wrapper calls Dynamo now
         return disabled(*args, **kwargs)
 
     if getattr(function, "__dynamo_disable", None) is None:
@@ -90,7 +90,7 @@ def _defer(disabled: Any, function: Any) -> None:
 
 
 def guard_graph(module: str, function: str) -> None:
-    """Let Dynamo compile again what it compiles now where a function without arguments differs.
+    """Let Dynamo compile again where the result of a function without arguments has changed.
 
     Of PyTorch's releases, one that lacks the names of Dynamo's guards has no such guard.
     """
@@ -109,7 +109,7 @@ def guard_graph(module: str, function: str) -> None:
 
 
 def traced_modules() -> Iterator[str]:
-    """The modules whose code Dynamo is tracing on this thread, callees first."""
+    """Yield the modules whose code Dynamo is tracing on this thread, callees first."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         translator = frame.f_locals.get("self")
@@ -133,7 +133,7 @@ def fold_in_graphs(function: Callable[[], Any], guarded: bool = True) -> None:
 
 
 def unseen(function: Any) -> Any:
-    """``function``; when it runs, Dynamo compiles neither its code nor what it calls."""
+    """Return ``function`` such that Dynamo compiles neither its code nor its callees."""
     frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     code = getattr(function, "__code__", None)
     if code is not None and hasattr(frames, "_FrameExecStrategy"):
@@ -143,7 +143,7 @@ def unseen(function: Any) -> Any:
 
 
 def unlifted(program: Any) -> Any:
-    """The graph module of a ``torch.export.ExportedProgram``, which holds its own tensors."""
+    """Return the graph module of a ``torch.export.ExportedProgram``, with its own tensors."""
     try:
         return program.module(check_guards=False)
     except TypeError:  # a release that has no such guards
@@ -151,13 +151,13 @@ def unlifted(program: Any) -> Any:
 
 
 def guards_of(size: Any) -> list[Any]:
-    """What PyTorch has found to hold of the sizes that may change, of which ``size`` is one."""
+    """Return PyTorch's guards on the sizes that may change, of which ``size`` is one."""
     guards = getattr(getattr(size.node, "shape_env", None), "guards", ())
     return [guard.expr for guard in guards]
 
 
 def tensor_guards(tensors: list[Any]) -> Callable[..., bool]:
-    """A function that tells whether tensors have the dtype, geometry and so on of these.
+    """Return a check whether tensors have the dtype, geometry and so on of these.
 
     In C++ where this torch has ``torch._C._dynamo.guards.TensorGuards``.
     """

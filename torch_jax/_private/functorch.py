@@ -15,10 +15,10 @@ from torch_jax._private import pytorch
 from torch_jax._private.pytorch import _lookup
 
 BATCHED = "FuncTorchBatched"  # the dispatch key of operators under vmap
-# the keys of rules that PyTorch has: random operators, and composites, have keys of their own
+# the keys of PyTorch's rules: random operators, and composites, have keys of their own
 _RULES = (BATCHED, "FuncTorchVmapMode", "FuncTorchBatchedDecomposition")
 
-# what functorch excludes and includes while one level serves an operator
+# the keys that functorch excludes and includes while one level serves an operator
 _LEVEL_KEYS = (
     "FuncTorchDynamicLayerFrontMode",
     "FuncTorchDynamicLayerBackMode",
@@ -45,21 +45,21 @@ _force = _lookup("_C._ForceDispatchKeyGuard")
 
 
 def forward_mode() -> bool:
-    """Whether tensors may have tangents on this thread."""
+    """Return whether tensors may have tangents on this thread."""
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def kernel_under_vmap(op: Any) -> Callable[..., Any] | None:
-    """What PyTorch has for an overload under vmap: a rule, or the loop that stands for one.
+    """Return PyTorch's kernel of an overload under vmap: a rule, or a loop in its place.
 
-    Called with the keys that the dispatcher gave, and the arguments.
+    It takes the keys that the dispatcher gave, and the arguments.
     """
     get_kernel = getattr(torch.library, "get_kernel", None)
     return None if get_kernel is None else get_kernel(op, BATCHED).call_boxed
 
 
 def has_rule(name: str) -> bool:
-    """Whether an overload has a rule for vmap, or gets one when vmap is first called."""
+    """Return whether an overload has a rule for vmap, or gets one when vmap is first called."""
     if name.partition(".")[0].removeprefix("aten::") in _loaded_later():
         return True
     return any(pytorch.has_kernel(name, key) for key in _RULES)
@@ -67,7 +67,7 @@ def has_rule(name: str) -> bool:
 
 @functools.cache
 def _loaded_later() -> frozenset[str]:
-    """Operators whose rules are decompositions, loaded by the first call of vmap."""
+    """Return operators whose rules are decompositions, loaded by the first call of vmap."""
     load = getattr(importlib.import_module("torch._functorch.predispatch"), _LOADER, None)
     return frozenset(getattr(getattr(load, "__code__", None), "co_names", ()))
 
@@ -76,26 +76,26 @@ _LOADER = "lazy_load_decompositions"
 
 
 def is_wrapped(value: Any) -> bool:
-    """Whether a value is a tensor as a function under a transform sees it."""
+    """Return whether a value is a tensor as a function under a transform sees it."""
     return isinstance(value, torch.Tensor) and _is_wrapped(value)
 
 
 def current_level() -> Any:
-    """The transform that is being served."""
+    """Return the transform that is being served."""
     return importlib.import_module(
         "torch._functorch.pyfunctorch"
     ).retrieve_current_functorch_interpreter()
 
 
 def unwrapped(values: Any, level: int) -> tuple[Any, Any]:
-    """Values without the batch of a level, and in which dimension each had one (None: no)."""
+    """Return values without the batch of a level, and the dimension of each batch (or None)."""
     return importlib.import_module("torch._functorch.autograd_function").unwrap_batched(
         values, level
     )
 
 
 def wrapped(value: torch.Tensor, level: int) -> torch.Tensor:
-    """A tensor whose first dimension is the batch of a level."""
+    """Return a tensor whose first dimension is the batch of a level."""
     return importlib.import_module("torch._C._functorch")._add_batch_dim(value, 0, level)
 
 
@@ -108,7 +108,7 @@ def _keys(names: tuple[str, ...]) -> Any:
 
 @contextlib.contextmanager
 def below(level: Any) -> Iterator[None]:
-    """What a kernel calls in the block is called as if from outside of the level it serves.
+    """Run the block's calls as if outside of the level that a kernel serves.
 
     The dispatcher excludes keys while it serves a level, which calls of functions, as opposed to
     operators, would never get rid of.
@@ -122,10 +122,10 @@ def below(level: Any) -> Iterator[None]:
 
 
 def tangents_known() -> Any:
-    """A context in which tensors can be printed, in kernels too, while they may have tangents.
+    """Return a context in which tensors may be printed, also while they may have tangents.
 
-    PyTorch's Python prints the arguments of an overload that does not fit, for an error that nobody
-    sees where another one fits. To print is to ask for tangents, which only autograd can tell.
+    PyTorch's Python prints the arguments of an overload that does not fit, for an error that is
+    dropped where another one fits. To print is to read tangents, which only autograd knows.
     """
     if not forward_mode():
         return contextlib.nullcontext()

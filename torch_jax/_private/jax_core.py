@@ -21,20 +21,20 @@ def _trace_state_clean() -> Callable[[], bool]:
 
 
 def is_outside_traces() -> bool:
-    """Whether JAX is surely not tracing on this thread (False where it cannot tell)."""
+    """Return whether JAX is surely not tracing on this thread (False if unknown)."""
     return _trace_state_clean()()
 
 
 def outside_traces() -> Callable[[], bool]:
-    """Return what :func:`is_outside_traces` calls, for hot paths."""
+    """Return the function that :func:`is_outside_traces` calls, for hot paths."""
     return _trace_state_clean()
 
 
 def outside_of_traces() -> Any:
-    """Context in which operations run at once, whatever is being traced on this thread.
+    """Return a context in which operations run at once, under any trace of this thread.
 
-    ``jax.ensure_compile_time_eval`` does that too, but what is compiled in it for the first time
-    then keeps all that its program makes of no inputs (``zeros_like``) as constants, in memory.
+    ``jax.ensure_compile_time_eval`` does that too, but a program compiled in it for the first time
+    then keeps all values made of no inputs (``zeros_like``) as constants, in memory.
     """
     core = importlib.import_module("jax._src.core")
     public = importlib.import_module("jax").ensure_compile_time_eval
@@ -42,13 +42,13 @@ def outside_of_traces() -> Any:
 
 
 def x64_state() -> Any:
-    """JAX's thread-local 64-bit flag: an object with ``get_local()`` and ``set_local(value)``."""
+    """Return JAX's thread-local 64-bit flag, with ``get_local()`` and ``set_local(value)``."""
     config = importlib.import_module("jax._src.config")
     return config.enable_x64
 
 
 def x64_setting() -> bool:
-    """Whether the user has switched JAX's 64-bit types on for the whole process."""
+    """Return whether the user has switched JAX's 64-bit types on for the whole process."""
     return bool(x64_state().get_global())
 
 
@@ -86,7 +86,7 @@ def keep_x64_in_programs() -> None:
     def chosen(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
         return object.__new__(Context if cls is base and flag.get_local() is True else cls)
 
-    if "__new__" not in vars(base):  # before jax 0.10.2 each equation has a context of its own
+    if "__new__" not in vars(base):  # before jax 0.10.2 each equation has its own context
         base.__new__ = chosen
         return
 
@@ -111,10 +111,10 @@ def keep_x64_in_programs() -> None:
 
 
 def set_compilation_cache(cache: Any) -> bool:
-    """Let JAX keep what it compiles in ``cache``, None: where its configuration says.
+    """Let JAX keep compiled programs in ``cache``, None: as its configuration says.
 
-    ``cache`` has the methods of ``jax._src.compilation_cache_interface.CacheInterface``. False
-    where this JAX has no place for it.
+    ``cache`` has the methods of ``jax._src.compilation_cache_interface.CacheInterface``. Return
+    False where this JAX has no place for it.
     """
     module: Any = importlib.import_module("jax._src.compilation_cache")
     if not all(hasattr(module, n) for n in ("_cache", "_cache_initialized", "reset_cache")):
@@ -126,7 +126,7 @@ def set_compilation_cache(cache: Any) -> bool:
 
 
 def cudnn_version() -> int:
-    """The version of the cuDNN that JAX would call, as 91000; 0 where it finds none."""
+    """Return the version of the cuDNN that JAX would call, as 91000; 0 where it finds none."""
     try:
         module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
         return int(module.check_cudnn_version())
@@ -135,7 +135,7 @@ def cudnn_version() -> int:
 
 
 def what_jax_holds() -> Any:
-    """JAX's clients with their arrays and executables, None where JAX has not been used."""
+    """Return JAX's clients with their arrays and executables, None where JAX was not used."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     clients = dict(getattr(bridge, "_backends", {}))
     if not clients:
@@ -147,9 +147,9 @@ def what_jax_holds() -> Any:
 
 
 def leave_jax_behind(held: Any) -> None:
-    """In a forked child: never free what JAX held in the parent, and end without its clean-up.
+    """Never free JAX's objects of the parent in a forked child, and end without its clean-up.
 
-    Its threads are not there: joining them, or destroying what they wait for, hangs or aborts.
+    JAX's threads are missing: to join them, or to destroy locks of theirs, hangs or aborts.
     """
     for part in held or ():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
@@ -163,7 +163,7 @@ def leave_jax_behind(held: Any) -> None:
 
 
 def native(compiled: Any) -> Callable[..., Any]:
-    """Return what calls a compiled program without Python in between, once it has been called so.
+    """Return a function that calls a compiled program without Python, after its first call.
 
     A signal that Python sees between the program and us would lose the results.
     """
@@ -171,12 +171,12 @@ def native(compiled: Any) -> Callable[..., Any]:
 
 
 def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] | None:
-    """What runs a jitted function on buffers alone, for arguments that it was called with before.
+    """Return the parts that run a jitted function on buffers alone, for arguments known to it.
 
     Returns:
-      ``execute``, the handlers that make arrays of its results, what describes the arguments, and
-      whether the function returns a list; None where a program has more than buffers for inputs
-      and outputs (callbacks, tokens, several devices), or drops some, or where JAX does not tell.
+      ``execute``, the handlers that make arrays of its results, the avals of the arguments, and
+      whether the function returns a list; None where a program has more than buffers for inputs and
+      outputs (callbacks, tokens, several devices), or drops some, or where JAX hides these.
     """
     if importlib.import_module("jax").default_backend() == "tpu":  # layouts are more than an order
         return None
@@ -203,7 +203,7 @@ def executable_of(jitted: Any, args: tuple) -> tuple[Any, Any, list[Any], bool] 
 
 
 def svd_of_tpus() -> Callable[..., list[Any]] | None:
-    """Return what JAX lowers ``svd`` to on TPUs, a function of arrays; None where it is not found.
+    """Return JAX's function for ``svd`` on TPUs, a function of arrays; None where not found.
 
     It gives the values, and then, if asked, the vectors.
     """
@@ -214,7 +214,7 @@ def svd_of_tpus() -> Callable[..., list[Any]] | None:
 
 
 def costs_of(compiled: Any) -> dict[str, float]:
-    """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; nothing where unknown.
+    """Return XLA's estimates of a program: ``flops``, ``bytes accessed``; empty where unknown.
 
     The compiler of GPUs gives none: its program is then counted as that of any other.
     """
@@ -235,11 +235,11 @@ def costs_of_text(text: str) -> dict[str, float]:
 
 
 def rest_of_traces() -> tuple[Any, ...] | None:
-    """What tells that nobody traces, debugs or profiles, as quickly as JAX can.
+    """Return the state that shows that no trace, debugger or profiler is active, at low cost.
 
     Returns:
       A state and the ``value`` it has outside of all traces on this thread; two states whose values
-      are true where results are searched for NaNs and infinities; and what has a
+      are true where results are searched for NaNs and infinities; and an object with a
       ``profile_session`` during one. None where JAX has none of that name.
     """
     core = importlib.import_module("jax._src.core")
@@ -254,7 +254,7 @@ def rest_of_traces() -> tuple[Any, ...] | None:
 
 
 def row_major(array: Any) -> Any:
-    """An array whose elements lie in memory in order: a copy where a user has asked for another."""
+    """Return an array stored in row-major order: a copy where a user chose another layout."""
     jax = importlib.import_module("jax")
     layout = getattr(getattr(array, "format", None), "layout", None)
     order = getattr(layout, "major_to_minor", None)
@@ -266,7 +266,7 @@ def row_major(array: Any) -> Any:
 
 
 def varying_axes(aval: Any) -> frozenset[Any]:
-    """The axes of a mesh by which a value differs, within ``shard_map``."""
+    """Return the axes of a mesh by which a value differs, within ``shard_map``."""
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(getattr(aval, "vma", ()) if manual is None else manual.varying)
 
@@ -274,7 +274,7 @@ def varying_axes(aval: Any) -> frozenset[Any]:
 def with_outputs(
     closed: Any, outputs: Iterable[int], all_inputs: bool = False
 ) -> tuple[Any, list[bool]]:
-    """A closed jaxpr of some outputs, of the inputs that they need or all; and which these are."""
+    """Return a closed jaxpr of some outputs, and a flag for each input: whether it is kept."""
     partial_eval = importlib.import_module("jax.interpreters.partial_eval")
     wanted = set(outputs)
     needed = [at in wanted for at in range(len(closed.jaxpr.outvars))]
@@ -284,7 +284,7 @@ def with_outputs(
 
 
 def array_type() -> type:
-    """The class of device arrays, of which ``jax.Array`` is an abstract base.
+    """Return the class of device arrays, of which ``jax.Array`` is an abstract base.
 
     It is found without making an array, which would start JAX's devices: processes that work
     together must know of each other before.
@@ -296,20 +296,20 @@ def array_type() -> type:
 
 
 def strong(array: Any) -> Any:
-    """An array of the same memory whose dtype JAX takes at its word, where it was weak."""
+    """Return an array of the same memory with a strong dtype, where it was weak."""
     core = importlib.import_module("jax").core
     aval = core.ShapedArray(array.shape, array.dtype)
     return array_type()(aval, array.sharding, array._arrays, committed=array.committed)
 
 
 def is_valid(tracer: Any) -> bool:
-    """Whether the trace of a tracer goes on, as far as JAX tells: of ``jax.jit`` it does not."""
+    """Return whether a tracer's trace goes on, as far as JAX shows it: not for ``jax.jit``."""
     trace = getattr(tracer, "_trace", None)
     return getattr(trace, "is_valid", lambda: True)()
 
 
 def hide_frames(*packages: str) -> None:
-    """Have JAX name the line of the user's own code where it says where an equation comes from."""
+    """Have JAX name the line of the user's own code as the origin of an equation."""
     source_info = importlib.import_module("jax._src.source_info_util")
     exclude = getattr(source_info, "register_exclusion", lambda path: None)
     for package in packages:
@@ -317,7 +317,7 @@ def hide_frames(*packages: str) -> None:
 
 
 def as_if_at(line: str, closed: Any) -> Any:
-    """A jaxpr whose equations come from a line, as ``tracers.user_line`` writes it."""
+    """Return a jaxpr whose equations come from a line in the form of ``tracers.user_line``."""
     traceback = _traceback_of(line)
     if traceback is None:
         return closed
@@ -329,13 +329,13 @@ def as_if_at(line: str, closed: Any) -> Any:
 
 @functools.lru_cache(1024)
 def _traceback_of(line: str) -> Any:
-    """A traceback of JAX's that ends in a line; None where it has no such thing."""
+    """Return a traceback of JAX's that ends in a line; None where this JAX has none."""
     source_info = importlib.import_module("jax._src.source_info_util")
     found = re.fullmatch(r"(.*):(\d+), in (.*)", line)
     if found is None or not hasattr(source_info, "current"):
         return None
     file, number, name = found.groups()
-    # JAX takes a traceback of functions that are running: here is one that stands there
+    # JAX takes a traceback of running functions: this code runs one at that line
     code = compile("result = look()", file, "exec")
     code = code.replace(co_firstlineno=int(number), co_name=name, co_qualname=name)
     names: dict[str, Any] = {"look": source_info.current}
@@ -344,7 +344,7 @@ def _traceback_of(line: str) -> Any:
 
 
 def copier(aval: Any) -> Callable[[Any], Any]:
-    """What copies NumPy's arrays of one shape and dtype to the default device.
+    """Return a function that copies NumPy's arrays of a shape and dtype to the default device.
 
     ``jax.device_put`` does the same, in twenty times the time.
     """
@@ -365,7 +365,7 @@ def copier(aval: Any) -> Callable[[Any], Any]:
 
 @functools.cache
 def array_maker() -> Callable[[Any], Any]:
-    """Return what makes an array of a CPU tensor that shares its memory.
+    """Return a function that makes an array of a CPU tensor and shares its memory.
 
     The array is bound to no device, as JAX's own results. The public function of ``jax.dlpack``
     does the same, in ten times the time.

@@ -1,4 +1,4 @@
-"""The events by which JAX says that it has compiled a program, or loaded one from its cache."""
+"""The events of JAX for each program that it compiles, or loads from its cache."""
 
 from __future__ import annotations
 

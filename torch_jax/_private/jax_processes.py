@@ -13,25 +13,25 @@ from typing import Any
 
 from torch_jax._private import jax_core
 
-_FOR_EVER = 10**8  # seconds: the coordinator process tells at once who has ended
+_FOR_EVER = 10**8  # seconds: the coordinator process reports at once which ranks have ended
 _CONNECT = 300  # seconds
 _VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
 
 
 def is_started() -> bool:
-    """Whether JAX has made its devices, which is when it must know of other processes."""
+    """Return whether JAX has made its devices, and so must know of other processes."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bool(getattr(bridge, "_backends", {}))
 
 
 def is_connected() -> bool:
-    """Whether JAX knows of other processes, be it by us or by ``jax.distributed.initialize``."""
+    """Return whether JAX knows of other processes, by us or ``jax.distributed.initialize``."""
     state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
     return getattr(state, "client", None) is not None
 
 
 def start_coordinator(port: int, size: int) -> int:
-    """Start :mod:`torch_jax._private.coordinator`; returns the port at which ranks register."""
+    """Start :mod:`torch_jax._private.coordinator`; return the port at which ranks register."""
     script = Path(__file__).with_name("coordinator.py")
     process = subprocess.Popen(
         [sys.executable, "-P", str(script), str(port), str(size)],
@@ -58,7 +58,7 @@ def _quiet(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def connect(address: str, rank: int, size: int) -> Any:
-    """Tell JAX of its coordination service, before it makes its devices; returns the client.
+    """Connect JAX to its coordination service, before it makes its devices; return the client.
 
     ``jax.distributed.initialize`` would start the service in rank 0.
     """
@@ -82,7 +82,7 @@ def connect(address: str, rank: int, size: int) -> Any:
 
 
 def connect_as_found() -> None:
-    """Have JAX find the other processes, as it knows from schedulers and clouds."""
+    """Have JAX find the other processes, by the schedulers and clouds that it knows."""
     jax = importlib.import_module("jax")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     seen = {name: getattr(jax.config, name, None) for name in _VISIBLE}
@@ -100,7 +100,7 @@ def connect_as_found() -> None:
 
 
 def _is_alone_on_host(variables: Mapping[str, str]) -> bool:
-    """Whether a scheduler has started one process on each host, which is to have all its devices.
+    """Return whether a scheduler has started one process a host, to use all its devices.
 
     JAX gives each process of Slurm and Open MPI the one device of its number on the host.
 
@@ -113,7 +113,7 @@ def _is_alone_on_host(variables: Mapping[str, str]) -> bool:
 
 
 def only_accelerator(index: int) -> None:
-    """Let this process see one GPU of its host; nothing where the user has said which."""
+    """Let this process see one GPU of its host; do nothing where the user has chosen."""
     jax = importlib.import_module("jax")
     for name in _VISIBLE:
         if getattr(jax.config, name, None) == "all":
@@ -127,12 +127,12 @@ class Shared:
     """
 
     def __init__(self, prefix: str) -> None:
-        """For keys that begin so; all processes must have met."""
+        """Take the beginning of the keys; all processes must have met."""
         self._client = importlib.import_module("jax._src.distributed").global_state.client
         self._prefix = f"torch_jax/{prefix}/"
 
     def first(self, key: str, text: str) -> str:
-        """``text``, or what another process has left here before."""
+        """Return ``text``, or the text that another process has stored here before."""
         try:
             self._client.key_value_set(self._prefix + key, text)
         except RuntimeError as error:
@@ -142,11 +142,11 @@ class Shared:
         return text
 
     def set(self, key: str, text: str) -> None:
-        """Leave a text, in place of the one before."""
+        """Store a text, in place of the one before."""
         self._client.key_value_set(self._prefix + key, text, allow_overwrite=True)
 
     def get(self, key: str) -> str | None:
-        """The text that is here; None where none is."""
+        """Return the text that is here; None where none is."""
         try:
             return self._client.key_value_try_get(self._prefix + key)
         except RuntimeError as error:
@@ -155,11 +155,11 @@ class Shared:
             return None
 
     def add(self, key: str, number: int) -> int:
-        """A number that is counted up from 0; gives what it is then."""
+        """Count a number up from 0, and return its new value."""
         return self._client.key_value_increment(self._prefix + key, number)
 
     def remove(self, *keys: str) -> None:
-        """Take away what is here."""
+        """Remove the texts of these keys."""
         for key in keys:
             self._client.key_value_delete(self._prefix + key)
 
@@ -168,10 +168,10 @@ _array_type = functools.cache(jax_core.array_type)
 
 
 def local_part(array: Any) -> Any:
-    """What this process has of an array over processes, as an array that is bound to no device.
+    """Return this process's part of an array over processes, bound to no device.
 
-    Arrays of this package are not ("uncommitted" in JAX's words). One that is would be compiled for
-    anew by every operator.
+    Arrays of this package are never bound ("committed" in JAX's words): each operator would be
+    compiled again for one that is.
     """
     part = array.addressable_shards[0].data
     return _array_type()(part.aval, part.sharding, [part], committed=False)

@@ -15,7 +15,7 @@ def start() -> Any:
     """Begin a session.
 
     Raises:
-      RuntimeError: another one is under way, or this release of JAX has none that is known here.
+      RuntimeError: another session is under way, or this release of JAX has other names.
     """
     state = _state()
     with state.lock:
@@ -31,7 +31,7 @@ def start() -> Any:
 
 
 def stop(session: Any) -> bytes:
-    """End a session; returns its trace, a serialized XSpace."""
+    """End a session; return its trace, a serialized XSpace."""
     state = _state()
     with state.lock:
         if state.profile_session is session:
@@ -40,7 +40,7 @@ def stop(session: Any) -> bytes:
 
 
 def read(trace: bytes) -> Any:
-    """A trace as planes of lines of events (``jax.profiler.ProfileData``)."""
+    """Return a trace as planes of lines of events (``jax.profiler.ProfileData``)."""
     profiler: Any = importlib.import_module("jax.profiler")
     return profiler.ProfileData.from_serialized_xspace(trace)
 

@@ -67,7 +67,7 @@ _acc = getattr(torch._C, "_acc", None)
 HookBase: Any = getattr(_acc, "PrivateUse1Hooks", object)
 GuardBase: Any = getattr(_acc, "DeviceGuard", object)
 
-# what PyTorch's thread-local state carries to the threads of a backward pass
+# puts an object into PyTorch's thread-local state, which threads of a backward pass share
 carry = _lookup("_C._stash_obj_in_tls")
 get_carried = _lookup("_C._get_obj_in_tls")
 is_carried = _lookup("_C._is_key_in_tls")
@@ -88,7 +88,7 @@ def without_autocast_of_cpu(run: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
-    """Have operators of CPU tensors be seen by no mode, no autograd and no autocast."""
+    """Hide operators of CPU tensors from all modes, autograd and autocast."""
     with (
         torch._C.DisableTorchFunction(),
         torch._C._DisableTorchDispatch(),
@@ -120,7 +120,7 @@ def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
 def with_python_warnings(function: Callable[[], Any]) -> None:
     """Call ``function``, whose C++ writes its warnings on stderr, so that they are Python's.
 
-    They are wherever a method of tensors has called it.
+    Warnings are Python's wherever a method of tensors has made the call.
     """
 
     def call(value: float) -> float:
@@ -131,12 +131,12 @@ def with_python_warnings(function: Callable[[], Any]) -> None:
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own decompositions, by overload (``torch._decomp.decomposition_table``)."""
+    """Return PyTorch's decompositions, by overload (``torch._decomp.decomposition_table``)."""
     return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})
 
 
 def register(library: Any, names: Iterable[str], make: Callable[[str], Any], key: str) -> None:
-    """Register kernels under many names; one by one, PyTorch's method takes five times as long."""
+    """Register kernels under many names, at once: one by one takes five times as long."""
     enter = library.m.impl
     for name in names:
         kernel = make(name)
@@ -147,7 +147,7 @@ def register(library: Any, names: Iterable[str], make: Callable[[str], Any], key
 
 
 def register_fake(library: Any, name: str, function: Callable[..., Any]) -> None:
-    """``torch.library.register_fake``, which looks through all modules for where it was called."""
+    """Do as ``torch.library.register_fake``, without its look through all modules."""
     registry = _lookup("_library.simple_registry.singleton")
     try:
         handle = registry.find(name).fake_impl.register(function, __name__, lib=library)
@@ -157,7 +157,7 @@ def register_fake(library: Any, name: str, function: Callable[..., Any]) -> None
 
 
 def dense_kernel(op: Any) -> Callable[..., Any] | None:
-    """What a higher-order operator runs on real tensors, None where this torch has no such."""
+    """Return the kernel of a higher-order operator for real tensors, None without one."""
     kernels = getattr(op, "py_kernels", {})
     return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
 
@@ -168,13 +168,13 @@ def add_kernel(op: Any, kernel: Callable[..., Any]) -> None:
 
 
 def remove_kernel(op: Any) -> None:
-    """Take back what :func:`add_kernel` gave."""
+    """Remove the kernel of :func:`add_kernel`."""
     del op.py_kernels[torch._C.DispatchKey.PrivateUse1]
     forget_dispatch(op)
 
 
 def forget_dispatch(op: Any) -> None:
-    """Let ``torch.compile`` look for an operator's kernels again; it remembers where they were."""
+    """Let ``torch.compile`` look for an operator's kernels again; it remembers their places."""
     getattr(op, "_dispatch_cache", {}).clear()
 
 
@@ -184,24 +184,24 @@ AFTER_AUTOGRAD = _lookup("_C._after_autograd_keyset")
 
 
 def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
-    """An iterator, each step of which takes the error that is set although nobody raises it.
+    """Return an iterator, each step of which takes the error that is set but not raised.
 
-    C++ may ask where Python must not run. All of it is C: there is no line of Python in which the
+    C++ may call where Python must not run. All of it is C: there is no line of Python in which the
     error would be raised, or a signal noticed.
 
     Args:
-      key: under which C++'s thread-local state carries a list.
-      found: gets the addresses of what an error is – type, value, traceback; null ones are left
-        out – each with the list that this thread carries. :func:`errors_at` makes errors of them.
+      key: the name of a list in C++'s thread-local state.
+      found: gets the addresses of an error's parts – type, value, traceback; null ones are left out
+        – each with the list that this thread carries. :func:`errors_at` makes errors of them.
     """
     parts = (ctypes.c_void_p * 3)()
     size = ctypes.sizeof(ctypes.c_void_p)
     places = tuple(ctypes.byref(parts, n * size) for n in range(3))
     taken = itertools.starmap(_fetch_error, itertools.repeat(places))
     addresses = map(filter, itertools.repeat(None), itertools.repeat(parts))
-    carried = map(get_carried, itertools.repeat(key))  # asked only where there is an address
+    carried = map(get_carried, itertools.repeat(key))  # called only where there is an address
     noted = map(found.extend, map(zip, addresses, itertools.repeat(carried)))
-    # nearly always there is none, and a step that does no more takes a third of a microsecond
+    # nearly always there is no error: the step then takes a third of a microsecond
     kind = ctypes.c_void_p.from_buffer(parts)
     either: dict[bool, Any] = {False: tuple, True: functools.partial(next, noted)}
     call: Any = operator.call
@@ -210,7 +210,7 @@ def takes_errors(key: str, found: list[tuple[int, Any]]) -> Iterator[None]:
 
 
 def errors_at(addresses: list[int]) -> list[BaseException]:
-    """The errors whose parts are at these addresses; their references are ours, and given up."""
+    """Return the errors whose parts are at these addresses; our references are given up."""
     groups: list[list[int | None]] = []
     for address in addresses:
         part = ctypes.cast(address, ctypes.py_object).value
@@ -233,20 +233,20 @@ _set_error.argtypes = [ctypes.c_void_p] * 3
 
 
 def no_dispatch_modes() -> Any:
-    """A context without any ``TorchDispatchMode``."""
+    """Return a context without any ``TorchDispatchMode``."""
     module = importlib.import_module("torch.utils._python_dispatch")
     return module._disable_current_modes()
 
 
 def no_autocast() -> Any:
-    """A context in which this device's autocast changes nothing on this thread."""
+    """Return a context in which this device's autocast changes nothing on this thread."""
     return _exclude_keys(AUTOCAST_KEYS)
 
 
 is_multithreading_enabled = _lookup("_C._is_multithreading_enabled")
 set_multithreading_enabled = _lookup("_C._set_multithreading_enabled")
 
-# What PyTorch composes of other operators, in the order in which its dispatcher prefers them.
+# The keys of PyTorch's composites, in the order in which its dispatcher prefers them.
 COMPOSITE_KEYS = [
     getattr(torch._C.DispatchKey, name)
     for name in (
@@ -273,10 +273,10 @@ _number = torch.zeros((), device="cpu")
 
 
 def without_warnings(function: Callable[[], Any]) -> Any:
-    """Call a function, whose warnings nobody sees.
+    """Call a function, and drop its warnings.
 
-    PyTorch keeps those of C++ until the method returns that has been called from Python last, which
-    would be the user's: here it is ``apply_``.
+    PyTorch keeps those of C++ until the last method called from Python returns, which would be the
+    user's: here it is ``apply_``.
     """
     results: list[Any] = []
 
@@ -295,7 +295,7 @@ _script_as = _lookup("jit._builtins._register_builtin")
 
 
 def script_as_well(functions: dict[Any, Any]) -> None:
-    """Have TorchScript take new functions for the operators for which it takes the old ones."""
+    """Have TorchScript treat new functions as the operators of the old ones."""
     with contextlib.suppress(RuntimeError):
         for old, new in functions.items():
             if name := _script_name(old):
@@ -312,7 +312,7 @@ def _device_context() -> Any:
 
 
 def default_device() -> Any:
-    """The device that factory functions use on this thread, as far as a mode sets one."""
+    """Return the device of factory functions on this thread, if a mode sets one."""
     if not function_modes():
         return None
     overrides = importlib.import_module("torch.overrides")
@@ -328,15 +328,15 @@ _saved_tensors_hooks = _lookup("_C._autograd._top_saved_tensors_default_hooks")
 
 
 def in_functional_transform() -> bool:
-    """Whether a function of ``torch.func`` or a level of forward-mode AD is open on this thread."""
+    """Return whether a transform of ``torch.func`` or forward-mode AD is open on this thread."""
     forward = sys.modules.get("torch.autograd.forward_ad")
     return _functorch_level() is not None or getattr(forward, "_current_level", -1) >= 0
 
 
 def is_transformed() -> bool:
-    """Whether something on this thread sees or changes each operator: a mode, vmap, hooks.
+    """Return whether a mode, vmap or hooks on this thread see or change each operator.
 
-    Not a mode that says on which device factories make tensors.
+    A mode that only sets the device of factories does not count.
     """
     if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
@@ -348,14 +348,14 @@ def is_transformed() -> bool:
         overrides = importlib.import_module("torch.overrides")
         modes += getattr(overrides, "_get_current_function_mode_stack", list)()
     kind = _device_context()
-    own = "torch_jax."  # modes that look on
+    own = "torch_jax."  # modes that only observe
     return any(not isinstance(m, kind) and not type(m).__module__.startswith(own) for m in modes)
 
 
 def kept_by_policy(context: Any) -> list[Any]:
-    """What a context of ``create_selective_checkpoint_contexts`` keeps in the forward pass.
+    """Return the tensors that a context of ``create_selective_checkpoint_contexts`` keeps.
 
-    Each has the tensor as ``val``, and how often that had been written as ``version``.
+    Each has the tensor as ``val``, and its number of writes at that time as ``version``.
     """
     leaves = importlib.import_module("torch.utils._pytree").tree_leaves
     by_operator = getattr(context, "storage", None)
@@ -366,7 +366,7 @@ def kept_by_policy(context: Any) -> list[Any]:
 
 
 def factories() -> set[Callable[..., Any]]:
-    """The functions that ``torch.set_default_device`` concerns."""
+    """Return the functions that ``torch.set_default_device`` concerns."""
     module = importlib.import_module("torch.utils._device")
     return getattr(module, "_device_constructors", set)()
 
@@ -380,10 +380,10 @@ def script_as(wrapper: Any, original: Any) -> None:
 
 
 def takers_of_devices() -> list[tuple[Any, str]]:
-    """Private places that take a device, as pairs of an owner and a name.
+    """Return private places that take a device, as pairs of an owner and a name.
 
-    They are the constructor of what ``with torch.device(...)`` and ``set_default_device`` enter,
-    and what casts the arguments of functions under ``torch.amp.custom_fwd``.
+    They are the constructor of the mode that ``with torch.device(...)`` and ``set_default_device``
+    enter, and the function that casts arguments under ``torch.amp.custom_fwd``.
     """
     autocast = importlib.import_module("torch.amp.autocast_mode")
     places = [(_device_context(), "__init__"), (autocast, "_cast")]
@@ -394,13 +394,13 @@ _set_versions = getattr(torch._C._autograd, "_unsafe_set_version_counter", None)
 
 
 def set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
-    """Have tensors count as often written as these numbers say, where PyTorch lets us."""
+    """Set the numbers of writes of tensors, where PyTorch lets us."""
     if tensors and _set_versions is not None:
         _set_versions(tuple(tensors), tuple(versions))
 
 
 def versions_kept() -> Any:
-    """A context in which writes do not raise the versions of tensors, where PyTorch has one."""
+    """Return a context in which writes do not raise versions, where PyTorch has one."""
     guard = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
     if guard is None:
         return contextlib.nullcontext()
@@ -413,10 +413,10 @@ def set_scripted(module: Any, name: str, value: Any) -> None:
 
 
 def scripted_weights(module: Any) -> list[Any]:
-    """The list in which a recurrent module of TorchScript keeps its parameters once more."""
+    """Return the second list of parameters of a recurrent module of TorchScript."""
     return module._flat_weights if module._c.hasattr("_flat_weights") else []
 
 
 def has_cuda() -> bool:
-    """Whether this PyTorch was built with CUDA, whatever ``torch.backends.cuda`` is made to say."""
+    """Return whether this PyTorch was built with CUDA, in spite of ``torch.backends.cuda``."""
     return bool(getattr(torch._C, "_has_cuda", False))

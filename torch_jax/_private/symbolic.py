@@ -2,8 +2,8 @@
 
 PyTorch's meta functions ask whether a bool is true, as it may be a symbolic one, and whether an
 argument is an expression of sympy. Of plain values the answers are plain, but the questions import
-sympy, which takes longer than all else of a short program. So placeholders are asked: what has an
-answer for plain values they know, and for all else they import what they stand for.
+sympy, which takes longer than all the rest of a short program. So placeholders answer for plain
+values, and import the modules that they replace for all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Placeholder(ModuleType):
         vars(self).update(answers, __spec__=importlib.util.find_spec(name))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what is asked of all modules, such as for their files
+        if name.startswith("__"):  # attributes that all modules have, such as their files
             raise AttributeError(name)
         return getattr(imported(self.__name__), name)
 
@@ -43,15 +43,15 @@ class Placeholder(ModuleType):
 
 
 def imported(name: str) -> ModuleType:
-    """The module of this name itself."""
-    with _replacing:  # one thread takes the placeholder away, and none the module
+    """Return the module of this name itself."""
+    with _replacing:  # one thread removes the placeholder, and none the module
         if isinstance(sys.modules.get(name), Placeholder):
             del sys.modules[name]
     return importlib.import_module(name)
 
 
 def spare_imports() -> None:
-    """Let PyTorch's functions ask placeholders, unless the modules have been imported."""
+    """Put placeholders in place for PyTorch's functions, unless the modules are imported."""
     if SHAPES in sys.modules:
         return
     parent, _, last = SHAPES.rpartition(".")
@@ -67,12 +67,12 @@ def spare_imports() -> None:
 
 
 def _alias(name: str) -> str:
-    """Under which name those functions import a placeholder: other code gets the module itself."""
+    """Return the name under which those functions import a placeholder; others get the module."""
     return "_torch_jax_" + name.replace(".", "_")
 
 
 def _ask(function: Any, name: str) -> None:
-    """Have a function import the placeholder wherever its code says to import the module."""
+    """Have a function import the placeholder wherever its code imports the module."""
     code = getattr(function, "__code__", None)
     if code is not None:
         names = tuple(_alias(name) if one == name else one for one in code.co_names)
@@ -129,7 +129,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 
 def _answer(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that answers itself where it can, and else asks the module's."""
+    """Return a function that answers where it can, and else calls the module's."""
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         found = NotImplemented if kwargs else plain(*args)
@@ -150,7 +150,7 @@ class _AskSympy(type):
 
 
 class Expression(metaclass=_AskSympy):
-    """What ``sympy.Basic`` is in ``isinstance``: nothing is one where sympy is not imported."""
+    """The class ``sympy.Basic`` in ``isinstance``: without sympy it has no instances."""
 
 
 def _maximum(*values: Any) -> Any:

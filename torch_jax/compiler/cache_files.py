@@ -1,8 +1,8 @@
 """Entries of bytes in a directory: bounded in size, shared by many processes without locks.
 
 An entry is written beside its place and moved there, so that a reader sees all of it or nothing. It
-carries a checksum; a damaged one counts as missing. What a file system refuses is warned of once,
-and never raised; so is a directory that others may write to, which is not used.
+carries a checksum; a damaged one counts as missing. Errors of the file system are logged once, and
+never raised; so is a directory that others may write to, which is not used.
 
 >>> import tempfile
 >>> files = CacheFiles(Path(tempfile.mkdtemp()), 1000)
@@ -30,10 +30,10 @@ class CacheFiles:
     """A cache in a directory, with the methods that JAX asks of one.
 
     Args:
-      directory: where the entries are; made, for the user alone, when the first is written.
-      limit: how many bytes the entries may take. The least recently used go first.
-      mark: what else an entry depends on, besides its key. Entries that depend on nothing else,
-        which another process may have put there, are found, too.
+      directory: the folder of the entries; made, for the user alone, when the first is written.
+      limit: the bytes that the entries may take. The least recently used are dropped first.
+      mark: another condition of an entry, besides its key. Entries without one, which another
+        process may have stored, are found, too.
     """
 
     def __init__(self, directory: Path, limit: int, mark: str = ""):
@@ -43,7 +43,7 @@ class CacheFiles:
         self._trusted: bool | None = None  # not known before the directory exists
 
     def get(self, key: str) -> bytes | None:
-        """The value of an entry, None where there is none that is whole."""
+        """Return the value of an entry, None where there is no whole one."""
         found = (self._read(key, mark) for mark in dict.fromkeys((self._mark, "")))
         return next((value for value in found if value is not None), None)
 
@@ -57,7 +57,7 @@ class CacheFiles:
             return None
         digest, value = sealed[:_DIGEST], sealed[_DIGEST:]
         if digest != self._digest(key, value):
-            LOGGER.warning("%s is damaged, and made anew", file)
+            LOGGER.warning("%s is damaged, and made again", file)
             with suppress(OSError):
                 file.unlink()
             return None
@@ -84,12 +84,12 @@ class CacheFiles:
                 part.unlink()
             return
         self._unmeasured += len(value)
-        if self._unmeasured > self._limit // 32:  # to measure it at each write would take longer
+        if self._unmeasured > self._limit // 32:  # a measure at each write takes longer
             self._unmeasured = 0
             self._shrink()
 
     def _is_trusted(self) -> bool:
-        """Whether nobody else can have put entries there; a directory that is missing raises."""
+        """Return whether only the user can have put entries there; raise if it is missing."""
         if self._trusted is None:
             objection = trust.objection(self._path)
             if objection is not None:
@@ -119,14 +119,14 @@ class CacheFiles:
             return
         excess += self._limit // 8
         for _, size, path in sorted(files):
-            with suppress(OSError):  # another process has been here
+            with suppress(OSError):  # another process has deleted the file
                 os.unlink(path)
             excess -= size
             if excess <= 0:
                 break
 
     def _measured(self) -> list[tuple[int, int, str]]:
-        """Time of use, size and path of every file that is ours."""
+        """Return time of use, size and path of every file that is ours."""
         found = []
         with suppress(OSError), os.scandir(self._path) as entries:
             for entry in entries:

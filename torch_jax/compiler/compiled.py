@@ -19,9 +19,10 @@ class Compiled:
     """A function of arrays, which XLA compiles at its first call.
 
     Attributes:
-      plain: what may be called within a trace, where XLA's options belong to the outermost program.
-      call: what is called outside of one. After some calls it is another function, of which
-        ``changed`` is told.
+      plain: the function to call within a trace, where XLA's options belong to the outermost
+        program.
+      call: the function to call outside of one. After some calls it is replaced, and ``changed`` is
+        called with the new one.
     """
 
     __slots__ = ("call", "changed", "plain")
@@ -32,7 +33,7 @@ class Compiled:
         self.call = self._counting(jax.jit(function, compiler_options=options.operator()))
 
     def _counting(self, jitted: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what counts its calls, and has the executable called directly after some."""
+        """Return a function that counts its calls, and later calls the executable directly."""
         left = CALLS_BEFORE_DIRECT
 
         def call(*args: Any) -> Any:
@@ -61,5 +62,5 @@ class Untraced:
 
 
 def here(compiled: Compiled | Untraced) -> Callable[..., Any]:
-    """Return what to call of a function: within a trace the plain one."""
+    """Return the function to call: within a trace the plain one."""
     return compiled.call if jax_core.is_outside_traces() else compiled.plain

@@ -1,10 +1,9 @@
-"""Operators that are called often go straight to XLA's executable, past what ``jax.jit`` asks.
+"""Operators called often go straight to XLA's executable, past the checks of ``jax.jit``.
 
-At each call ``jax.jit`` flattens the arguments, collects the settings that a trace hangs on and
-looks up which of its executables is meant. An operator that has been looked up by its own key needs
-little of that: that the arguments are arrays of the types that were compiled for, and that nobody
-traces, debugs or profiles. XLA itself refuses arrays of other devices. Whatever does not fit is
-called as before.
+At each call ``jax.jit`` flattens the arguments, collects the settings that a trace depends on and
+looks up the executable. An operator that has been looked up by its own key needs little of that:
+its arguments must be arrays of the compiled types, and no trace, debugger or profiler may be
+active. XLA itself refuses arrays of other devices. All other calls take the usual way.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from torch_jax.core.x64 import x64
 
 Call = Callable[..., Any]
 
-# How often arguments may be none that the executable takes, until it is not tried any more.
+# The number of calls with other arguments after which the executable is not tried again.
 _MOST_MISSES = 64
-# How many objects of JAX's are remembered that describe an argument as it should be.
+# The number of JAX's descriptions of an argument that are remembered as right.
 _MOST_SEEN = 256
 
 
 class _Alike:
-    """What describes arrays of one type: the ids of such, which stay alive with this."""
+    """The ids of JAX's descriptions of one type, which stay alive with this."""
 
     def __init__(self, aval: Any):
         self._aval, self.ids = aval, {id(aval): aval}
 
     def takes(self, aval: Any) -> bool:
-        """Whether an array that is described so is of the type; it is known by its id then."""
+        """Return whether a description is of the type, and remember its id if so."""
         if aval != self._aval:
             return False
         if len(self.ids) < _MOST_SEEN:
@@ -42,20 +41,20 @@ _DIRECT = "calls_the_executable"
 
 
 def needs_no_x64(call: Call) -> bool:
-    """Whether a function is one that :func:`direct` has made."""
+    """Return whether a function is one that :func:`direct` has made."""
     return hasattr(call, _DIRECT)
 
 
 def direct(jitted: Call, args: tuple, give_up: Callable[[Call], Any]) -> Call:
-    """What calls the executable that ``jitted`` has compiled for arguments like these.
+    """Return a function that calls the executable of ``jitted`` for arguments like these.
 
     Args:
       jitted: the function, called with such arguments before, so that nothing is compiled.
       args: arrays and numbers.
-      give_up: told ``jitted`` when the executable should not be tried any more.
+      give_up: called with ``jitted`` when the executable should not be tried again.
 
     Returns:
-      A function of the same arguments, which may be called whatever JAX's 64-bit flag is;
+      A function of the same arguments, which may be called under any setting of JAX's 64-bit flag;
       ``jitted`` itself where this release of JAX, or the program, needs more than buffers.
     """
     at_rest = jax_core.rest_of_traces()
@@ -68,7 +67,7 @@ def direct(jitted: Call, args: tuple, give_up: Callable[[Call], Any]) -> Call:
     types = [_Alike(aval) for aval in avals]
 
     def otherwise(*args: Any) -> Any:
-        """A call that is not known to be for the executable."""
+        """Run a call whose arguments have not been seen before."""
         nonlocal misses
         if state.value is rest and not (nans.value or infs.value or profile.profile_session):
             try:
@@ -78,7 +77,7 @@ def direct(jitted: Call, args: tuple, give_up: Callable[[Call], Any]) -> Call:
                 misses += 1
             except (TypeError, AttributeError):  # no array of JAX's, or one of a trace
                 misses += 1
-            except Exception:  # XLA will say it again
+            except Exception:  # XLA raises this again below
                 misses = _MOST_MISSES
             if misses >= _MOST_MISSES:
                 give_up(jitted)
@@ -119,12 +118,12 @@ def _executable(jitted: Call, args: tuple) -> tuple | None:
     try:
         with x64():
             return jax_core.executable_of(jitted, args)
-    except Exception:  # arguments that are gone, or no arrays; who calls will hear of it
+    except Exception:  # deleted arguments, or no arrays; the usual call raises
         return None
 
 
 def _several(found: tuple, types: list[_Alike], at_rest: tuple, otherwise: Call) -> Call:
-    """As ``one`` and ``two`` of :func:`direct`, of any number of arguments and results."""
+    """Return ``one`` and ``two`` of :func:`direct` for any number of arguments and results."""
     execute, handlers, _, is_list = found
     state, rest, nans, infs, profile = at_rest
     known = [kind.ids for kind in types]

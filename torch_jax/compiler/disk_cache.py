@@ -1,11 +1,11 @@
-"""What XLA compiles is kept on disk, for the next process: JAX's persistent compilation cache.
+"""Compiled programs on disk, for the next process: JAX's persistent compilation cache.
 
 It is on by default (settings ``cache``, ``cache_dir`` and ``cache_megabytes``), unless the user has
 given JAX a directory himself (``JAX_COMPILATION_CACHE_DIR``, ``jax_compilation_cache_dir``): then
-JAX is left as it is, also where that is done after the device was first used.
+JAX's setting is kept, also where the user makes it after the device was first used.
 
-Everything is kept, eager operators as well as whole steps: to load one costs a fraction of
-compiling it.
+All programs are stored, eager operators as well as whole steps: a load takes a fraction of the time
+of compiling.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def follow() -> None:
 
 
 def directory() -> Path:
-    """Where compiled programs are kept: the setting ``cache_dir``, or the user's cache directory.
+    """Return the directory of compiled programs: the setting ``cache_dir``, or the user's.
 
-    That is ``$XDG_CACHE_HOME/torch_jax``, or ``~/.cache/torch_jax``.
+    The user's is ``$XDG_CACHE_HOME/torch_jax``, or ``~/.cache/torch_jax``.
     """
     chosen = config.get("cache_dir")
     if chosen != "auto":
@@ -69,7 +69,7 @@ def directory() -> Path:
 
 @contextmanager
 def elsewhere(folder: Path | None) -> Iterator[None]:
-    """Compile for chips that are elsewhere: nothing is loaded, and entries are kept in ``folder``.
+    """Compile for chips that are elsewhere: nothing is loaded, and entries go to ``folder``.
 
     The machine of those chips finds them there, if the folder is its ``cache_dir``: JAX computes
     the same keys for the same chips, compiler and program. ``None`` keeps nothing.
@@ -97,7 +97,7 @@ class _Cache(CacheFiles):
             super().put(key, value)
 
     def _is_wanted(self) -> bool:
-        """Whether the user has not told JAX of another directory meanwhile."""
+        """Return whether JAX still has this directory, since the user may set another."""
         wanted = _configured(_DIRECTORY) == str(self._path)
         if not wanted and _installed is self:
             _leave(self)
@@ -105,7 +105,7 @@ class _Cache(CacheFiles):
 
 
 def _is_left_to_us() -> bool:
-    """Whether the user has configured nothing of JAX's cache."""
+    """Return whether the user has configured nothing of JAX's cache."""
     return not _configured(_DIRECTORY) and bool(_configured("jax_enable_compilation_cache"))
 
 
@@ -123,7 +123,7 @@ def _enter(cache: _Cache) -> None:
 
 
 def _leave(cache: _Cache) -> None:
-    """JAX's cache as it was; a directory that the user has chosen since stays."""
+    """Restore the former setting of JAX's cache, unless the user has changed it since."""
     global _installed
     _installed = None
     if _configured(_DIRECTORY) == str(cache._path):
@@ -135,7 +135,7 @@ def _leave(cache: _Cache) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """What code for the CPU depends on: home directories are shared by different machines."""
+    """Return the machine's CPU, by its flags: machines may share a home directory."""
     flags = ""
     try:
         with open("/proc/cpuinfo") as lines:

@@ -1,8 +1,8 @@
-"""Which result takes the memory of which donated array.
+"""The pairs of results and donated arrays: a result takes the memory of its array.
 
 JAX pairs donated arguments with results of their form, the first with the first. A result that is
 computed while the array is still read cannot be written over it: XLA then copies the array first.
-So results are given out in an order in which each donated array meets what takes its place.
+So results are ordered such that each donated array is paired with its successor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def order(
     form: Callable[[R], Hashable],
     donated: Sequence[tuple[Hashable, R | None]],
 ) -> list[R]:
-    """The results in the order in which each donated array meets its heir.
+    """Return the results in the order that pairs each donated array with its heir.
 
     Args:
       results: in any order, each once.
@@ -55,20 +55,20 @@ def order(
     return [one for one in heirs if one is not None] + list(left)
 
 
-# What sys.getrefcount counts in ``copy_shared`` for an array that nobody else holds: the list of
-# arrays, and the argument of getrefcount itself.
+# The count that sys.getrefcount returns in ``copy_shared`` for an array without other holders: the
+# list of arrays, and the argument of getrefcount itself.
 _ALONE = 2
 
 
 def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
-    """Copy, in a list of a program's inputs, each donated array that somebody else holds too.
+    """Copy, in a list of a program's inputs, each donated array that has other holders too.
 
     An executable uses the memory of an array that is donated to it for its results, and the array
-    is gone then. That is right where only the storage that will be given the result has held the
-    array, and does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another
-    storage shares the array, as a clone does until one of the two is written: reference counts
-    tell. The caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy
-    at each call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
+    is gone then. That is right where only the storage that gets the result has held the array, and
+    does not hold it now (:mod:`torch_jax.memory.lending`). It is wrong where another storage shares
+    the array, as a clone does until one of the two is written: reference counts show that. The
+    caller must hold the arrays in ``arrays`` alone: one more variable would cost a copy at each
+    call. And it is wrong where a user knows the array (:mod:`torch_jax.core.crossed`).
 
     Args:
       arrays: the inputs, taken out of their storages.
@@ -78,7 +78,7 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
         if sys.getrefcount(arrays[at]) > _ALONE:
             with x64():
                 arrays[at] = jnp.array(arrays[at], copy=True)
-    if crossed.MARKED:  # a loop of its own: nearly always there are none
+    if crossed.MARKED:  # a loop of its own: nearly always no array is marked
         for at in donated:
             if crossed.is_marked(arrays[at]):
                 with x64():

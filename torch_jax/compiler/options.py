@@ -1,8 +1,7 @@
 """XLA's compiler options, one table per platform and purpose, with the evidence beside each.
 
-Options are given with each program and never through ``XLA_FLAGS``, which belong to the user: what
-he has set there is left as he has it, and an option that this release of XLA does not know is left
-out.
+Options are given with each program and never through ``XLA_FLAGS``, which belong to the user: flags
+set there are kept, and an option that this release of XLA does not know is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch_jax.compiler import products
 
 
 class Option(NamedTuple):
-    """An option of XLA, the value it is given, and why."""
+    """An option of XLA, its value, and the reason."""
 
     name: str
     value: Any
@@ -40,7 +39,7 @@ ALWAYS: dict[str, tuple[Option, ...]] = {
     ),
 }
 
-# For whole programs: what jit, torch.compile and exports compile.
+# For whole programs: those of jit, torch.compile and exports.
 WHOLE: dict[str, tuple[Option, ...]] = {
     "cpu": (
         Option(
@@ -71,7 +70,7 @@ YNNPACK: dict[str, tuple[Option, ...]] = {
 
 
 def whole(program: str = "") -> dict[str, Any]:
-    """The options of whole programs, on the platform at hand; of one, where its text is given."""
+    """Return the options of whole programs, on this platform; of one, where its text is given."""
     platform = target.platform()
     table = *ALWAYS.get(platform, ()), *WHOLE.get(platform, ())
     if platform in YNNPACK and products.suit_ynnpack(program):
@@ -85,18 +84,18 @@ def of_lowered(lowered: Any) -> dict[str, Any]:
 
 
 def operator() -> dict[str, Any]:
-    """The options of a single operator, fully optimised."""
+    """Return the options of a single operator, fully optimised."""
     return _known(ALWAYS.get(target.platform(), ()))
 
 
 def _is_free(option: Option) -> bool:
-    """Whether the user has left an option alone."""
+    """Return whether the user has left an option alone."""
     return f"--{option.name}" not in os.environ.get("XLA_FLAGS", "")
 
 
 @functools.cache
 def _known(options: tuple[Option, ...]) -> dict[str, Any]:
-    """Those that the user has not set, and that this release of XLA knows."""
+    """Return the options that the user has not set, and that this release of XLA knows."""
     given = tuple((o.name, o.value) for o in options if _is_free(o))
     if not given or _compiles(given):
         return dict(given)
@@ -107,6 +106,6 @@ def _known(options: tuple[Option, ...]) -> dict[str, Any]:
 def _compiles(options: tuple[tuple[str, Any], ...]) -> bool:
     try:
         jax.jit(lambda: 0).lower().compile(dict(options))
-    except Exception:  # XLA names an option that it does not know, by an error of its own
+    except Exception:  # XLA raises an error for an option that it does not know
         return False
     return True

@@ -1,4 +1,4 @@
-"""Which library of XLA's is to make a program's matrix products on the CPU.
+"""The choice of XLA's library for a program's matrix products on the CPU.
 
 YNNPACK takes 10 % less time than Eigen where the second matrix is transposed, as a layer's weights
 are (1024 x 1536 by 384 x 1536), half for few rows (8 x 384 by 6282 x 384), a third less in float64
@@ -25,7 +25,7 @@ _LINE = re.compile(
 
 
 class Product(NamedTuple):
-    """One product, or a batch: each of ``rows`` by ``depth`` and ``depth`` by ``columns``."""
+    """A product, or a batch: each of ``rows`` by ``depth`` and ``depth`` by ``columns``."""
 
     batch: int
     rows: int
@@ -35,14 +35,14 @@ class Product(NamedTuple):
 
     @property
     def suits_ynnpack(self) -> bool:
-        """Whether YNNPACK takes no longer for it than Eigen."""
+        """Return whether YNNPACK takes no longer for the product than Eigen."""
         if self.batch > 1 and self.rows * self.depth * self.columns > _LARGE:
             return False
         return self.dtype != "bf16" or self.rows <= _MANY_ROWS
 
 
 def products(program: str) -> list[Product] | None:
-    """The products in the text of a program; None where one has sizes that are not known.
+    """Return the products in the text of a program; None where one has unknown sizes.
 
     >>> products('''%2 = stablehlo.dot_general %0, %1, contracting_dims = [1] x [1],
     ... '''.strip() + " precision = [HIGHEST, HIGHEST] : (tensor<8x4xf32>, tensor<6x4xf32>) -> "
@@ -56,7 +56,7 @@ def products(program: str) -> list[Product] | None:
 
 
 def suit_ynnpack(program: str) -> bool:
-    """Whether a program has products, and YNNPACK takes no longer for any than Eigen."""
+    """Return whether a program has products, and YNNPACK takes no longer for any than Eigen."""
     found = products(program)
     return bool(found) and all(product.suits_ynnpack for product in found or ())
 

@@ -1,4 +1,4 @@
-"""Whether a directory may be read as machine code: who else could have put something there.
+"""The trust in a directory of machine code: could another user have written there?
 
 Where the system knows no owners (Windows), all directories are trusted: there the directories of
 users are closed to others.
@@ -14,10 +14,10 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def objection(directory: Path) -> str | None:
-    """Why a directory that exists is not to be trusted, None where it is.
+    """Return the reason against trust in a directory that exists, None where there is none.
 
-    It must belong to this user, who alone may write there. Nor may everybody be able to put another
-    directory in its place: a parent that all may write to needs the sticky bit, as ``/tmp`` has it.
+    It must belong to this user, who alone may write there. Others must not be able to put another
+    directory in its place: a parent that all may write to needs the sticky bit, like ``/tmp``.
     Groups and other owners of parents are believed.
 
     Raises:

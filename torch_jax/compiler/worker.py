@@ -1,4 +1,4 @@
-"""The thread that compiles what a program will need soon, while the program goes on."""
+"""The thread that compiles programs needed soon, while the program goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _x64 = jax_core.x64_state()
 
 
 class _Worker:
-    """A thread that compiles by calling: results are not looked at."""
+    """A thread that compiles by calling functions: results are ignored."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
@@ -23,7 +23,7 @@ class _Worker:
         self._ends = False
 
     def submit(self, function: Callable[..., Any], args: tuple) -> threading.Event:
-        """Have ``function`` called with ``args``; the event is set when it has been."""
+        """Have ``function`` called with ``args``; the event is set when the call has ended."""
         done = threading.Event()
         with self._lock:
             if self._ends:
@@ -51,14 +51,14 @@ class _Worker:
                 done.set()
 
     def stop(self) -> None:
-        """Finish what is being compiled, and nothing after it, when the process ends."""
+        """Finish the compilation in progress, and start no other, when the process ends."""
         self._ends = True
         self._jobs.put(None)
         if self._thread is not None and not forks.is_lost():
             self._thread.join()
 
     def forget(self) -> None:
-        """In a forked child, which has no such thread."""
+        """Start again in a forked child, which has no such thread."""
         self.__init__()  # type: ignore[misc]
 
 

@@ -1,7 +1,7 @@
 """Arrays of chips that are elsewhere: they have a form, and no elements.
 
 Where programs are compiled for a target, nothing can run: each tensor of the device holds one of
-these. A program that looks at a single number is given 0, and where it does is noted
+these. A program that looks at a single number is given 0, and the place is noted
 (:data:`LOOKS`), since scripts print losses. Anything else that needs elements is refused.
 """
 
@@ -49,7 +49,7 @@ class Absent(jax.Array):
         self.sharding = sharding or SingleDeviceSharding(jax.local_devices()[0])
 
     def devices(self) -> set[Any]:
-        """Return the devices that it would lie on."""
+        """Return the devices of the target."""
         return self.sharding.device_set
 
     def is_deleted(self) -> bool:
@@ -57,7 +57,7 @@ class Absent(jax.Array):
         return False
 
     def block_until_ready(self) -> Absent:
-        """Return it."""
+        """Return the array itself."""
         return self
 
     def __array__(self, *_dtype: Any, **_copy: Any) -> np.ndarray:
@@ -71,15 +71,15 @@ class Absent(jax.Array):
 
 
 def is_chosen() -> bool:
-    """Return whether new arrays are absent: where programs are compiled for a target."""
+    """Return whether programs are compiled for a target, so that new arrays are absent."""
     return target.chosen() is not None
 
 
 def elements(array: Any) -> np.ndarray:
-    """Return 0 for a single number, and note who looks.
+    """Return 0 for a single number, and note the line that reads it.
 
     Raises:
-      DataDependentError: more is asked for.
+      DataDependentError: the array has more than one element.
     """
     if array.size != 1:
         raise _refusal(f"the elements of a {tracers.shown(array)} tensor are asked for")

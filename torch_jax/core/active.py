@@ -1,7 +1,7 @@
-"""What is under way on this thread: a trace, and blocks of ``torch_jax.trace_ops``.
+"""State of this thread: its trace, its recorder, and blocks of ``torch_jax.trace_ops``.
 
 An executor that makes a program of operators puts its :class:`Tracer` into :data:`ACTIVE` while it
-traces. Everything below it – kernels, generators, control flow – asks the tracer what an operator
+traces. All code below it – kernels, generators, control flow – asks the tracer where an operator
 run by itself would ask the device or the host.
 """
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Tracer(Protocol):
-    """What an executor answers while it makes a program of operators.
+    """The answers of an executor while it makes a program of operators.
 
-    Executors differ in what they know:
+    Executors differ in their knowledge:
 
     - Eager has no tracer: each operator runs at once, and has every value.
     - A graph of fx, of ``torch.compile`` or of an export has been captured by others
-      (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and whatever it
-      draws or checks must be an input or an output of its program.
+      (:class:`torch_jax.graphs.graph_run.GraphRun`): it asks nothing of Python, and all its
+      draws and checks must be inputs or outputs of its program.
     - A recording (:class:`torch_jax.recorded.recorder.Recorder`), which ``torch_jax.jit`` makes of
-      each call, is no tracer: Python has every value that it asks for, since what was written down
-      is run then.
+      each call, is no tracer: Python gets every value that it reads, since the recorded operators
+      are run then.
     """
 
     checks: list[tuple[Any, str, type[Exception]]]
@@ -37,22 +37,22 @@ class Tracer(Protocol):
     # --- randomness -------------------------------------------------------------------------------
 
     def draw(self, generator: Any) -> Any:
-        """Key words of the next random operator, uint32 ``[4]``; ``generator`` is one of ours."""
+        """Return key words of the next random operator, uint32 ``[4]``; ``generator`` is ours."""
 
     def host_words(self, generator: torch.Generator) -> Any:
-        """Key words of a random operator that was given a generator of the CPU."""
+        """Return key words of a random operator that was given a generator of the CPU."""
 
     def seeded(self, generator: Any) -> None:
-        """A generator is about to be seeded: its draws follow from the seed from here on."""
+        """Note that a generator is about to be seeded: later draws follow from that seed."""
 
     def looked_at_seed(self, generator: Any) -> None:
-        """Python is about to read a generator's seed as a number."""
+        """Note that Python is about to read a generator's seed as a number."""
 
     def state_of(self, generator: Any) -> torch.Tensor:
-        """The state of a generator, a CPU tensor, as Python asks for it."""
+        """Return the state of a generator, a CPU tensor, as Python asks for it."""
 
     def put_to(self, generator: Any, state: torch.Tensor) -> None:
-        """A generator is about to take over a state, a CPU tensor."""
+        """Note that a generator is about to take over a state, a CPU tensor."""
 
     # --- what operators see -----------------------------------------------------------------------
 
@@ -70,10 +70,10 @@ class _Active(threading.local):
     # A Tracer, None in eager mode. Code for one kind of tracer asks it for more than the protocol
     # has, hence Any.
     tracer: Any = None
-    # What writes operators down in place of running them, None where they run at once. A tracer
-    # goes before it.
+    # The recorder writes operators down in place of running them; None where they run at once. A
+    # tracer goes before it.
     recorder: Any = None
-    # What watches a recorded call of which later calls skip the Python: ``jit(pure=True)``.
+    # The observer watches a recorded call of which later calls skip the Python: ``jit(pure=True)``.
     observer: Any = None
     call_trees: tuple = ()  # the blocks of torch_jax.trace_ops that are open
 
@@ -82,9 +82,9 @@ ACTIVE = _Active()
 
 
 class _OnFirstUse:
-    """Stands for what a thread has not been given yet: it is asked for at the thread's first use.
+    """A value that a thread gets at its first use: ``begin`` makes it.
 
-    What a thread has of its own comes before this, at no cost.
+    Attributes that the thread has set already come first, at no cost.
     """
 
     def __init__(self, begin: Callable[[], Any]):
@@ -97,11 +97,12 @@ class _OnFirstUse:
 def begin_threads_by(begin: Callable[[], Any]) -> None:
     """Have ``begin`` called at the first use of the device on each thread.
 
-    It answers what ``ACTIVE.recorder`` is; and puts that there, lest it be called again.
+    ``begin`` returns the thread's ``ACTIVE.recorder``, and stores it there so that it is called
+    once.
     """
     _Active.recorder = _OnFirstUse(begin)
 
 
 def tracer() -> Tracer | None:
-    """The tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
+    """Return the tracer of this thread, None in eager mode. Hot paths ask ``ACTIVE`` themselves."""
     return ACTIVE.tracer

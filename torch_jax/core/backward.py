@@ -1,4 +1,4 @@
-"""Contexts around every backward pass, for as long as somebody needs one."""
+"""Contexts around every backward pass, as long as an object needs one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 AROUND: WeakKeyDictionary[Any, Callable[[], AbstractContextManager[Any]]] = WeakKeyDictionary()
-"""What makes a context, by the object that needs it; nearly always empty."""
+"""For each object that needs a context, the function that makes it; nearly always empty."""
 
 
 def around() -> AbstractContextManager[Any]:
-    """The contexts in which a backward pass runs, those of one kind once."""
+    """Return the contexts in which a backward pass runs, those of one kind once."""
     stack = contextlib.ExitStack()
     for make in dict.fromkeys(AROUND.values()):
         stack.enter_context(make())

@@ -8,9 +8,9 @@ import gc
 class no_collection:
     """Context in which the garbage collector starts no collection by itself.
 
-    By its threshold, since functions ask more often whether it is enabled; where another thread
-    does the same meanwhile, or the block sets one of its own, it stays as they leave it. What is
-    made in the block and is still there after it counts for the next collection as ever.
+    It sets the first threshold to 0, since functions ask more often whether the collector is
+    enabled. A threshold that another thread or the block sets meanwhile stays. Objects made in the
+    block that live on count for the next collection.
 
     >>> with no_collection():
     ...     gc.get_threshold()[0]
@@ -21,7 +21,7 @@ class no_collection:
         self._before = first, *others = gc.get_threshold()
         try:
             gc.set_threshold(0, *others)
-        except BaseException:  # a signal's: the block is not entered, nor will it be left
+        except BaseException:  # a signal's: the block is not entered, and will not be left
             gc.set_threshold(first, *others)
             raise
 

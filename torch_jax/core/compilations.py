@@ -1,8 +1,8 @@
-"""Count what XLA does in this process: programs compiled, and loaded from disk, with the seconds.
+"""Count XLA's work in this process: programs compiled, and loaded from disk, with seconds.
 
-JAX reports each program. It counts as our own where code of this package has called JAX, and as
-another's where a user or another library has. A look at the stack finds that out: it takes
-microseconds, a program takes milliseconds.
+JAX reports each program. The program is our own if code of this package has called JAX, and
+another's if a user or another library has. The stack shows which: a look takes microseconds, a
+program takes milliseconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Counts(NamedTuple):
     Attributes:
       compiled: by XLA, in ``compile_seconds``.
       loaded: from the cache on disk, in ``load_seconds``.
-      shared: calls that were new and needed neither: an executable of this process served them.
+      shared: calls new calls that an executable of this process served.
     """
 
     compiled: int = 0
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
         return Counts(*map(operator.add, self, other))
 
     def minus(self, other: Iterable[float]) -> Counts:
-        """Return what was counted since ``other`` was."""
+        """Return the counts since ``other``."""
         return Counts(*map(operator.sub, self, other))
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ NOTHING = Counts()
 
 
 class _Here(threading.local):
-    """Holds what this thread has had compiled for us."""
+    """The counts of programs that were compiled for us on this thread."""
 
     counts = NOTHING
 
@@ -99,7 +99,7 @@ listeners: list[Callable[[str, Counts], None]] = []
 
 
 def own() -> Counts:
-    """Return what this process has had compiled for us so far, on all threads."""
+    """Return the counts of programs compiled for us so far, on all threads."""
     return _totals[True]
 
 
@@ -110,12 +110,12 @@ def everything() -> Counts:
 
 
 def here() -> Counts:
-    """Return what this thread has had compiled for us so far."""
+    """Return the counts of programs compiled for us so far on this thread."""
     return _here.counts
 
 
 def take_over(counts: Counts) -> None:
-    """Count for this thread what another has had compiled for it."""
+    """Add to this thread's counts those that another thread had compiled for it."""
     _here.counts = _here.counts.plus(counts)
 
 
@@ -160,7 +160,7 @@ def _is_own(frame: Any) -> bool:
 
 @functools.cache
 def _of_jax() -> tuple[str, ...]:
-    """Return where the paths of JAX's code begin, and of the code by which JAX calls itself."""
+    """Return prefixes of the paths of JAX's code, and of the code by which JAX calls itself."""
     specs = [importlib.util.find_spec(name) for name in ("jax", "jaxlib")]
     folders = [os.path.dirname(spec.origin or "") + os.sep for spec in specs if spec]
     return *folders, contextlib.__file__, functools.__file__

@@ -1,7 +1,7 @@
 """Containers of PyTorch and other libraries: how each is taken apart and put together again.
 
-JAX knows tuples, lists, dicts and what is registered with it. Here is what it does not know:
-outputs and caches of transformers, what PyTorch's own registry holds (``torch.return_types``,
+JAX knows tuples, lists, dicts and classes registered with it. This file adds the others:
+outputs and caches of transformers, classes in PyTorch's own registry (``torch.return_types``,
 ``collections.deque``), ``torch.Size``, and dataclasses that hold tensors or arrays.
 """
 
@@ -23,8 +23,8 @@ class Parts(NamedTuple):
 
     Attributes:
       names: of the children: attributes, keys or positions.
-      children: what it holds.
-      rest: all else that it takes to make one like it.
+      children: the values that it holds.
+      rest: the data, besides the children, that make one like it.
     """
 
     names: tuple[Any, ...]
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
 
 
 class Container(NamedTuple):
-    """How the containers of one class are taken apart and put together.
+    """The functions that take containers of one class apart and put them together.
 
     Attributes:
       apart: of a container, its parts.
@@ -45,7 +45,7 @@ class Container(NamedTuple):
 
 
 class Static:
-    """What does not change of a container: hashable and comparable, whatever it is.
+    """The constant part of a container: hashable and comparable, for any value.
 
     >>> Static(["a", {"b": [1]}]) == Static(["a", {"b": [1]}])
     True
@@ -78,7 +78,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Something hashable that is equal where values are."""
+    """Return a hashable value, equal for equal values."""
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):
@@ -90,7 +90,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 def container_of(value: Any) -> Container | None:
-    """How a value is taken apart that JAX takes for a leaf; None where it is a leaf.
+    """Return how to take apart a value that JAX takes for a leaf; None where it is a leaf.
 
     >>> container_of(torch.Size([2])) is None, container_of(torch.ones(2)) is None
     (False, True)
@@ -118,7 +118,7 @@ def container_of(value: Any) -> Container | None:
 
 _VALUES = (torch.Tensor, jax.Array, np.ndarray)
 _LEAVES = (*_VALUES, torch.nn.Module, torch.UntypedStorage, torch.Generator, type)
-# what only a class of its own could make again: subclasses are leaves, as they are for JAX
+# only a class of its own could make these again: subclasses are leaves, as they are for JAX
 _BUILTIN = (tuple, list, dict, set, frozenset, str, bytes, int, float, complex)
 _MODEL_OUTPUT = "transformers.utils.generic.ModelOutput"
 _CACHES = "transformers.cache_utils"
@@ -126,7 +126,7 @@ _WHOLE = {"flax.linen.module.Module"}  # dataclasses that libraries do not want 
 
 
 def holds_values(value: Any, met: tuple[int, ...] = ()) -> bool:
-    """Whether there is a tensor or an array in a value, however deep.
+    """Return whether a value holds a tensor or an array, at any depth.
 
     >>> holds_values([1, {"a": torch.ones(1)}]), holds_values([1, "a", None])
     (True, False)
@@ -150,12 +150,12 @@ def _names_of(kind: type) -> set[str]:
 
 
 def _is_of_caches(kind: type) -> bool:
-    """Whether a class is a cache of transformers, or a layer of one: told without an import."""
+    """Return whether a class is a cache of transformers, or a layer of one, without an import."""
     return any(base.__module__ == _CACHES for base in kind.__mro__)
 
 
 def vars_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, those in slots included."""
+    """Return the attributes of an object, those in slots included."""
     slots = [name for base in type(value).__mro__ for name in _slots(base)]
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     return found | getattr(value, "__dict__", {})
@@ -170,7 +170,7 @@ def _slots(base: type) -> Iterator[str]:
 
 
 def _object_apart(value: Any) -> Parts:
-    """Fields are children unless marked ``static``, as JAX has it; so is what holds values."""
+    """Take fields as children unless JAX marks them ``static``, and values that hold arrays."""
     attributes = vars_of(value)
     marked = {
         field.name: not field.metadata.get("static", False)
@@ -184,7 +184,7 @@ def _object_apart(value: Any) -> Parts:
 
 
 def _object_together(kind: type, parts: Parts) -> Any:
-    """No ``__init__``, which may look at its arguments: a leaf may be anything here."""
+    """Make an object without ``__init__``, which might refuse leaves of other types."""
     return _filled(object.__new__(kind), parts, parts.rest.value)
 
 
@@ -199,7 +199,7 @@ _CHILD = object()
 
 
 def _output_apart(value: Any) -> Parts:
-    """An output of a model: an OrderedDict, and the same values as attributes."""
+    """Take apart an output of a model: an OrderedDict with the same values as attributes."""
     names, children, rest = _object_apart(value)
     return Parts(names, children, Static((rest.value, tuple(value.keys()))))
 
@@ -229,7 +229,7 @@ def _size_apart(value: Any) -> Parts:
 
 
 def _size_together(kind: type, parts: Parts) -> Any:
-    """A size holds numbers only: of anything else there is a tuple."""
+    """Return a size where all children are numbers, else a tuple."""
     try:
         return kind(parts.children)
     except TypeError:

@@ -1,7 +1,7 @@
-"""What is dear is told to whoever listens: compilations, copies, operators that run on the CPU.
+"""Expensive steps, reported to a listener: compilations, copies, operators that run on the CPU.
 
-Nobody does, unless a program is run to be reported on (``python -m torch_jax run``). To ask costs
-these places nothing beside what they do: each takes microseconds at least.
+Only a program run under ``python -m torch_jax run`` has a listener. The check for one is cheap
+beside the steps themselves: each takes microseconds at least.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_jax.core.compilations import NOTHING, Counts
 
 
 class Cost(NamedTuple):
-    """One thing that was done: of which kind, to what, and what it took.
+    """One thing that was done: its kind, its name, and its costs.
 
     Attributes:
       kind: ``"compile"``, ``"to_host"``, ``"check"`` (a wait that the device asks for, to see that
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
       what: the operator or the program, where one is meant.
       seconds: how long it took, or was waited for.
       bytes: how many were copied.
-      programs: what XLA has done for it.
+      programs: XLA's programs for it.
     """
 
     kind: str
@@ -36,16 +36,16 @@ class Cost(NamedTuple):
 
 
 class LISTENING:
-    """Who listens in this process."""
+    """The listener of this process."""
 
     listener: Callable[[Cost], None] | None = None
 
 
-_here = threading.local()  # ``is_inside``: what is done is part of something that is measured
+_here = threading.local()  # ``is_inside``: the step is part of a measured one
 
 
 def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts = NOTHING) -> None:
-    """Something was done; what is done within :func:`measured` counts there.
+    """Report a step; a step within :func:`measured` counts there.
 
     >>> LISTENING.listener = lambda cost: print(cost[:4])
     >>> note("to_host", "", 0.5, 8)
@@ -58,7 +58,7 @@ def note(kind: str, what: str, seconds: float, count: int = 0, programs: Counts 
 
 
 def _compiled(name: str, programs: Counts) -> None:
-    """Note a program that was compiled or loaded where nothing is measured."""
+    """Report a program that was compiled or loaded where nothing is measured."""
     note("compile", name, programs.seconds, programs=programs)
 
 
@@ -67,7 +67,7 @@ compilations.listeners.append(_compiled)
 
 @contextlib.contextmanager
 def measured(kind: str, what: str) -> Iterator[None]:
-    """Around something that is dear as a whole."""
+    """Measure a block that is expensive as a whole, and report its cost."""
     if LISTENING.listener is None or getattr(_here, "is_inside", False):
         yield
         return

@@ -1,11 +1,11 @@
 """Arrays that have crossed the border to a user's JAX code, or from there: they are never donated.
 
-A program may take the memory of an array that nobody else holds, and counts references to find out.
-Of an array that a user has had in his hands that tells nothing: ``jax.device_put``,
+A program may take the memory of an array that has no other owner, and counts references to find
+out. The count says nothing of an array that a user has held: ``jax.device_put``,
 ``a.addressable_shards`` and ``jax.make_array_from_single_device_arrays`` make other array objects
-of the same memory, which all are gone once one of them is donated. So such an array is marked, for
-as long as the object lives, and is copied where it would be donated: once, since what is written
-then has a memory of its own.
+of the same memory, which all are gone once one of them is donated. So such an array is marked as
+long as the object lives, and is copied where it would be donated: once, since the result then has a
+memory of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARKED: dict[int, weakref.ref[Any]] = {}
 
 
 def mark(array: Any) -> None:
-    """Never donate this array."""
+    """Mark an array as never to be donated."""
     key = id(array)
     if key not in MARKED:
         MARKED[key] = weakref.ref(array, functools.partial(_forget, key))
@@ -30,7 +30,7 @@ def _forget(key: int, _gone: Any) -> None:
 
 
 def is_marked(array: Any) -> bool:
-    """Whether this array has crossed the border.
+    """Return whether this array has crossed the border.
 
     >>> import jax.numpy as jnp
     >>> given, own = jnp.ones(2), jnp.ones(2)

@@ -1,8 +1,8 @@
-"""Questions that Dynamo answers when it traces, and asks again before each call of what it made.
+"""Functions that Dynamo calls when it traces, and again before each call of its code.
 
-What is in force for a thread or a task stands in context variables, through which Dynamo cannot
-look. Of a function without arguments that is made known here it takes the answer for a constant,
-and compiles once more where the answer is another.
+The settings of a thread or a task are context variables, which Dynamo cannot read. Dynamo takes the
+answer of a function registered here for a constant, and compiles once more where the answer has
+changed. The functions take no arguments.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def constant(function: Callable[[], Any]) -> Callable[[], Any]:
 
 @constant
 def traced_module() -> str:
-    """The module whose code Dynamo is tracing, which calls into this package."""
+    """Return the module whose code Dynamo is tracing, which calls into this package."""
     return next((n for n in dynamo.traced_modules() if not n.startswith("torch_jax.")), "")
 
 
 def tell_dynamo() -> None:
-    """Make them known, now that Dynamo is imported."""
+    """Make the functions known, now that Dynamo is imported."""
     for function in _questions:
         dynamo.fold_in_graphs(function)
     for function in _constants:

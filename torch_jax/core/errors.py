@@ -1,4 +1,4 @@
-"""Errors that torch_jax raises beyond PyTorch's own, and how JAX's are told to a PyTorch user."""
+"""Errors that torch_jax raises beyond PyTorch's own, and JAX's errors in PyTorch's terms."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SHARED = (
 
 
 class OperatorNotFound(NotImplementedError):
-    """No rung of the lookup ladder serves an operator; see :func:`torch_jax.register_op`."""
+    """An operator is served by no rung of the lookup ladder; see :func:`torch_jax.register_op`."""
 
 
 def describe(value: Any) -> str:
-    """An argument as it is shown in an error: dtype and shape for tensors, else ``repr``.
+    """Return an argument as an error shows it: dtype and shape for tensors, else ``repr``.
 
     >>> describe([torch.ones(2, 3), 1.5])
     '[float32[2,3], 1.5]'
@@ -38,13 +38,13 @@ def describe(value: Any) -> str:
 
 
 def describe_call(op: Any, args: tuple, kwargs: dict[str, Any]) -> str:
-    """``aten.add.Tensor(float32[2,3]@jax:0, 1.5)``."""
+    """Return a call as text: ``aten.add.Tensor(float32[2,3]@jax:0, 1.5)``."""
     shown = [describe(a) for a in args] + [f"{k}={describe(v)}" for k, v in kwargs.items()]
     return f"{op}({', '.join(shown)})"
 
 
 def not_found(op: Any, args: tuple, kwargs: dict[str, Any]) -> OperatorNotFound:
-    """The error for an operator that nothing serves, with what to do about it."""
+    """Return the error for an operator that nothing serves, with the ways to mend it."""
     name = str(op).removeprefix("aten.")
     return OperatorNotFound(
         f"{describe_call(op, args, kwargs)} has no lowering to JAX on device 'jax'. "
@@ -54,7 +54,7 @@ def not_found(op: Any, args: tuple, kwargs: dict[str, Any]) -> OperatorNotFound:
 
 
 def same_device(op: Any, tensor: torch.Tensor) -> RuntimeError:
-    """PyTorch's error for operands on two devices."""
+    """Return pyTorch's error for operands on two devices."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"jax:0 and {tensor.device}! (when checking an argument of {op}, a "
@@ -72,13 +72,13 @@ def refuse_sparse(tensor: torch.Tensor) -> None:
 
 
 def check_ordinal(device: torch.device) -> None:
-    """Raise for a number that no device has (:mod:`.ordinals`)."""
+    """Raise for a device number that no device has (:mod:`.ordinals`)."""
     if device.type == "jax" and device.index not in (None, 0):
         ordinals.check(device.index)
 
 
 def from_jax(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    """JAX's error as the one PyTorch raises for the same thing, with the call in its message."""
+    """Return JAX's error as PyTorch's for the same cause, with the call in its message."""
     return translate(error, f"in {describe_call(op, args, kwargs)}")
 
 
@@ -96,12 +96,12 @@ APART = (
 )
 
 
-# What errors of no memory add to their message: what is there. Set when the device is first used.
+# Returns the text that errors of no memory add: the arrays there are. Set at first use.
 in_memory: Callable[[], str] = lambda: ""  # noqa: E731
 
 
 def is_deleted(error: Exception) -> bool:
-    """Whether JAX's error says that an array is gone."""
+    """Return whether JAX's error says that an array is gone."""
     return "has been deleted" in str(error) or "deleted or donated" in str(error)
 
 
@@ -110,7 +110,7 @@ _OF_NO_MEMORY = "RESOURCE_EXHAUSTED", "Out of memory", "can't allocate memory"
 
 
 def translate(error: Exception, where: str) -> Exception:
-    """JAX's error as PyTorch's type for it; ``where`` ends the message."""
+    """Return JAX's error as PyTorch's type for it; ``where`` ends the message."""
     if type(error).__module__.partition(".")[0] == "torch":  # of another process's end
         return error
     text = str(error)
@@ -120,7 +120,7 @@ def translate(error: Exception, where: str) -> Exception:
         text = f"a tensor or an array {ENDED}"
     if "incompatible devices" in text:
         text = f"{APART}. {text}"
-    # what is computed from an array that found no room fails as INTERNAL, with the text of both
+    # an array computed from one that found no room fails as INTERNAL, with the text of both
     if any(words in text for words in _OF_NO_MEMORY):
         return torch.OutOfMemoryError(f"device 'jax' is out of memory {where}: {text}{in_memory()}")
     if isinstance(error, np.linalg.LinAlgError):

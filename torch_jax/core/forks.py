@@ -1,9 +1,8 @@
 """Forked processes: a child of a process that has used the device cannot use it.
 
-JAX's threads do not come along, so that whatever waits for one of them would wait for ever. The
-child gets the error that ``torch.cuda`` raises there. Nothing is checked where operators are hot:
-what they would run is taken away in the child (:data:`listeners`), and what is left comes by
-:func:`refuse`.
+JAX's threads do not come along, so that a wait for one of them would never end. The child gets the
+error that ``torch.cuda`` raises there. Hot operators check nothing: the executables they would run
+are taken away in the child (:data:`listeners`), and other work passes :func:`refuse`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _held: Any = None
 
 
 def note_use() -> None:
-    """The device is used from here on: children of this process will not have it."""
+    """Note that the device is used: children forked from here on will not have it."""
     global _in_use
     _in_use = True
 
 
 def is_lost() -> bool:
-    """Whether this process was forked from one that had used the device, or JAX."""
+    """Return whether this process was forked from one that had used the device, or JAX."""
     return _lost
 
 
@@ -46,7 +45,7 @@ def refuse(*_ignored: Any) -> None:
 
 
 def _of_loaders() -> str:
-    """What a worker of a data loader does instead; nothing in other processes."""
+    """Return advice for a worker of a data loader; an empty text in other processes."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     if worker is None or worker.get_worker_info() is None:
         return ""
@@ -67,13 +66,13 @@ class Refusal:
 
 
 def install() -> None:
-    """Hear of forks; called once, at ``import torch``."""
+    """Register the handlers of forks; called once, at ``import torch``."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_lose)
 
 
 def _hold() -> None:
-    """Hold what JAX has, so that the child never has to free it: that too would wait, or abort."""
+    """Hold JAX's objects so that the child never frees them: that would wait too, or abort."""
     global _held
     _held = jax_core.what_jax_holds()
 

@@ -1,4 +1,4 @@
-"""What a storage holds while its memory is lent to a program that may write its results there."""
+"""The placeholder in a storage whose memory is lent to a program that may overwrite it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Lent(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements the array has."""
+        """Return the number of elements of the array."""
         return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array has."""
+        """Return the number of dimensions of the array."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the array has."""
+        """Return the number of bytes of the array."""
         return self.size * self.dtype.itemsize
 
 
 @functools.lru_cache(4096)
 def lent(shape: tuple[int, ...], dtype: Any) -> Lent:
-    """The placeholder for an array of this form.
+    """Return the placeholder for an array of this form.
 
     >>> import numpy as np
     >>> lent((2, 3), np.dtype("float32")).nbytes

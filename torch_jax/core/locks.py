@@ -8,12 +8,12 @@ from typing import Any
 from torch_jax.core import forks
 
 # Held while the program of a pure function is called. Read it as ``locks.RUNNING``: in a
-# forked child another object stands in its place.
+# forked child another object replaces it.
 RUNNING: Any = threading.RLock()
 
 
 def _lock_out() -> None:
-    """In a forked child: a compiled call raises before it has done anything."""
+    """Replace the lock in a forked child: a compiled call then raises at once."""
     global RUNNING
     RUNNING = forks.Refusal()
 

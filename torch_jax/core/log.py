@@ -1,4 +1,4 @@
-"""The logger ``torch_jax``: what is observed and compiled, and why (setting ``log``).
+"""The logger ``torch_jax``: observed and compiled calls, with reasons (setting ``log``).
 
 >>> import logging
 >>> logging.getLogger("torch_jax") is LOGGER
@@ -30,12 +30,12 @@ def follow(setting: str) -> None:
 
 _MANY = 32
 _forms: Counter[tuple[str, str]] = Counter()  # compilations of an operator at a line
-_loops: dict[str, str] = {}  # what was said of a function whose lines go on compiling
+_loops: dict[str, str] = {}  # the messages about functions whose lines keep compiling
 
 
 def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """An eager operator is about to be compiled; a line that goes on compiling is named once."""
-    if ACTIVE.tracer is not None:  # what is traced is compiled with the whole program
+    """Log an eager operator about to be compiled; warn once of a line that keeps compiling."""
+    if ACTIVE.tracer is not None:  # traced operators are compiled with the whole program
         return
     at = op.name(), tracers.user_line()
     _forms[at] += 1
@@ -58,10 +58,10 @@ def _looping(name: str, line: str) -> str:
 
 
 def loops() -> list[str]:
-    """What was said of functions that go on compiling, for reports."""
+    """Return the messages about functions that keep compiling, for reports."""
     return list(_loops.values())
 
 
 def observes(name: str, reason: str | None, seconds: float) -> None:
-    """A call of a pure function was observed, for the first time or for a reason."""
+    """Log that a call of a pure function was observed, for the first time or for a reason."""
     LOGGER.info("observed %s in %.2f s: %s", name, seconds, reason or "its first call")

@@ -1,4 +1,4 @@
-"""What a storage holds while the operator that computes its memory has only been written down."""
+"""The placeholder in a storage whose memory a recorded operator has yet to compute."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 class Node:
     """An array that is yet to be computed: its form, and the recording that will compute it.
 
-    Whoever needs elements calls :meth:`get`. Every way to the memory of a storage does
+    Code that needs elements calls :meth:`get`. Every way to the memory of a storage does
     (:func:`torch_jax.memory.storage.memory_in`), but for those that ask for its form only.
 
     Attributes:
       shape: of the array.
       dtype: NumPy's, of the array.
       aval: JAX's description of the array.
-      recording: what computes it; None once that has been done.
+      recording: the recording that computes it; None once that has been done.
       index: its number within the recording.
       array: the array, once it has been computed.
     """
@@ -30,7 +30,7 @@ class Node:
         self.recording, self.index = recording, index
 
     def get(self) -> Any:
-        """The array; what was recorded is run for that, on whatever thread."""
+        """Return the array; runs its recording for that, on any thread."""
         recording = self.recording
         if recording is not None:
             recording.run()
@@ -38,22 +38,22 @@ class Node:
 
     @property
     def size(self) -> int:
-        """How many elements the array has."""
+        """Return the number of elements of the array."""
         return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array has."""
+        """Return the number of dimensions of the array."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the array has."""
+        """Return the number of bytes of the array."""
         return self.size * self.dtype.itemsize
 
 
 class Integers(NamedTuple):
-    """Integers that an operator takes as an input, though they are much the same at each run."""
+    """Integers that an operator takes as an input, though they change little from run to run."""
 
     values: tuple[int, ...]
     is_list: bool

@@ -1,9 +1,9 @@
 """Numbers of optimizers, whose values each compiled call reads.
 
-While a call of a ``torch_jax.jit(pure=True)`` function is observed, a :class:`Number` stands in an
-optimizer's group for each float. Arithmetic with it is written on the tape
-(``capture.tape``), to be done again at each later call; what needs the value itself is written down
-as a guard, so that nothing computed from it can go stale.
+While a call of a ``torch_jax.jit(pure=True)`` function is observed, a :class:`Number` replaces each
+float of an optimizer's group. Arithmetic with it is written on the tape (``capture.tape``) and
+repeated at each later call; a use of the value itself is written down as a guard, so that no result
+computed from it can go stale.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch_jax.core.tracers import NotTraceableError
 
 
 class _Node:
-    """Stand for a :class:`Number` in PyTorch's C++; it comes to kernels as ``SymFloat(node)``."""
+    """The form of a :class:`Number` in PyTorch's C++; kernels get ``SymFloat(node)``."""
 
     def __init__(self, number: Number):
         self.number = number
 
     def guard_float(self, _file: str, _line: int) -> float:
-        """Give C++ the plain float that it wants: its value is fixed, and guarded."""
+        """Return the plain float for C++: its value is fixed, and guarded."""
         return float(self.number)
 
     def is_symbolic(self) -> bool:
@@ -61,8 +61,8 @@ class GivenNumber(float):
 class Number(torch.SymFloat):
     """A Python float whose value is an input of the compiled program.
 
-    It passes through PyTorch's C++ as a ``torch.SymFloat``. Arithmetic stays a number; what needs
-    the value itself (a comparison, ``float``, ``math.sqrt``) is written down as a guard.
+    It passes through PyTorch's C++ as a ``torch.SymFloat``. Arithmetic gives a number; a use of the
+    value itself (a comparison, ``float``, ``math.sqrt``) is written down as a guard.
     """
 
     def __init__(self, observer: Any, slot: int):
@@ -186,7 +186,7 @@ def given(value: Any) -> GivenNumber:
 
 def fixed(value: Any) -> Any:
     """Return a number as a float that later calls must find again."""
-    number = _number_in(value)  # whose truth would be guarded
+    number = _number_in(value)  # the truth of a number would be guarded
     return float(value if number is None else number)
 
 

@@ -2,7 +2,7 @@
 
 Where ``torchrun`` has started several processes of a host, programs call the device of each by its
 number there, ``jax:1`` or ``cuda:1``. So all numbers below that of these processes mean the device
-of the process; what has been chosen is kept for who asks.
+of the process; the number chosen last is kept for callers that ask.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _chosen = 0
 
 
 def count() -> int:
-    """The processes of this host that ``torchrun`` has started."""
+    """Return the number of processes of this host that ``torchrun`` has started."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def check(index: int) -> int:
-    """``index``; raises ``RuntimeError`` where there is no such device."""
+    """Return ``index``; raise ``RuntimeError`` where there is no such device."""
     if not 0 <= index < count():
         those = "is one device, jax:0" if count() == 1 else f"are jax:0 to jax:{count() - 1}"
         raise RuntimeError(f"invalid device ordinal: jax:{index}; there {those}")
@@ -26,12 +26,12 @@ def check(index: int) -> int:
 
 
 def known(index: int) -> int:
-    """A number as a program for CUDA gives it: 0 in place of one that no device has."""
+    """Return a number as a program for CUDA gives it: 0 in place of one that no device has."""
     return index if index < count() else 0
 
 
 def current() -> int:
-    """The number that was chosen last."""
+    """Return the number that was chosen last."""
     return _chosen
 
 

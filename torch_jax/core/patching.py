@@ -1,11 +1,11 @@
-"""One table of everything that is replaced in PyTorch and in other libraries.
+"""One table of all functions replaced in PyTorch and in other libraries.
 
 A row is a function that is given the original and returns its replacement; its docstring says why
 the original does not do. :func:`apply` puts replacements in place, :func:`without` takes one away
 for a block, which is how tests show that it is still needed.
 
 Programs copy functions by name, ``from torch import manual_seed``, often before the device is used.
-So functions of modules that are replaced later stand behind *doors* from ``import torch`` on
+So functions of modules that are replaced later are behind *doors* from ``import torch`` on
 (:data:`BY_NAME`): each calls the original, and its replacement once that is there.
 
 >>> from torch_jax.core.patching import PATCHES
@@ -32,7 +32,7 @@ AT_FIRST_JIT = "the first use of torch_jax.jit"
 _MISSING = object()
 
 # Public functions that rows replace after `import torch`, at all places from which programs take
-# them. A test holds this against the table.
+# them. A test compares this list with the table.
 BY_NAME = """
     signal.getsignal signal.signal
     torch.autograd.backward torch.autograd.grad
@@ -47,13 +47,13 @@ BY_NAME = """
 
 
 class Patch(NamedTuple):
-    """A row: what is replaced, by what, why, and when.
+    """A row: the object replaced, its replacement, the reason, and the moment.
 
     Attributes:
-      target: the dotted name of what is replaced or, if ``is_registration``, added to.
-      make: takes the original and returns the replacement; a registration takes what ``target``
-        names and returns a function that takes it back, None where only a new process does.
-      why: what PyTorch, or the library, does not do by itself.
+      target: the dotted name of the object replaced or, if ``is_registration``, added to.
+      make: takes the original and returns the replacement; a registration takes the object of
+        ``target`` and returns a function that takes it back, None where only a new process does.
+      why: the need: PyTorch, or the library, does not do this by itself.
       when: ``AT_IMPORT``, ``AT_FIRST_USE``, ``AT_FIRST_JIT``, or the module after whose import.
       since: the first release that needs it, of those that torch_jax supports.
     """
@@ -69,7 +69,7 @@ class Patch(NamedTuple):
 PATCHES: dict[str, Patch] = {}
 _passed: set[str] = set()  # moments
 _undo: dict[str, Callable[[], None] | None] = {}  # of the patches that are in place
-_behind: dict[Any, SimpleNamespace] = {}  # for each door, what it calls
+_behind: dict[Any, SimpleNamespace] = {}  # for each door, the function that it calls
 
 
 def patch(
@@ -77,9 +77,9 @@ def patch(
 ) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     """Enter the decorated function in the table, as the ``make`` of a :class:`Patch`.
 
-    Where its moment has passed, it is put in place at once.
+    The row is put in place at once where its moment has passed.
 
-    Its docstring is the row's ``why``, unless that is given.
+    The function's docstring is the row's ``why``, unless that is given.
     """
 
     def enter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -93,9 +93,9 @@ def patch(
 
 
 def apply(when: str) -> None:
-    """Put in place what belongs to this moment and is not in place yet.
+    """Put in place the rows of this moment that are not in place yet.
 
-    A target that the installed release lacks has nobody who calls it, and is left out.
+    A target that the installed release lacks has no callers, and is left out.
     """
     _passed.add(when)
     for row in list(PATCHES.values()):
@@ -105,7 +105,7 @@ def apply(when: str) -> None:
 
 def open_doors() -> None:
     """Put doors before the functions of :data:`BY_NAME`; called once, at ``import torch``."""
-    doors: dict[Any, Any] = {}  # one function at two places has one
+    doors: dict[Any, Any] = {}  # a function at two places has one door
     for target in BY_NAME:
         owner, name = _owner(target)
         original = getattr(owner, name, None)
@@ -149,10 +149,10 @@ def _put(row: Patch) -> None:
 
 
 def _owner(target: str) -> tuple[Any, str]:
-    """What holds the last part of a dotted name; None where a part is not there.
+    """Return the owner of the last part of a dotted name, and that part; None if it is missing.
 
-    A module comes before an attribute of its name: ``torch._higher_order_ops.cond`` is both. What
-    stands behind a door is held there, as ``now``.
+    A module comes before an attribute of its name: ``torch._higher_order_ops.cond`` is both. A door
+    holds its function as ``now``.
     """
     *path, name = target.split(".")
     owner: Any = None
@@ -164,7 +164,7 @@ def _owner(target: str) -> tuple[Any, str]:
 
 
 def in_place() -> set[str]:
-    """The targets that are replaced at present."""
+    """Return the targets that are replaced at present."""
     return set(_undo)
 
 
@@ -172,7 +172,7 @@ def in_place() -> set[str]:
 def without(target: str) -> Iterator[None]:
     """Put the original of a target in its place for a block; for tests, on one thread.
 
-    Afterwards the target is what it was before: the replacement, or what has wrapped it since.
+    Afterwards the target is its replacement again, or a later wrapper of that.
     Raises ``KeyError`` where the target is not replaced, ``ValueError`` where a registration cannot
     be taken back.
     """

@@ -1,4 +1,4 @@
-"""What the settings ask of every way to run: checks of indices, and what float64 does."""
+"""Policies that settings ask of every way to run: checks of indices, and float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_jax import config, target
 
 
 def checks_indices() -> bool:
-    """Whether index tensors are checked against bounds (setting ``check_indices``)."""
+    """Return whether index tensors are checked against bounds (setting ``check_indices``)."""
     mode = config.get("check_indices")
     return mode == "always" or (mode == "auto" and target.on_cpu())
 

@@ -1,6 +1,6 @@
-"""How exact float32 products are at this moment: whom of those that can say so is listened to.
+"""The precision of float32 products at this moment.
 
-From the first to the last, who says anything is followed:
+The first of these that names a precision decides:
 
 1. the innermost block of ``torch_jax.matmul_precision`` around the caller, by thread and task;
 2. the settings ``matmul_precision`` and ``conv_precision``, which ``torch.backends.jax`` sets too;
@@ -23,7 +23,7 @@ from torch_jax.core.scopes import Scopes, decorate
 
 
 class Precisions(NamedTuple):
-    """Of matrix products and of convolutions, by PyTorch's names."""
+    """Precisions of matrix products and of convolutions, by PyTorch's names."""
 
     matmul: str
     conv: str
@@ -38,7 +38,7 @@ _switch = pytorch.fp32_precision
 
 
 class matmul_precision:
-    """How exact float32 products are in a region: matrix products, convolutions and attention.
+    """Set the precision of float32 products in a region: matmul, convolutions, attention.
 
     It comes before the settings and before PyTorch's switches, on this thread or asyncio task
     alone, in every executor; as a decorator, for a function.
@@ -72,14 +72,14 @@ class matmul_precision:
         _scopes.leave(self._precisions)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Hold it while ``function`` runs; a generator or coroutine function too."""
+        """Hold the precision while ``function`` runs; a generator or coroutine function too."""
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"matmul_precision decorates functions, not {function!r}")
         return decorate(self, function)
 
 
 def state() -> Precisions:
-    """The precisions that hold for the caller now."""
+    """Return the precisions that hold for the caller now."""
     if _scopes.is_open and (scoped := _scopes.values()):
         return scoped[-1]
     settings = _settings()
@@ -91,12 +91,12 @@ def state() -> Precisions:
 
 
 def with_dtype() -> tuple[torch.dtype, Precisions]:
-    """What the key of an operator with products begins with; of all others, the dtype alone."""
+    """Return the beginning of the key of an operator with products; others take the dtype alone."""
     return torch.get_default_dtype(), state()
 
 
 def with_switch() -> tuple[str | None, Precisions]:
-    """For keys of code that can ask PyTorch: its own answer (None: it has none), and the state."""
+    """Return for keys of code that can ask PyTorch its own answer (or None), and the state."""
     return _asked(), state()
 
 
@@ -105,7 +105,7 @@ def with_switch() -> tuple[str | None, Precisions]:
 
 @functools.cache
 def _settings() -> tuple[str | None, str | None] | None:
-    """What the settings say of matrix products and convolutions; None where they say nothing."""
+    """Return the settings for matrix products and convolutions; None where neither is set."""
     matmul, conv = (config.get(f"{kind}_precision") for kind in ("matmul", "conv"))
     if matmul == conv == "torch":
         return None
@@ -118,9 +118,9 @@ config.listeners.append(_settings.cache_clear)
 
 
 def _asked() -> str | None:
-    """``torch.get_float32_matmul_precision()``; None where PyTorch's old and new switches differ.
+    """Return ``torch.get_float32_matmul_precision()``; None where it raises.
 
-    PyTorch raises then.
+    PyTorch raises where its old and new switches differ.
     """
     try:
         return _asked_of_torch()
@@ -129,7 +129,7 @@ def _asked() -> str | None:
 
 
 def _by_torch() -> Precisions:
-    """What PyTorch's switches say.
+    """Return the precisions that PyTorch's switches ask for.
 
     Those of CUDA are taken for this device's. Convolutions are of TF32 only where both the switch
     of matrix products and that of convolutions allow it: PyTorch's default for cuDNN, which does,
@@ -145,7 +145,7 @@ def _by_torch() -> Precisions:
 
 
 def matmul_by_switches(old: str | None, cuda: str, everywhere: str) -> str:
-    """The precision of matrix products by ``fp32_precision`` of CUDA, and of all backends.
+    """Return the precision of matrix products by ``fp32_precision`` of CUDA, and of all backends.
 
     Args:
       old: of ``torch.set_float32_matmul_precision``, None where the newer switches contradict it.

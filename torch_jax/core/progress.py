@@ -1,8 +1,8 @@
-"""A word to whoever waits at a terminal: that XLA compiles, and since when (setting ``progress``).
+"""A line at the terminal: that XLA compiles, and since when (setting ``progress``).
 
 Operators are compiled one after the other while a program runs for the first time: after two
-seconds of that in a row a line says so, and again whenever the time has doubled. A whole program
-is compiled in one piece, and a timer says so meanwhile.
+seconds of that in a row a line reports it, and again whenever the time has doubled. A whole program
+is compiled in one piece, and a timer reports it meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Row:
         self.operators, self.seconds, self.ended, self.due = 0, 0.0, 0.0, _FIRST
 
     def add(self, start: float, end: float) -> str | None:
-        """An operator was compiled from ``start`` to ``end``; returns what is to be said of it.
+        """Add an operator compiled from ``start`` to ``end``; return the line to print, if any.
 
         >>> row = Row()
         >>> row.add(0.0, 1.5), row.add(1.6, 2.8)

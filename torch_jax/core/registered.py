@@ -1,8 +1,8 @@
 """Classes that are registered with JAX as containers, since a user's tree had one of them.
 
-JAX has one registry for all libraries of a process, and takes each class once. What is entered
-here gives way: a user who registers his class himself later is not told that it is there already,
-and his functions are in force from then on.
+JAX has one registry for all libraries of a process, and takes each class once. Entries made here
+give way: a user who registers his class himself later gets no error, and his functions are in force
+from then on.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch_jax.core.containers import Container, Parts
 
 AT_FIRST_CONTAINER = "the first class that torch_jax registers with JAX"
 
-# Classes that nobody but torch_jax has registered with JAX.
+# Classes that only torch_jax has registered with JAX.
 OURS: set[type] = set()
 LOCK = threading.RLock()
 
 
 class Entry(NamedTuple):
-    """How JAX flattens and unflattens objects of one class, as JAX wants its functions."""
+    """The functions by which JAX flattens and unflattens objects of one class."""
 
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     unflatten: Callable[[Any, Iterable[Any]], Any]
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """JAX's auxiliary data of a node: with what makes it again, which may be another by then."""
+    """JAX's auxiliary data of a node, with the function that makes it again, which may change."""
 
     unflatten: Callable[[Any, Iterable[Any]], Any]
     data: Any
@@ -95,7 +95,7 @@ def _unflatten(data: _Data, children: Iterable[Any]) -> Any:
 
 
 def _give_way(kind: type, entry: Entry) -> None:
-    """Let a user's functions be those of his class."""
+    """Put a user's functions in force for his class."""
     with LOCK:
         if kind not in OURS:
             raise ValueError(f"Duplicate custom PyTreeDef type registration for {kind}.")
@@ -142,7 +142,7 @@ def _patch_register_dataclass(original: Any) -> Any:
 
 
 def _of_fields(kind: Any, data: tuple[str, ...], meta: tuple[str, ...]) -> Entry:
-    """What JAX does with a dataclass: fields are children or static, ``__init__`` makes it."""
+    """Return JAX's entry for a dataclass: fields are children or static, ``__init__`` makes it."""
 
     def flatten(value: Any) -> tuple[Iterable[Any], Any]:
         return [getattr(value, n) for n in data], tuple(getattr(value, n) for n in meta)

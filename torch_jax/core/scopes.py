@@ -1,12 +1,12 @@
 """Regions of ``with`` blocks: each thread and each asyncio task has its own, left in any order.
 
 A context variable holds the open scopes, so that a task that waits inside a block does not change
-what other tasks of its thread see. When a block is left, it is over for all, tasks that were
-started in it too. It may be left in another context than it was entered in (a generator that is
-finished, or collected, on another thread): its scope is known again by the frame that opened it.
+those of other tasks of its thread. When a block is left, it is over for all, tasks that were
+started in it too. A block may be left in another context than it was entered in (a generator that
+is finished, or collected, on another thread): its scope is known again by the frame that opened it.
 
-Autograd runs a backward pass on a thread of its own, which knows nothing of the caller's blocks; so
-inside a block backward passes run on the thread that asks for them.
+Autograd runs a backward pass on its own thread, which does not see the caller's blocks; so inside a
+block backward passes run on the calling thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_jax._private import pytorch
 
 
 class _Scope:
-    """One block that was entered: what for, by which frame, and whether it still stands."""
+    """One block that was entered: its value, its frame, and whether it is still open."""
 
     __slots__ = ("frame", "is_open", "value")
 
@@ -33,14 +33,14 @@ class _Scope:
 
 
 class _BackwardHere(threading.local):
-    """The scopes that were opened on this thread, while which autograd uses no other thread."""
+    """The scopes opened on this thread; while one is open, autograd uses no other thread."""
 
     def __init__(self) -> None:
         self.scopes: list[_Scope] = []
         self.before = True
 
     def enter(self, scope: _Scope) -> None:
-        """A scope was opened on this thread."""
+        """Note that a scope was opened on this thread."""
         self.drop_closed()
         if not self.scopes:
             self.before = pytorch.is_multithreading_enabled()
@@ -48,7 +48,7 @@ class _BackwardHere(threading.local):
         self.scopes.append(scope)
 
     def drop_closed(self) -> None:
-        """Forget scopes that were left, wherever that was."""
+        """Forget scopes that were left, on any thread."""
         open_ones = [scope for scope in self.scopes if scope.is_open]
         if self.scopes and not open_ones:
             pytorch.set_multithreading_enabled(self.before)
@@ -124,18 +124,18 @@ class Scopes:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody is in a block, in whatever context."""
+        """Return whether any block is open, in any context."""
         return self._open > 0
 
     def any(self) -> bool:
-        """Whether the caller is in a block."""
+        """Return whether the caller is in a block."""
         if not self._open:
             return False
         scopes = self._current.get()
         return bool(scopes) and any(s.is_open for s in scopes)
 
     def values(self) -> tuple[Any, ...]:
-        """What the blocks around the caller were entered for."""
+        """Return the values of the blocks around the caller."""
         if not self._open:
             return ()
         scopes = self._current.get()
@@ -143,7 +143,7 @@ class Scopes:
 
 
 def decorate(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` run inside ``context``: for generators, only while their own code runs."""
+    """Wrap ``function`` to run inside ``context``: for generators, only while their code runs."""
     if inspect.isasyncgenfunction(function):
         wrapped = _async_generator(context, function)
     elif inspect.iscoroutinefunction(function):

@@ -26,13 +26,13 @@ from typing import Any
 
 
 class _Switch:
-    """Called with a handler and its arguments; a slot says what then happens."""
+    """Called with a handler and its arguments; a slot says how the handler is then called."""
 
     __slots__ = ("__call__",)
 
 
 class _Handler:
-    """A handler of signals, which a pending call can ask whether it is true."""
+    """A handler of signals, which a pending call can test for its truth."""
 
     def __init__(self, signum: int, function: Callable[..., Any]):
         self.signum, self.function = signum, function
@@ -45,7 +45,7 @@ class _Handler:
 
     def __bool__(self) -> bool:
         self(self.signum, sys._getframe(1))
-        return False  # a pending call that gives something else than 0 has failed
+        return False  # a pending call that returns another number than 0 has failed
 
 
 _is_true = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
@@ -61,12 +61,12 @@ _known: collections.deque[_Handler] = collections.deque(maxlen=256)  # pending c
 
 
 def held() -> Iterator[None]:
-    """An iterator, each step of which has handlers called later from there on."""
+    """Return an iterator, each step of which has handlers called later from there on."""
     return _turns(_later)
 
 
 def let_go() -> Iterator[None]:
-    """An iterator, each step of which has handlers called at once from there on."""
+    """Return an iterator, each step of which has handlers called at once from there on."""
     return _turns(_at_once)
 
 
@@ -98,7 +98,7 @@ def undisturbed(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def through_switch(signum: int, handler: Any) -> Any:
-    """What to install for a handler, so that it may be called later."""
+    """Return the function to install for a handler, which may call the handler later."""
     if not callable(handler) or _is_through_switch(handler):
         return handler
     known = _Handler(signum, handler)
@@ -107,7 +107,7 @@ def through_switch(signum: int, handler: Any) -> Any:
 
 
 def plain(handler: Any) -> Any:
-    """The handler that :func:`through_switch` was given.
+    """Return the handler that :func:`through_switch` was given.
 
     >>> plain(through_switch(signal.SIGINT, print)) is print, plain(signal.SIG_DFL)
     (True, <Handlers.SIG_DFL: 0>)

@@ -1,8 +1,8 @@
-"""What a traced program cannot do: look at values. The error for it, and the way around.
+"""The limit of a traced program, which cannot look at values: its error, and ways around.
 
 Under a trace (``jax.jit``, ``jax.make_jaxpr``) a storage holds a tracer, which has a shape and a
-dtype but no elements. An operator whose output shape hangs on values, and ``Tensor.item``, need
-them. The error names the line of the user's code and what has a static shape instead.
+dtype but no elements. An operator whose output shape depends on values, and ``Tensor.item``, need
+them. The error names the line of the user's code, and an operator of static shape.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class DataDependentError(RuntimeError):
 
 
 class TracedElsewhere(Exception):
-    """A tensor's memory is in the hands of another thread, for a moment: a trace's or a program's.
+    """The memory of a tensor is in use by another thread's trace or program, for a moment.
 
-    Or it is another by now, where it was to be written.
+    Or the tensor to be written has got another memory meanwhile.
     """
 
 
 class NotTraceableError(RuntimeError):
-    """A function under :func:`torch_jax.jit` does what a compiled call could not repeat."""
+    """A function under :func:`torch_jax.jit` does work that a compiled call could not repeat."""
 
 
-# What to write instead, by the operator's name.
+# The operator of static shape to write instead, by the operator's name.
 STATIC_ALTERNATIVES = {
     "_local_scalar_dense": "keep the value a tensor (torch.where, torch.cond for control flow), "
     "or return it and look at it outside",
@@ -83,14 +83,14 @@ _LIBRARIES = (
 
 
 def is_traced(value: Any) -> bool:
-    """Whether an array is a tracer."""
+    """Return whether an array is a tracer."""
     return isinstance(value, jax.core.Tracer)
 
 
 def is_traced_elsewhere(values: Iterable[Any]) -> bool:
-    """Whether one of these arrays is not there yet, but will be for whoever waits for it.
+    """Return whether one of these arrays is not there yet, but will be after a wait.
 
-    Another thread traces with it, or has lent it to a program; or it has only been written down.
+    Another thread traces with it, or has lent it to a program; or it is only recorded yet.
 
     Tracers are not another thread's where this one traces.
     """
@@ -99,13 +99,13 @@ def is_traced_elsewhere(values: Iterable[Any]) -> bool:
 
 
 def wants_a_value(error: Exception) -> bool:
-    """Whether JAX's error says that a tracer was asked for its value."""
+    """Return whether JAX's error says that the value of a tracer was read."""
     kinds = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
     return isinstance(error, (*kinds, jax.errors.TracerIntegerConversionError))
 
 
 def user_line() -> str:
-    """``file:line, in function`` of the innermost frame outside torch, jax and torch_jax."""
+    """Return ``file:line, in function`` of the innermost frame outside torch, jax and torch_jax."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -116,7 +116,7 @@ def user_line() -> str:
 
 
 def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
-    """The error for an operator that was called under a trace and needs values."""
+    """Return the error for an operator that was called under a trace and needs values."""
     name = op.name().removeprefix("aten::")
     instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
     return DataDependentError(
@@ -126,17 +126,17 @@ def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentE
 
 
 def outlived(what: str) -> NotTraceableError:
-    """The error for a tensor or an array of a trace that has ended."""
+    """Return the error for a tensor or an array of a trace that has ended."""
     return NotTraceableError(f"{what} {errors.ENDED} ({user_line()})")
 
 
 def shown(array: Any) -> str:
-    """The dtype and the shape of an array, for messages."""
+    """Return the dtype and the shape of an array, for messages."""
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"
 
 
 def needs_value_on_host(array: Any) -> RuntimeError:
-    """The error for ``item``, ``tolist``, ``if``, printing or copying to the CPU under a trace."""
+    """Return the error for ``item``, ``if``, printing or copying to the CPU under a trace."""
     if ACTIVE.tracer is None and jax_core.is_outside_traces():
         return outlived(f"a {shown(array)} tensor")
     return DataDependentError(

@@ -1,4 +1,4 @@
-"""What crosses between host and device: bytes either way, and how long values were waited for."""
+"""Bytes copied between host and device, either way, and seconds of waiting for values."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Traffic:
         self._copies: list[tuple[int, int, float]] = []
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Set all sums to zero."""
         self.sums()
         with self._lock:
             self._sums = (0, 0, 0.0)
 
     def to_device(self, count: int) -> None:
-        """So many bytes were copied to the device."""
+        """Count bytes that were copied to the device."""
         self._add((count, 0, 0.0))
         if costs.LISTENING.listener is not None:
             costs.note("to_device", "", 0.0, count)
 
     def to_host(self, count: int, seconds: float) -> None:
-        """So many bytes were looked at by the host, which waited so long for them."""
+        """Count bytes that the host has read, and the seconds that it waited for them."""
         self._add((0, count, seconds))
         if costs.LISTENING.listener is not None:
             costs.note("to_host", "", seconds, count)
@@ -49,7 +49,7 @@ class Traffic:
             self.sums()
 
     def sums(self) -> tuple[int, int, float]:
-        """Bytes to the device, bytes to the host, and seconds of waiting."""
+        """Return bytes to the device, bytes to the host, and seconds of waiting."""
         with self._lock:
             to_device, to_host, seconds = self._sums
             for _ in range(len(self._copies)):

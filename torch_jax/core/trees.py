@@ -1,11 +1,11 @@
-"""Trees of values at the border of JAX and PyTorch: one way to flatten what either side has.
+"""Trees of values at the border of JAX and PyTorch: one way to flatten those of both.
 
-A tree is what JAX takes for one, with these differences: dicts keep their order and need no keys
-that can be sorted, and what only PyTorch and other libraries know as a container is one too
-(:mod:`torch_jax.core.containers`). Such a class is registered with JAX when one is first met here,
-so that a function that returns it can stand under the user's own ``jax.jit``.
+A tree is as in JAX, with these differences: dicts keep their order, their keys need not be
+sortable, and containers that only PyTorch and other libraries know are trees too
+(:mod:`torch_jax.core.containers`). Such a class is registered with JAX when the first object is met
+here, so that a user's own ``jax.jit`` can take a function that returns one.
 
-All that is no container is a leaf: tensors, jagged and sparse ones too, arrays, numbers, modules.
+All other values are leaves: tensors, jagged and sparse ones too, arrays, numbers, modules.
 ``None`` is a tree without leaves, as for JAX.
 """
 
@@ -29,7 +29,7 @@ _REGISTRY = type(jax.tree_util.default_registry)(enable_dict=False)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree and its structure, which is hashable and comparable.
+    """Return the leaves of a tree and its structure, which is hashable and comparable.
 
     >>> leaves, structure = flatten({"b": 1, "a": (2, None)})
     >>> leaves, unflatten(structure, ["x", "y"])
@@ -42,23 +42,23 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """As :func:`flatten`, each leaf with the place where it stands.
+    """Return the leaves, each with its path in the tree, and the structure.
 
     >>> flatten_with_paths({"a": [1, 2]})[0]
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
-    flatten(tree)  # which meets what is new
+    flatten(tree)  # registers new classes
     leaves, structure = _REGISTRY.flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
 
 
 def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
-    """The tree of a structure with other leaves, which may be anything."""
+    """Return the tree of a structure with other leaves, which may be anything."""
     return structure.unflatten(leaves)
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """A tree with a function applied to each leaf, and to what stands there in trees like it.
+    """Apply a function to each leaf, and to the subtrees at the same place in other trees.
 
     >>> map(str, [1, {"a": 2}])
     ['1', {'a': '2'}]
@@ -79,7 +79,7 @@ _PLAIN = frozenset(
 
 
 def _meet(leaf: Any) -> bool:
-    """Make a container of what was taken for a leaf; whether it is one."""
+    """Register the class of a supposed leaf as a container; return whether it is one."""
     kind = type(leaf)
     if jax.tree_util.default_registry.is_node(kind):
         with registered.LOCK:
@@ -97,7 +97,7 @@ def _meet(leaf: Any) -> bool:
 
 
 def _as_jax_does(node: Any) -> tuple[list[Any], Any]:
-    """The children of a node, and its structure down to these."""
+    """Return the children of a node, and its structure down to these."""
     return jax.tree_util.tree_flatten(node, is_leaf=lambda child: child is not node)
 
 
@@ -113,7 +113,7 @@ def _keys_and(elements: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def _key(key: Any) -> Any:
-    """A key of a dict in a path; jaxlib 0.10.0 refuses None as one."""
+    """Return a key of a dict in a path; jaxlib 0.10.0 refuses None as one."""
     return jax.tree_util.GetAttrKey("None") if key is None else jax.tree_util.DictKey(key)
 
 

@@ -1,8 +1,9 @@
-"""Whether the device has been used, and what the first use sets going.
+"""The first use of the device: whether it has happened, and the work that it starts.
 
-``import torch`` only names the device, and leaves here what is to be done when it is first used
+``import torch`` only names the device, and leaves here the work for its first use
 (:func:`on_wake`). Every first use – a factory, the boxed fallback, an answer of ``torch.jax`` –
-comes to :func:`wake`, which does it. So nobody has to know the top floor to wake it.
+calls :func:`wake`, which does that work. So lower floors can wake the device without an import of
+the top floor.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def on_wake(start: Callable[[], None]) -> None:
 
 
 def is_awake() -> bool:
-    """Whether the device has been used in this process."""
+    """Return whether the device has been used in this process."""
     return _awake
 
 
 def wake() -> None:
-    """Import JAX and the table and register the kernels; the first use of the device calls it."""
+    """Import JAX and the table and register the kernels, at the first use of the device."""
     global _awake
     if _awake:
         return
@@ -46,7 +47,7 @@ def wake() -> None:
 
 
 def _fall_asleep() -> None:
-    """In a forked child: every way to the device leads to :func:`wake`, which raises."""
+    """Have a forked child call :func:`wake`, which raises, at every use of the device."""
     global _awake
     _awake = False
 

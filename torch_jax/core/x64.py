@@ -25,7 +25,7 @@ class x64:
         self._old: Any = _state.get_local()
         try:
             _state.set_local(True)
-        except BaseException:  # a signal's: the block is not entered, nor will it be left
+        except BaseException:  # a signal's: the block is not entered, and will not be left
             _state.set_local(self._old)
             raise
 
@@ -56,8 +56,8 @@ class x64_as:
 def before_each(check: Callable[[], None]) -> None:
     """Call ``check``, which may raise or wait, before all further work in this process.
 
-    All of the project's own work enters :class:`x64`, but for compiled calls that are hot: who
-    asks for a check has those dropped, too.
+    All of the project's own work enters :class:`x64`, but for compiled calls that are hot: a caller
+    that asks for a check has those dropped, too.
     """
     enter = x64.__enter__
 

@@ -1,4 +1,4 @@
-"""The module ``torch.jax``: what ``torch.cuda`` is for CUDA.
+"""The module ``torch.jax``, the counterpart of ``torch.cuda``.
 
 May import: memory and below. Loaded by ``import torch``: yes.
 """

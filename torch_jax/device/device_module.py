@@ -1,4 +1,4 @@
-"""The module ``torch.jax``: for this device what ``torch.cuda`` is for CUDA.
+"""The module ``torch.jax``: for this device the counterpart of ``torch.cuda``.
 
 There is one logical device, ``jax:0``; several chips are one device with a sharding, as in JAX.
 Among processes of ``torchrun`` other numbers mean it, too (:mod:`torch_jax.core.ordinals`).
@@ -32,7 +32,7 @@ from torch_jax.device.streams import (  # noqa: F401, what the module has too
 from torch_jax.device.tensor_types import kinds
 from torch_jax.memory import generators
 
-globals().update(kinds())  # FloatTensor and its like
+globals().update(kinds())  # FloatTensor and similar
 
 _peak = 0
 
@@ -54,12 +54,12 @@ def _chip() -> Any:
 
 @dynamo_constants.constant
 def is_available() -> bool:
-    """Whether the device can be used: whether jax is installed."""
+    """Return whether the device can be used: whether jax is installed."""
     return importlib.util.find_spec("jax") is not None
 
 
 def is_initialized() -> bool:
-    """Whether the device has been used in this process."""
+    """Return whether the device has been used in this process."""
     return waking.is_awake()
 
 
@@ -69,19 +69,19 @@ def init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had started JAX."""
+    """Return whether this process was forked from one that had started JAX."""
     return forks.is_lost()
 
 
 @dynamo_constants.constant
 def device_count() -> int:
-    """The processes of this host, each of which has one device; chips are parts of it."""
+    """Return the number of processes of this host, each with one device; chips are its parts."""
     return ordinals.count()
 
 
 @dynamo_constants.constant
 def current_device() -> int:
-    """0, which tensors bear in every process."""
+    """Return 0, the number that tensors bear in every process."""
     return 0
 
 
@@ -99,7 +99,7 @@ def _index(device: Any) -> int:
 
 
 class device:
-    """Context manager that selects a device by index; all indices mean the one of the process."""
+    """Context manager that selects a device by index; all indices mean the process's device."""
 
     def __init__(self, device: Any = None):
         """Check the index."""
@@ -129,7 +129,7 @@ seed_all = seed
 
 
 def initial_seed() -> int:
-    """The seed last given to the default generator."""
+    """Return the seed last given to the default generator."""
     return generators.default_generator.initial_seed()
 
 
@@ -149,35 +149,35 @@ def fold_in(data: int) -> None:
 
 
 def get_rng_state(device: Any = "jax") -> torch.Tensor:
-    """State of the default generator, a CPU uint8 tensor of 16 bytes."""
+    """Return the state of the default generator, a CPU uint8 tensor of 16 bytes."""
     _index(device)
     return generators.default_generator.get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
-    """Restore a state that :func:`get_rng_state` gave."""
+    """Restore a state that :func:`get_rng_state` returned."""
     _index(device)
     generators.default_generator.set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of all devices: one."""
+    """Return the states of all devices: one."""
     return [get_rng_state()]
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
-    """Restore :func:`get_rng_state_all`."""
+    """Restore the states of :func:`get_rng_state_all`."""
     set_rng_state(new_states[0])
 
 
 def get_device_name(device: Any = None) -> str:
-    """What JAX calls the chip, such as ``cpu`` or ``NVIDIA H100``."""
+    """Return JAX's name of the chip, such as ``cpu`` or ``NVIDIA H100``."""
     return _chip().device_kind
 
 
 def get_device_properties(device: Any = None) -> SimpleNamespace:
-    """``name``, ``platform``, ``total_memory`` (bytes, 0 where unknown), ``chips``; for programs
-    that ask CUDA: ``major`` and ``minor`` (:func:`compute_capability`), ``multi_processor_count``.
+    """Return ``name``, ``platform``, ``total_memory`` (bytes, 0 where unknown), ``chips``; for
+    programs of CUDA: ``major``, ``minor`` (:func:`compute_capability`), ``multi_processor_count``.
     """
     chip = _chip()
     major, minor = compute_capability()
@@ -193,16 +193,17 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
 
 
 def compute_capability(device: Any = None) -> tuple[int, int]:
-    """What ``torch.cuda.get_device_capability`` gives: that of NVIDIA's chip, elsewhere (8, 0).
+    """Return the compute capability of NVIDIA's chip, elsewhere (8, 0).
 
-    From 8.0 on chips compute bfloat16, as XLA does everywhere.
+    As ``torch.cuda.get_device_capability``. From 8.0 on chips compute bfloat16, as XLA does
+    everywhere.
     """
     major, _, minor = str(getattr(_chip(), "compute_capability", "8.0")).partition(".")
     return int(major), int(minor or 0)
 
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
-    """Dtypes that the device computes with."""
+    """Return the dtypes that the device computes with."""
     return {"supported_dtypes": set(_amp_dtypes()) | {torch.float32, torch.float64}}
 
 
@@ -211,17 +212,17 @@ def _amp_dtypes() -> list[torch.dtype]:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Dtypes that ``torch.autocast("jax")`` may use."""
+    """Return the dtypes that ``torch.autocast("jax")`` may use."""
     return _amp_dtypes()
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """True: XLA computes bfloat16 everywhere."""
+    """Return True: XLA computes bfloat16 everywhere."""
     return True
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes of the arrays that are alive on the device."""
+    """Return the bytes of the arrays that are alive on the device."""
     global _peak
     stats = _chip().memory_stats()
     if stats and "bytes_in_use" in stats:
@@ -235,7 +236,7 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes in use so far; on CPU, the most that :func:`memory_allocated` has seen."""
+    """Return the peak of bytes in use; on CPU, the largest :func:`memory_allocated` so far."""
     stats = _chip().memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]
@@ -244,7 +245,7 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """JAX's statistics of the chip, with PyTorch's names for the current and peak bytes."""
+    """Return JAX's statistics of the chip, with PyTorch's names for current and peak bytes."""
     stats = OrderedDict(_chip().memory_stats() or {})
     for kind in ("allocated", "active", "reserved"):
         stats[f"{kind}_bytes.all.current"] = memory_allocated()
@@ -253,7 +254,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The numbers of :func:`memory_stats`, one a line; then what the memory holds."""
+    """Return the numbers of :func:`memory_stats`, one a line; then the contents of the memory."""
     numbers = "\n".join(f"{name}: {value}" for name, value in memory_stats().items())
     if abbreviated:
         return numbers
@@ -267,7 +268,7 @@ max_memory_reserved = max_memory_allocated
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Start the peak over where torch_jax counts it itself (JAX on CPU)."""
+    """Reset the peak where torch_jax counts it itself (JAX on CPU)."""
     global _peak
     _peak = 0
 
@@ -277,7 +278,7 @@ reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes of the device: on CPU of the host, zeros where nobody knows."""
+    """Return free and total bytes of the device: on CPU of the host, zeros where unknown."""
     return _memory()
 
 
@@ -293,7 +294,7 @@ def _memory() -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Collect tensors in reference cycles; all others free their memory when they go."""
+    """Collect tensors in reference cycles; all others free their memory by themselves."""
     gc.collect()
 
 
@@ -301,12 +302,12 @@ ipc_collect = empty_cache
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """False: there is no other device."""
+    """Return False: there is no other device."""
     return False
 
 
 def is_current_stream_capturing() -> bool:
-    """False: what captures here is :func:`torch_jax.jit`."""
+    """Return False: captures are the work of :func:`torch_jax.jit`."""
     return False
 
 

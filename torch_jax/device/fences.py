@@ -1,7 +1,7 @@
-"""Waiting for all that a device was given, also for results that nobody holds any more.
+"""Waits for all programs that a device was given, also those whose results were dropped.
 
 JAX waits for arrays. A program whose results were dropped has none left to wait for, but devices
-run programs in order, the CPU those of one thread: what is launched last ends last.
+run programs in order, the CPU those of one thread: the last program launched ends last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "torch_jax_fence"
 
 def wait() -> None:
     """Wait for all programs that this thread has launched on this process's devices."""
-    if not jax_core.is_outside_traces():  # a trace would write it down
+    if not jax_core.is_outside_traces():  # a trace would record the fence
         return
     run, starts = _fence()
     for array in [run(start) for start in starts]:  # all of them first: devices run side by side
@@ -35,7 +35,7 @@ def _fence() -> tuple[Any, list[Any]]:
 
 
 def is_of_fence(module: str) -> bool:
-    """Whether a program, by the name of its module, is a fence: nothing that a user ran.
+    """Return whether a program, by the name of its module, is a fence, which no user ran.
 
     >>> is_of_fence("jit_torch_jax_fence"), is_of_fence("jit_step")
     (True, False)

@@ -1,4 +1,4 @@
-"""``torch_jax.memory_report``: what fills the device's memory, by tensor and by module."""
+"""``torch_jax.memory_report``: the contents of the device's memory, by tensor and by module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Row(NamedTuple):
-    """Arrays that are alike, or what a module holds."""
+    """Arrays that are alike, or those that a module holds."""
 
     what: str
     arrays: int
@@ -27,7 +27,7 @@ class MemoryReport(NamedTuple):
 
     Attributes:
       bytes: of all arrays that are alive.
-      limit: bytes of the device, 0 where JAX does not know (the CPU).
+      limit: bytes of the device, 0 where JAX does not report it (the CPU).
       modules: parameters, buffers, gradients and optimizer state, largest first.
       others: all other arrays by dtype and shape, largest first.
       top: how many rows of each table ``print`` shows.
@@ -53,14 +53,14 @@ def memory_report(
     optimizer: torch.optim.Optimizer | None = None,
     top: int = 20,
 ) -> MemoryReport:
-    """What is in the device's memory at this moment.
+    """Return the contents of the device's memory at this moment.
 
-    Arrays count once, whoever shares them; those of JAX's own programs count too. Of an array over
-    several devices the bytes are those of all of its parts.
+    Shared arrays count once; those of JAX's own programs count too. Of an array over several
+    devices the bytes are those of all of its parts.
 
     Args:
       module: its parameters, buffers and gradients are shown by the module that holds them.
-      optimizer: whose state is shown as one row.
+      optimizer: its state is shown as one row.
       top: how many rows of a table ``print`` shows.
 
     >>> report = memory_report(torch.nn.Linear(2, 3, device="jax"))
@@ -83,21 +83,21 @@ def memory_report(
 
 
 def shortest() -> str:
-    """What an error of no memory adds: the largest arrays."""
+    """Return the text that errors of no memory add: the largest arrays."""
     try:
-        told = str(memory_report(top=_IN_ERRORS))
-    except Exception:  # the error that it was to explain must come through
+        text = str(memory_report(top=_IN_ERRORS))
+    except Exception:  # the error that this text explains must be raised
         return ""
-    return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {told}"
+    return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {text}"
 
 
 def install() -> None:
-    """Have errors of no memory say what is there."""
+    """Have errors of no memory list the contents of the memory."""
     errors.in_memory = shortest
 
 
 def _alive() -> Iterator[Any]:
-    """Arrays that are alive and have memory: those that found no room are still there, too."""
+    """Yield live arrays with memory: JAX also lists those whose allocation failed."""
     import jax
 
     for array in jax.live_arrays():
@@ -126,7 +126,7 @@ def _array_of(tensor: torch.Tensor) -> Any:
 def _owned(
     module: torch.nn.Module | None, optimizer: torch.optim.Optimizer | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors and the rows that they count in."""
+    """Yield tensors and the rows that they count in."""
     for name, child in module.named_modules() if module is not None else ():
         owner = name or type(child).__name__
         for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
@@ -161,7 +161,7 @@ def _table(title: str, rows: tuple[Row, ...], top: int) -> Iterator[str]:
 
 
 def readable(size: float) -> str:
-    """Bytes as people read them.
+    """Return bytes as people read them.
 
     >>> readable(36), readable(3 << 29)
     ('36 B', '1.5 GiB')

@@ -1,4 +1,4 @@
-"""``torch.backends.jax``: how exact float32 products are, by the names of ``torch.backends.cuda``.
+"""``torch.backends.jax``: the precision of float32 products, as in ``torch.backends.cuda``.
 
 Both switches are the settings ``matmul_precision`` and ``conv_precision`` in other words:
 ``"ieee"`` is ``"highest"``, ``"tf32"`` ``"high"``, ``"bf16"`` ``"medium"``, and ``"none"``
@@ -25,14 +25,14 @@ _NAMES = {setting: name for name, setting in _SETTINGS.items()}
 
 
 class Products:
-    """The precision of one kind of products, as a setting tells it."""
+    """The precision of one kind of products, by its setting."""
 
     def __init__(self, setting: str):
         self._setting = setting
 
     @property
     def fp32_precision(self) -> str:
-        """One of ``"none"``, ``"ieee"``, ``"tf32"``, ``"bf16"``."""
+        """Return ``"none"``, ``"ieee"``, ``"tf32"`` or ``"bf16"``."""
         return _NAMES[config.get(self._setting)]
 
     @fp32_precision.setter
@@ -45,7 +45,7 @@ class Products:
 
     @property
     def allow_tf32(self) -> bool:
-        """Whether these switches allow less than float32; what PyTorch's allow does not show."""
+        """Return whether these switches allow less than float32, PyTorch's own aside."""
         return self.fp32_precision in ("tf32", "bf16")
 
     @allow_tf32.setter
@@ -61,7 +61,7 @@ class _Backend(ModuleType):
 
     @property
     def fp32_precision(self) -> str:
-        """That of both kinds; ``"none"`` where they differ."""
+        """Return the precision of both kinds; ``"none"`` where they differ."""
         kinds = {self.matmul.fp32_precision, self.conv.fp32_precision}
         return kinds.pop() if len(kinds) == 1 else "none"
 

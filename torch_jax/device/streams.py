@@ -1,8 +1,7 @@
 """Streams and events: JAX orders work by its data, so there is one stream.
 
-They are PyTorch's own kinds (``torch.Stream``, ``torch.Event``), and what ``torch.Stream`` and
-``torch.Event`` make for this device. Events that measure time wait for the device, so that times
-are true.
+They are PyTorch's own kinds: ``torch.Stream`` and ``torch.Event`` make them for this device. Events
+that measure time wait for the device, so that times are true.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ def synchronize(device: Any = None) -> None:
     """Wait until every operation given to the device has run; errors surface here.
 
     Raises:
-      torch.OutOfMemoryError: a tensor that is still there found no room.
-      RuntimeError: the computation of one failed. All others have been waited for.
+      torch.OutOfMemoryError: no memory was left for a live tensor.
+      RuntimeError: the computation of a tensor failed. All others have been waited for.
     """
     if not (waking.is_awake() or forks.is_lost()):
         return
-    if ACTIVE.recorder is not None:  # what has only been written down is given to the device now
+    if ACTIVE.recorder is not None:  # recorded operators are launched now
         ACTIVE.recorder.flush()
     jax = _jax()
-    fences.wait()  # for what no array is left of, too
+    fences.wait()  # for programs without a living array, too
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:
         raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive
 
 
 def _failure(array: Any) -> Exception | None:
-    """Wait for an array; the error of its computation, None where it succeeded."""
+    """Wait for an array; return the error of its computation, None where it succeeded."""
     try:
         array.block_until_ready()
     except RuntimeError as error:
-        if not array.is_deleted():  # by now: a program on another thread may have taken it
+        if not array.is_deleted():  # a program on another thread may have taken it
             return errors.translate(error, "while waiting for the device")
     return None
 
@@ -64,28 +63,28 @@ class Stream(_STREAM):
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **_ignored: Any) -> Any:
-        """Make one; ``priority`` is accepted and ignored, since there is one stream."""
+        """Make a stream; ``priority`` is accepted and ignored, since there is one stream."""
         errors.check_ordinal(torch.device(device or pytorch.DEVICE_TYPE))
         of_device = {"device_index": 0, "device_type": int(pytorch.PRIVATE_USE1)}
         return super().__new__(cls, stream_id=0, **of_device)
 
     def __init__(self, *_args: Any, **_kwargs: Any):
-        """Everything is in :meth:`__new__`."""
+        """Do nothing: :meth:`__new__` does all."""
 
     def synchronize(self) -> None:
         """Wait for all work on the device."""
         synchronize()
 
     def query(self) -> bool:
-        """Whether all work is done; waits for it."""
+        """Wait for all work, and return True."""
         synchronize()
         return True
 
     def wait_stream(self, stream: Any) -> None:
-        """Nothing to do: work is ordered by its data."""
+        """Do nothing: work is ordered by its data."""
 
     def wait_event(self, event: Any) -> None:
-        """Nothing to do: work is ordered by its data."""
+        """Do nothing: work is ordered by its data."""
 
     def record_event(self, event: Any = None) -> Any:
         """Record an event here and return it."""
@@ -114,7 +113,7 @@ class Event(_EVENT):
         return super().__new__(cls, pytorch.DEVICE_TYPE, enable_timing=enable_timing)
 
     def __init__(self, *_args: Any, enable_timing: bool = False, **_ignored: Any):
-        """Note whether it measures time."""
+        """Note whether the event measures time."""
         self._measures, self._time = enable_timing, 0.0
 
     def record(self, stream: Any = None) -> None:
@@ -124,10 +123,10 @@ class Event(_EVENT):
             self._time = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """Nothing to do: work is ordered by its data."""
+        """Do nothing: work is ordered by its data."""
 
     def query(self) -> bool:
-        """Whether all work is done; waits for it."""
+        """Wait for all work, and return True."""
         synchronize()
         return True
 
@@ -136,7 +135,7 @@ class Event(_EVENT):
         synchronize()
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``."""
+        """Return milliseconds from this event to ``end_event``."""
         if not (self._measures and end_event._measures):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if not (self._time and end_event._time):
@@ -145,7 +144,7 @@ class Event(_EVENT):
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The one stream."""
+    """Return the one stream."""
     return Stream()
 
 
@@ -153,14 +152,14 @@ default_stream = current_stream
 
 
 def set_stream(stream: Any) -> None:
-    """Nothing to do: there is one stream."""
+    """Do nothing: there is one stream."""
 
 
 class StreamContext:
-    """A region on a stream, which is the one that there is."""
+    """A region on the one stream."""
 
     def __init__(self, stream: Any = None):
-        """``stream`` may be None, as PyTorch's."""
+        """Take a stream, or None as PyTorch does."""
         self.stream = stream
 
     def __enter__(self) -> Any:
@@ -171,7 +170,7 @@ class StreamContext:
 
 
 def stream(stream: Any) -> StreamContext:
-    """A region on a stream."""
+    """Return a region on a stream."""
     return StreamContext(stream)
 
 
@@ -179,7 +178,7 @@ def stream(stream: Any) -> StreamContext:
 
 
 def standing_for(kind: Any, ours: Any) -> Any:
-    """A class that stands for ``kind``, but makes ``ours`` for this device."""
+    """Return a class that replaces ``kind``, but makes ``ours`` for this device."""
 
     class StandsFor(type):
         def __subclasscheck__(cls, subclass: type) -> bool:
@@ -199,7 +198,7 @@ def standing_for(kind: Any, ours: Any) -> Any:
 
 
 def _is_ours(device: Any = None, **options: Any) -> bool:
-    """Whether a stream is one of this device, by what it is made with."""
+    """Return whether the arguments of a stream are of this device."""
     if "device_type" in options:
         return options["device_type"] == int(pytorch.PRIVATE_USE1)
     found = torch.accelerator.current_accelerator() if device is None else torch.device(device)

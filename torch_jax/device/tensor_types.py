@@ -1,4 +1,4 @@
-"""``torch.jax.FloatTensor`` and its like: the names that ``Tensor.type()`` gives.
+"""``torch.jax.FloatTensor`` and similar: the names that ``Tensor.type()`` gives.
 
 They are PyTorch's oldest way to name a dtype and a device at once, and programs still compare with
 them. See https://docs.pytorch.org/docs/stable/tensors.html#data-types
@@ -30,16 +30,16 @@ class _Kind(type):
         return instance.device.type == pytorch.DEVICE_TYPE
 
     def __call__(cls, *args: Any) -> torch.Tensor:
-        """A tensor of sizes, or of data, as ``torch.FloatTensor`` makes them on the CPU."""
+        """Return a tensor of sizes, or of data, as ``torch.FloatTensor`` does on the CPU."""
         on_cpu = getattr(torch, cls.__name__.rpartition(".")[2])
         return on_cpu(*args).to(pytorch.DEVICE_TYPE)
 
 
 def kinds() -> dict[str, type]:
-    """The types by name."""
+    """Return the types by name."""
     found: dict[str, type] = {}
     for name in (f"{name}Tensor" for name in _NAMES):
         like = getattr(torch, name)
-        # C++ takes the name of the type for that of the kind of tensor
+        # C++ reads the kind of tensor from the name of the type
         found[name] = _Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": like.dtype})
     return found

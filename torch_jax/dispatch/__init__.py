@@ -1,4 +1,4 @@
-"""From PyTorch's dispatcher to a kernel: registration, and the ladder for what has no kernel.
+"""From PyTorch's dispatcher to a kernel: registration, and the ladder for other operators.
 
 May import: eager and below. Loaded by ``import torch``: no.
 """

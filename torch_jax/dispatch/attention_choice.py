@@ -3,14 +3,14 @@
 PyTorch composes attention of matmul and softmax on devices it does not know. It has an operator
 for such devices to override, ``_scaled_dot_product_fused_attention_overrideable``, with a backward
 formula, but a Python device cannot make PyTorch choose it. So the choice is made here, in a kernel
-above autograd. What the operator does not take (other than four dims, a mask that has a gradient,
-math asked for by ``torch.nn.attention.sdpa_kernel``) goes PyTorch's own way.
+above autograd. Calls that the operator does not take (other than four dims, a mask that has a
+gradient, math asked for by ``torch.nn.attention.sdpa_kernel``) go PyTorch's own way.
 
-Taking PyTorch's place means doing what it does before it chooses: checking the arguments, and
-making numbers of a bool mask where PyTorch's math is called, which would add it as 0 and 1.
+The kernel also does PyTorch's work before the choice: it checks the arguments, and makes numbers of
+a bool mask where PyTorch's math is called, which would add the mask as 0 and 1.
 
-The operator's gradient has no formula for a gradient of its own. It is given one here, by PyTorch's
-math (:func:`differentiate`).
+PyTorch has no formula for the gradient of the operator's gradient. This file gives one, by
+PyTorch's math (:func:`differentiate`).
 
 Semantics: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
 """
@@ -29,7 +29,7 @@ _gradient = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_back
 
 
 def install() -> Any:
-    """Register the kernel; returns the library that keeps it registered."""
+    """Register the kernel; return the library that keeps it registered."""
     attention_kernels.cudnn_version = jax_core.cudnn_version
     library = torch.library.Library("aten", "IMPL")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
@@ -49,7 +49,7 @@ def attend(
     scale=None,
     enable_gqa=False,
 ) -> torch.Tensor:
-    """Attention over ``[..., length, width]``; the mask is bool or additive.
+    """Return attention over ``[..., length, width]``; the mask is bool or additive.
 
     Raises ``RuntimeError``, as on the CPU, where dtypes, devices or numbers of dims disagree.
     """
@@ -57,7 +57,7 @@ def attend(
     if value.numel() == 0 or query.shape[-2] == 0:
         return _of_nothing(query, key, value)
     flash = _flash_takes(query, key, value, attn_mask, dropout_p)
-    causal_mask = attn_mask is not None and is_causal  # which PyTorch's math refuses
+    causal_mask = attn_mask is not None and is_causal  # PyTorch's math refuses both
     fusable = _fusable(query, key, value, attn_mask, enable_gqa) and not _transformed(dropout_p)
     if not fusable or (causal_mask and not flash):
         return _math(
@@ -84,21 +84,21 @@ def attend(
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in parts, whose heads must be as many as the query's to be split."""
+    """Return whether a tensor lies in parts, so that its heads must be as many as the query's."""
     return type(tensor) is not torch.Tensor and hasattr(tensor, "device_mesh")
 
 
 def _of_nothing(query, key, value) -> torch.Tensor:
-    """Zeros where there are no values or queries, with gradients of zeros, as PyTorch gives them.
+    """Return zeros where there are no values or queries, with gradients of zeros, as PyTorch does.
 
-    PyTorch asks neither for sizes that fit nor for masks then.
+    PyTorch checks neither sizes nor masks then.
     """
     zeros = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     return sum((t.flatten()[:0].sum() for t in (query, key, value)), zeros)
 
 
 def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
-    """Whether the CPU would take its flash kernel for a call of four dims, and not its math.
+    """Return whether the CPU would take its flash kernel for a call of four dims, not its math.
 
     The kernel gives results in the order of the query's dims and takes a mask beside ``is_causal``;
     the math gives contiguous results, and refuses both at once.
@@ -109,7 +109,7 @@ def _flash_takes(query, key, value, attn_mask, dropout_p) -> bool:
 
 
 def _check(query, key, value, attn_mask, enable_gqa) -> None:
-    """What PyTorch's ``validate_sdpa_input`` checks, with its words (ATen, ``attention.cpp``)."""
+    """Check as PyTorch's ``validate_sdpa_input``, in its words (``attention.cpp``)."""
     for what, of in (("dtype", "dtype"), ("device type", "device")):
         found = [getattr(t, of) for t in (query, key, value)]
         if found.count(found[0]) < 3:
@@ -154,7 +154,7 @@ def _fusable(query, key, value, attn_mask, enable_gqa) -> bool:
 
 
 def _transformed(dropout_p: float) -> bool:
-    """Whether a transform is around that the fused operator has no rule for.
+    """Return whether a transform is active that the fused operator has no rule for.
 
     It has no tangents, and ``vmap`` asks how its examples draw random numbers.
     """
@@ -162,7 +162,7 @@ def _transformed(dropout_p: float) -> bool:
 
 
 def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
-    """A bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
+    """Return a bool mask as numbers to add: 0 where a query may look, -inf where it may not."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
@@ -173,8 +173,8 @@ def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | 
 
 
 def differentiate(grad, query, key, value, bias, wanted, *rest, scale=None) -> Any:
-    """The operator's gradient; of differentiable operators where it is to be differentiated too."""
-    if grad is None:  # undefined: nothing hangs on the result
+    """Return the operator's gradient, by differentiable operators where it needs a gradient too."""
+    if grad is None:  # undefined: no output depends on the result
         return (None,) * 4
     operands = (grad, query, key, value, bias)
     again = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
@@ -202,14 +202,14 @@ class _Once(torch.autograd.Function):
 
 
 def _once(operands: tuple, grads: Any) -> tuple:
-    """``grads`` with a history that raises when it is gone through."""
+    """Return ``grads`` with a history that raises when it is gone through."""
     given = [t for t in operands if t is not None]
     found = iter(_Once.apply(len(given), *given, *(g for g in grads if g is not None)))
     return tuple(None if grad is None else next(found) for grad in grads)
 
 
 def _by_definition(grad, query, key, value, bias, wanted, is_causal, scale) -> tuple:
-    """Gradients of attention as sums and products; half types are widened for it."""
+    """Return gradients of attention as sums and products; half types are widened for it."""
     wide = torch.float32 if query.dtype.itemsize < 4 else query.dtype
     each = query.shape[1] // key.shape[1]
     q, k, v, g = (t.to(wide) for t in (query, key, value, grad))

@@ -1,8 +1,8 @@
-"""``torch.autocast("jax")``: which operators run in which dtype, and the cache of cast weights.
+"""``torch.autocast("jax")``: the dtypes of operators, and the cache of cast weights.
 
-:data:`POLICIES` says what PyTorch says for CUDA. A kernel on the dispatch key
-``AutocastPrivateUse1`` casts an operator's arguments by its policy and runs it with the key
-excluded, so that what the operator is composed of is left alone. The key is above autograd: the
+:data:`POLICIES` is PyTorch's table for CUDA. A kernel on the dispatch key ``AutocastPrivateUse1``
+casts an operator's arguments by its policy and runs the operator with the key excluded, so that its
+parts are left alone. The key is above autograd: the
 casts are part of the graph, and gradients reach a float32 weight in float32. All other operators
 fall through (:mod:`torch_jax.startup.register`), and outside a region no operator comes this way.
 
@@ -24,7 +24,7 @@ from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
 from torch_jax.memory.storage import memory_if_any, tensors_in
 
-# Operators by policy, as in ATen's autocast_mode.h. Those in no list run in the dtype they get.
+# Operators by policy, as in ATen's autocast_mode.h. Others run in the dtype they get.
 POLICIES = {
     "lower_precision": """
         _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d
@@ -71,12 +71,12 @@ Kernel = Callable[..., Any]
 
 
 def install() -> Any:
-    """Register a kernel for every operator of the table; returns the library that keeps them."""
+    """Register a kernel for every operator of the table; return the library that keeps them."""
     library = torch.library.Library("aten", "IMPL")
     for policy, names in POLICIES.items():
         for name in names.split():
             op = variants.overload(name)
-            if op is not None:  # releases differ in what they have
+            if op is not None:  # releases differ in their operators
                 library.impl(op, _MAKERS[policy](op), "AutocastPrivateUse1")
     return library
 
@@ -102,7 +102,7 @@ def float32(op: Any) -> Kernel:
 
 
 def float32_output(op: Any) -> Kernel:
-    """Ask an operator that takes ``dtype=`` for float32, where the caller asks for nothing."""
+    """Ask an operator that takes ``dtype=`` for float32, where the caller names no dtype."""
     position = [argument.name for argument in op._schema.arguments].index("dtype")
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -153,7 +153,7 @@ def banned(op: Any) -> Kernel:
 
 
 def composed(op: Any) -> Kernel:
-    """Run what the module runs in training, each operator by its own policy."""
+    """Run the operators that the module runs in training, each by its own policy."""
     return KERNELS[variants.table_name(op)]
 
 
@@ -169,7 +169,7 @@ _MAKERS = {
 
 
 def is_eligible(tensor: torch.Tensor) -> bool:
-    """Whether autocast may change the dtype of a tensor: floating, of this device, not float64."""
+    """Return whether autocast may cast a tensor: floating, of this device, not float64."""
     return (
         tensor.is_floating_point()
         and tensor.dtype is not torch.float64
@@ -189,7 +189,7 @@ def _call_in(dtype: torch.dtype, op: Any, args: tuple, kwargs: dict[str, Any]) -
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """``value`` with every eligible tensor in it cast, casts of weights out of the cache."""
+    """Return ``value`` with eligible tensors in it cast, casts of weights out of the cache."""
     if isinstance(value, torch.Tensor):
         if value.dtype is dtype or not is_eligible(value):
             return value
@@ -215,7 +215,7 @@ def _widest(values: Any) -> torch.dtype:
 
 
 class _Cast(NamedTuple):
-    """A cast weight and what the weight was when it was cast."""
+    """A cast weight, and the weight with its version at the time of the cast."""
 
     result: torch.Tensor
     weight: torch.Tensor  # kept alive, for its id is the key and must not be another tensor's
@@ -249,10 +249,10 @@ def _is_weight(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A weight's cast, made once in a region for each dtype and mode of autograd.
+    """Return a weight's cast, made once in a region for each dtype and mode of autograd.
 
-    None is kept while JAX traces, nor taken: a kept tracer would outlive its trace, and a taken
-    array would be a constant of the program.
+    While JAX traces, casts are neither stored nor taken: a stored tracer would outlive its trace,
+    and a taken array would be a constant of the program.
     """
     memory = memory_if_any(weight)
     if memory is None or not jax_core.is_outside_traces():

@@ -1,7 +1,7 @@
-"""Operators over batches: what ``jax.vmap`` makes of an operator of the table.
+"""Operators over batches: an operator of the table under ``jax.vmap``.
 
 For an overload such as ``aten::isin.Tensor_Tensor`` an operator of our own is defined, whose first
-argument says where each tensor has its batches. Its lowering is that of the overload under
+argument gives the batch dims of each tensor. Its lowering is that of the overload under
 ``jax.vmap``; shapes, dtypes and errors are those of PyTorch's meta function for one example.
 """
 
@@ -34,7 +34,7 @@ _defining = threading.Lock()
 
 
 def batched(op: Any) -> Callable[..., Any]:
-    """The overload over batches, as a function of :data:`Dims` and the overload's arguments.
+    """Return the overload over batches, as a function of :data:`Dims` and its arguments.
 
     All batches come first in the results, the outermost before the others.
     """
@@ -53,7 +53,7 @@ def _define(op: Any) -> Callable[..., Any]:
     own = getattr(torch.ops.torch_jax, name).default
     of = positions_of(op)
     lowering = ladder.KERNELS_BY_OP[op].lowering
-    _library.impl(name, functools.partial(_meta, _told_by(op, lowering), of), "Meta")
+    _library.impl(name, functools.partial(_meta, _shaped_by(op, lowering), of), "Meta")
     kernel = ladder.make_kernel(own, _lowering(op, lowering, of))
     _library.impl(name, ladder.enter(own, kernel.call), "PrivateUse1")
 
@@ -65,7 +65,7 @@ def _define(op: Any) -> Callable[..., Any]:
 
 
 class Positions:
-    """Which arguments of an overload are tensors, or lists of tensors."""
+    """The arguments of an overload that are tensors, or lists of tensors."""
 
     def __init__(self, op: Any):
         kinds = {a.name: kind_of(a, frozenset()) for a in op._schema.arguments}
@@ -73,7 +73,7 @@ class Positions:
         self._of_tensors = {n for n, kind in kinds.items() if kind in (TENSOR, TENSORS)}
 
     def split(self, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], Callable[..., Any]]:
-        """The tensors among the arguments, and what puts others, as many, in their places."""
+        """Return the tensors among the arguments, and a function that replaces them by others."""
         given = dict(zip(self.names, args, strict=False)) | kwargs
         taken = {n: v for n, v in given.items() if n in self._of_tensors and v is not None}
         tensors = [t for value in taken.values() for t in _elements(value)]
@@ -101,7 +101,7 @@ def _filled(value: Any, rest: Iterator[Any]) -> Any:
 
 
 def _levels(batch_dims: Any, count: int) -> Dims:
-    """The argument of the operator as :data:`Dims`."""
+    """Return the argument of the operator as :data:`Dims`."""
     dims = [None if dim == _NONE else dim for dim in batch_dims]
     return tuple(tuple(dims[i : i + count]) for i in range(0, len(dims), count))
 
@@ -110,7 +110,7 @@ def _levels(batch_dims: Any, count: int) -> Dims:
 
 
 def _meta(op: Any, positions: Positions, batch_dims: Any, *args: Any, **kwargs: Any) -> Any:
-    """What PyTorch's meta function says of one example, and the batches in front of that."""
+    """Return outputs of PyTorch's meta function for one example, behind the batch dims."""
     tensors, fill = positions.split(args, kwargs)
     sizes = []
     for level in _levels(batch_dims, len(tensors)):
@@ -126,13 +126,13 @@ def _example(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     return tensor.new_empty(shape)
 
 
-def _told_by(op: Any, lowering: Lowering) -> Any:
-    """The overload whose meta function tells the shapes."""
+def _shaped_by(op: Any, lowering: Lowering) -> Any:
+    """Return the overload whose meta function gives the shapes."""
     return variants.overload(lowering.meta) if isinstance(lowering.meta, str) else op
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A function of each tensor in the results of an operator."""
+    """Apply a function to each tensor in the results of an operator."""
     if isinstance(value, list | tuple):
         return type(value)(_mapped(function, v) for v in value)
     return function(value) if isinstance(value, torch.Tensor) else value
@@ -142,7 +142,7 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
-    """The lowering of an overload under ``jax.vmap``."""
+    """Return the lowering of an overload under ``jax.vmap``."""
 
     def over_batches(batch_dims: Any, *args: Any, **kwargs: Any) -> Any:
         return _vmapped(_one_example(lowering), positions, batch_dims, args, kwargs)
@@ -161,7 +161,7 @@ def _lowering(op: Any, lowering: Lowering, positions: Positions) -> Lowering:
 
 
 def _one_example(lowering: Lowering) -> Callable[..., Any]:
-    """The function of a lowering, called with what it asks about geometry: all is contiguous."""
+    """Return the function of a lowering, called as for contiguous arguments."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(_parameters(lowering.function), args, strict=False)) | kwargs
@@ -183,7 +183,7 @@ def _is_special(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A result of which PyTorch's strides are not asked for, as an array."""
+    """Return a result as an array, without the strides of PyTorch's."""
     if isinstance(value, InOrder):
         return jnp.asarray(value.value)
     if isinstance(value, Leading):
@@ -216,19 +216,19 @@ def _vmapped(
 
 
 def _check(lowering: Lowering, positions: Positions) -> Callable[..., Any]:
-    """The check of a lowering, passed where all examples pass."""
+    """Return the check of a lowering, passed where all examples pass."""
     check = lowering.check
     assert check is not None
 
     def of_all(batch_dims: Any, **given: Any) -> Any:
-        told: list[Any] = []
+        rest: list[Any] = []
 
         def of_one(**given: Any) -> Any:
             found = check(**by_parameter(check, given))
-            told[:] = found[1:] if found else ()
+            rest[:] = found[1:] if found else ()
             return jnp.asarray(found[0]) if found else None
 
         ok = _vmapped(of_one, positions, batch_dims, (), given)
-        return None if ok is None else (ok.all(), *told)
+        return None if ok is None else (ok.all(), *rest)
 
     return of_all

@@ -5,7 +5,7 @@ PyTorch runs such an operator once for each example, and warns of that; some it 
 - an operator of the table gets its rule from ``jax.vmap``, since it is a pure JAX function
   (:mod:`torch_jax.dispatch.batched_operator`);
 - an in-place operator is the functional one, copied;
-- what is composed of other operators is so under ``vmap``, too.
+- a composite of other operators is composed under ``vmap``, too.
 
 Tensors of other devices go PyTorch's own way, as without this package.
 """
@@ -38,7 +38,7 @@ _fused_attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideab
 # functorch makes groups of examples, which XLA computes a hundred times more slowly on a CPU.
 _BETTER = {torch.ops.aten.convolution_backward.default}
 
-# PyTorch chooses by whether gradients are wanted, which under vmap is not to be seen.
+# PyTorch chooses by whether gradients are wanted, which does not show under vmap.
 _WITH_GRADIENTS = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default
 }
@@ -48,11 +48,11 @@ _registering = threading.Lock()
 
 
 class _LoopInstead(Exception):
-    """A composite looks at values: PyTorch's way must do, or tell why it cannot."""
+    """A composite looks at values: PyTorch's loop must serve it, or raise."""
 
 
 def installed() -> None:
-    """Register rules for the operators of the device that have none, unless that is done."""
+    """Register rules, once, for the operators of the device that have none."""
     if not _libraries:
         with _registering:
             if not _libraries:
@@ -72,7 +72,7 @@ def _install() -> list[Any]:
 
 
 def _overloads() -> Iterator[Any]:
-    """Overloads that may have a kernel of the table."""
+    """Yield overloads that may have a kernel of the table."""
     yield from filter(None, map(variants.overload, registration.served_names()))
     yield from (op for op in list(ladder.KERNELS_BY_OP) if op.namespace != "aten")
 
@@ -111,7 +111,7 @@ def _is_on_device(values: Any) -> bool:
 
 
 def _rule(op: Any) -> Rule | None:
-    """The rule of an operator that has a kernel, None where PyTorch's way is kept."""
+    """Return the rule of an operator that has a kernel, None where PyTorch's way is kept."""
     kernel = ladder.kernel_in_table(op)
     if kernel is None:
         return None
@@ -126,7 +126,7 @@ def _rule(op: Any) -> Rule | None:
 
 
 def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """A functional operator."""
+    """Serve a functional operator."""
     op = _WITH_GRADIENTS.get(op, op)
     level = functorch.current_level()
     tensors, fill = positions_of(op).split(args, kwargs)
@@ -141,7 +141,7 @@ def _over_batches(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_place(op: Any) -> Rule:
-    """An in-place operator."""
+    """Return the rule of an in-place operator."""
 
     @functools.cache
     def derived() -> Rule:
@@ -154,7 +154,7 @@ def _in_place(op: Any) -> Rule:
 
 
 def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """What is to be written; refused where the first argument cannot hold it."""
+    """Return the value to write; raise where the first argument cannot hold it."""
     result = op(*args, **kwargs)
     if isinstance(result, torch.Tensor) and isinstance(args[0], torch.Tensor):
         errors.refuse_cast(result.dtype, args[0].dtype)
@@ -165,7 +165,7 @@ def _functional(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _composites() -> Iterator[Any]:
-    """Overloads that PyTorch or a kernel of ours composes of others, but PyTorch not under vmap."""
+    """Yield overloads composed by PyTorch, but not under vmap, or by a kernel of ours."""
     composed = filter(_is_composite, pytorch.all_op_names())
     ours = (f"aten::{name}" for name in KERNELS if "::" not in name)
     for name in (*composed, *ours):
@@ -187,7 +187,7 @@ def _is_functional(schema: Any) -> bool:
 
 
 def _composed(op: Any) -> Rule:
-    """A composite operator."""
+    """Return the rule of a composite operator."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -29,11 +29,11 @@ _REMEMBERED = 256  # traced calls of a function
 
 
 def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of ``jax.Array``s as one of tensors on device ``jax``, for the package itself.
+    """Wrap a function of ``jax.Array``s for tensors on device ``jax``, for the package itself.
 
-    Tensors anywhere in the arguments arrive as arrays, with 64-bit types as they are, and dtypes as
-    NumPy's; all else is static. What the function reads besides must not change: see
-    :func:`torch_jax.call_jax` for functions of which that is not known.
+    Tensors anywhere in the arguments arrive as arrays, 64-bit types unchanged, and dtypes as
+    NumPy's; other arguments are static. Other values that the function reads must not change:
+    :func:`torch_jax.call_jax` is for functions for which this is not certain.
 
     >>> import jax.numpy as jnp
     >>> cube = jax_function(lambda x: x**3)
@@ -66,19 +66,19 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Recent(OrderedDict):
-    """A dict of the entries that were used last, so many as ``most``."""
+    """A dict of the entries used last, up to ``most``."""
 
     def __init__(self, most: int = _REMEMBERED):
         super().__init__()
         self._most = most
 
     def find(self, key: Any) -> Any:
-        """The entry of a key, None where there is none."""
+        """Return the entry of a key, None where there is none."""
         found = self.get(key)
         if found is not None:
             try:
                 self.move_to_end(key)
-            except KeyError:  # another thread has let it go
+            except KeyError:  # another thread has dropped it
                 pass
         return found
 
@@ -93,7 +93,7 @@ class Recent(OrderedDict):
 
 
 class Given(NamedTuple):
-    """Stands among the static leaves of a call for an array that the program is given.
+    """The place, among the static leaves of a call, of an array that the program is given.
 
     Attributes:
       key: the implementation of random keys whose data the array is; None for any other array.
@@ -102,7 +102,7 @@ class Given(NamedTuple):
     key: str | None = None
 
     def take(self, arrays: Iterator[Any]) -> Any:
-        """The value at its place."""
+        """Return the value at its place."""
         array = next(arrays)
         return array if self.key is None else jax.random.wrap_key_data(array, impl=self.key)
 
@@ -117,7 +117,7 @@ def _static(leaf: Any) -> Any:
 
 
 def forms_key(tensors: Sequence[torch.Tensor]) -> tuple:
-    """What a trace fixes of tensors."""
+    """Return the properties of tensors that a trace fixes."""
     return tuple((tuple(map(int, t.shape)), t.dtype) for t in tensors)
 
 
@@ -132,7 +132,7 @@ class Traced(NamedTuple):
     structure: Any
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Its results, tensors in a tree."""
+        """Return the function's results, tensors in a tree."""
         return trees.unflatten(self.structure, run(self.program, tensors))
 
 
@@ -150,7 +150,7 @@ def trace(
     Args:
       function: takes ``jax.Array``s in place of tensors.
       structure: of ``(args, kwargs)``.
-      static: their leaves, of which a :class:`Given` stands for each tensor.
+      static: their leaves, with a :class:`Given` for each tensor.
       tensors: in order.
       wide: whether JAX's 64-bit types are on inside.
       name: for messages.
@@ -166,7 +166,7 @@ def trace(
         found[:] = [form]
         return list(map(leaf, leaves))
 
-    vars(of_arrays)["__wrapped__"] = function  # which JAX's errors name
+    vars(of_arrays)["__wrapped__"] = function  # for JAX's errors, which name it
     program = jax_programs.trace(of_arrays, list(map(_form, tensors)), wide, name)
     program.is_checked = True
     return Traced(program, found[0])
@@ -180,7 +180,7 @@ def _form(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
 
 
 def run(program: Program, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The results of a program, which autograd and functions of ``torch.func`` see."""
+    """Return the results of a program, visible to autograd and functions of ``torch.func``."""
     wanted: tuple[int, ...] = ()
     if torch.is_grad_enabled():
         wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
@@ -255,9 +255,9 @@ def _forward_of(program: Program, plan: Forward | None) -> Program:
 def _backward_of(
     program: Program, plan: Forward | None, count: int, saved: Any, present: tuple, needed: tuple
 ) -> tuple[Program, list[torch.Tensor]]:
-    """The program of a backward pass, and what it is given besides the gradients.
+    """Return the program of a backward pass, and its inputs besides the gradients.
 
-    Residuals have gradients in a backward pass through a backward pass only. It begins at the
+    Residuals have gradients only in a backward pass through a backward pass, which begins at the
     arguments again.
     """
     tensors, outputs = saved[:count], saved[count:]
@@ -275,7 +275,7 @@ _NAME = "torch_jax::call_jax"
 
 
 def call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
-    """The operator on the device: each program has a kernel of its own, which dies with it."""
+    """Run the operator on the device: each program has its own kernel, which dies with it."""
     found = jax_programs.numbered(program)
     if found.kernel is None:
         found.kernel = _kernel(found)
@@ -298,7 +298,7 @@ def _computed(program: Program, tensors: list[jax.Array], _number: int) -> list[
 
 
 def _check_of(program: Program) -> Callable[..., Any] | None:
-    """A check that integers are not cut where JAX's 64-bit types are off in a function."""
+    """Return a check that integers are not cut where a function has no 64-bit types."""
     narrowed = program.narrowed()
 
     def check(tensors: list[jax.Array]) -> tuple[Any, str, type[Exception]]:
@@ -317,7 +317,7 @@ def _check_of(program: Program) -> Callable[..., Any] | None:
 
 
 def fake_call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
-    """Tensors like the results, while ``torch.compile`` traces with tensors that hold nothing."""
+    """Return tensors like the results, while ``torch.compile`` traces with fake tensors."""
     return [
         torch.empty(form.shape, dtype=dtypes.to_torch(form.dtype), device=pytorch.DEVICE_TYPE)
         for form in jax_programs.numbered(program).results
@@ -325,7 +325,7 @@ def fake_call(tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
 
 
 def above_autograd(keys: Any, tensors: list[torch.Tensor], program: int) -> list[torch.Tensor]:
-    """The operator where a graph calls it by name: with the gradients that a call of Python has."""
+    """Run the operator where a graph calls it by name, with the gradients of a call of Python."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return list(run(jax_programs.numbered(program), tensors))
     op = torch.ops.torch_jax.call_jax.default
@@ -333,7 +333,7 @@ def above_autograd(keys: Any, tensors: list[torch.Tensor], program: int) -> list
 
 
 def programs_of(graphs: torch.nn.Module) -> list[Program]:
-    """The programs that graphs call, which are to live as long as these."""
+    """Return the programs that graphs call, which must live as long as the graphs."""
     ops = torch.ops.torch_jax
     nodes = (
         node

@@ -1,8 +1,8 @@
 """``torch.cond``, ``while_loop``, ``scan`` and ``map`` under a trace: JAX's own control flow.
 
 In eager mode PyTorch's dense implementations look at the predicate and run Python. Under a trace
-there is nothing to look at: the branches are traced into ``jax.lax.cond``, ``while_loop``, ``scan``
-and ``map``. (A loop that PyTorch would unroll is then one loop of XLA, however long.)
+the predicate has no value: the branches are traced into ``jax.lax.cond``, ``while_loop``, ``scan``
+and ``map``. (A loop that PyTorch would unroll is then one loop of XLA of any length.)
 
 See https://docs.pytorch.org/docs/stable/cond.html and
 https://docs.jax.dev/en/latest/control-flow.html.
@@ -30,7 +30,7 @@ Dense = Callable[..., Any]
 
 
 def cond(dense: Dense, pred, true_fn, false_fn, operands) -> Any:
-    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``."""
+    """Return ``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``."""
     if not _any_traced([pred]):
         return dense(pred, true_fn, false_fn, operands)
     branches = [_Branch(true_fn, operands), _Branch(false_fn, operands)]
@@ -42,9 +42,9 @@ def cond(dense: Dense, pred, true_fn, false_fn, operands) -> Any:
 def while_loop(
     dense: Dense, cond_fn, body_fn, carried_inputs, additional_inputs, *args: Any, **kwargs: Any
 ) -> Any:
-    """``body_fn`` applied to its own results as long as ``cond_fn`` of them is true."""
+    """Apply ``body_fn`` to its own results as long as ``cond_fn`` of them is true."""
     inputs = (*carried_inputs, *additional_inputs)
-    stacks = any(args) or any(kwargs.values())  # stack_output: what autograd asks for
+    stacks = any(args) or any(kwargs.values())  # stack_output: for autograd
     if stacks or not _any_traced(inputs):
         return dense(cond_fn, body_fn, carried_inputs, additional_inputs, *args, **kwargs)
     count = len(carried_inputs)
@@ -60,7 +60,7 @@ def while_loop(
 
 
 def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
-    """``combine_fn(carry, x)`` over the first dim of ``xs``: the last carry and stacked results."""
+    """Scan ``combine_fn(carry, x)`` over the first dim of ``xs``: carry and stacked results."""
     inputs = (*init, *xs, *additional_inputs)
     if not _any_traced(inputs):
         return dense(combine_fn, init, xs, additional_inputs)
@@ -79,7 +79,7 @@ def scan(dense: Dense, combine_fn, init, xs, additional_inputs) -> Any:
 
 
 def map_(dense: Dense, f, xs, pos_args) -> Any:
-    """``f`` applied to each slice of ``xs`` along the first dim, results stacked."""
+    """Apply ``f`` to each slice of ``xs`` along the first dim, and stack the results."""
     if not _any_traced((*xs, *pos_args)):
         return dense(f, xs, pos_args)
     body = _Branch(f, (*(x[0] for x in xs), *pos_args))
@@ -90,7 +90,7 @@ def map_(dense: Dense, f, xs, pos_args) -> Any:
 
 
 def checkpoint(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """``function(*operands)``, computed again in the backward pass of JAX's differentiation."""
+    """Call ``function(*operands)``, and again in the backward pass of JAX's differentiation."""
     body = _Branch(function, operands)
     places = [i for i, dtype in enumerate(body.dtypes) if dtype is not None]
 
@@ -139,7 +139,7 @@ class _Branch:
         return tuple(_array(x) for x in flat)
 
     def wrapped(self, arrays: Iterable[Any]) -> Any:
-        """Arrays like the branch's results, as it would have returned them."""
+        """Return arrays like the branch's results, in the form of the branch."""
         tensors = [
             array if dtype is None else storage.wrap(array, dtype)
             for array, dtype in zip(arrays, self.results, strict=True)
@@ -155,5 +155,5 @@ def _any_traced(operands: Iterable[Any]) -> bool:
 
 
 def _array(value: Any) -> Any:
-    """An operand or result as an array; Python numbers stay what they are."""
+    """Return an operand or result as an array; Python numbers unchanged."""
     return transfer.as_array(value) if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""The CPU rung: an operator that nothing on the device serves runs on copies on the CPU."""
+"""The CPU rung: operators that the device does not serve run on copies on the CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _running = threading.local()  # ``ops``: the overloads whose replacement runs on
 
 
 def on_cpu(op: Any) -> Callable[..., Any]:
-    """Run on copies on the CPU and write back what the operator changed; warned and counted."""
+    """Run on copies on the CPU and write changed arguments back; warned and counted."""
     written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
     names = [a.name for a in op._schema.arguments]
 
@@ -51,10 +51,10 @@ def on_cpu(op: Any) -> Callable[..., Any]:
 
 
 def unless_running(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` in place of ``op``, or the CPU where it leads back to ``op``.
+    """Return ``function`` in place of ``op``, or the CPU where it leads back to ``op``.
 
-    PyTorch derives some operators of one another both ways: a functional one of its ``out=``
-    overload, and that one, here, of the functional one. Such a circle ends on the CPU.
+    PyTorch derives some operators of one another both ways: a functional one from its ``out=``
+    overload, and here the latter from the former. Such a circle ends on the CPU.
     """
     to_cpu = on_cpu(op)
 
@@ -97,7 +97,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _to_device(value: Any, back: dict[int, Any]) -> Any:
-    """A result on the device; ``back`` are the arguments by the ids of their copies."""
+    """Return a result on the device; ``back`` are the arguments by the ids of their copies."""
     if isinstance(value, torch.Tensor):
         return back.get(id(value)) if id(value) in back else value.to(pytorch.DEVICE_TYPE)
     if isinstance(value, list | tuple):

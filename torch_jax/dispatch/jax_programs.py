@@ -1,8 +1,8 @@
-"""JAX functions of flat lists of arrays, traced once, and what is derived of them.
+"""JAX functions of flat lists of arrays, traced once, and programs derived from them.
 
-A :class:`Program` is a jaxpr. Its derivatives and its batched forms are made of that jaxpr and not
-of the Python function, which runs once for arguments of each form: what its closure holds when a
-backward pass runs is of no account.
+A :class:`Program` is a jaxpr. Its derivatives and its batched forms are made from that jaxpr and
+not from the Python function, which runs once for arguments of each form: later changes of its
+closure have no effect on a backward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_jax.core.x64 import x64_as
 _numbers = itertools.count()
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
 
-# What JAX holds where its 64-bit types are off.
+# JAX's dtypes where its 64-bit types are off.
 _NARROW = {
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
@@ -34,18 +34,18 @@ _NARROW = {
 
 
 def numbered(number: int) -> Program:
-    """The program of a number, which is how an operator names it."""
+    """Return the program of a number, by which an operator names it."""
     program = _programs.get(number)
     if program is None:
         raise RuntimeError(
             f"torch_jax::call_jax: there is no program {number} in this process: a graph that "
-            "calls JAX functions runs in the process that has made it, while somebody holds it"
+            "calls JAX functions runs in the process that has made it, as long as the graph lives"
         )
     return program
 
 
 def trace(function: Callable[..., Any], forms: Sequence[Any], wide: bool, name: str) -> Program:
-    """The program of a function of arrays, for arguments with the shapes and dtypes of ``forms``.
+    """Return the program of a function of arrays, for arguments of shapes and dtypes ``forms``.
 
     Args:
       function: takes arrays, and gives a list of arrays.
@@ -69,7 +69,7 @@ def _jaxpr_of(function: Callable[..., Any], forms: Sequence[Any], wide: bool) ->
 
 
 def mentions(jaxpr: Any, part_of_name: str) -> bool:
-    """Whether an equation of a jaxpr, or of one inside of it, is of a primitive so called."""
+    """Return whether an equation of a jaxpr, at any depth, is of a primitive of this name."""
     return any(
         part_of_name in eqn.primitive.name
         or any(mentions(inner, part_of_name) for inner in core.jaxprs_in_params(eqn.params))
@@ -83,13 +83,13 @@ def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
 
 
 class Program:
-    """A jaxpr, a number for it, and what is derived of it.
+    """A jaxpr, a number for it, and programs derived from it.
 
     Attributes:
       forms: of the arguments.
-      results: the forms of what it gives.
+      results: the forms of the results.
       differentiable: which results have gradients.
-      kernel: what runs it as an operator, made at its first call.
+      kernel: the function that runs it as an operator, made at its first call.
       is_checked: whether its 64-bit integers are to be checked where it sees them with 32 bits.
     """
 
@@ -105,11 +105,11 @@ class Program:
         _programs[self.number] = self
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Its results, of arguments as PyTorch has them."""
+        """Return the results, of arguments as PyTorch has them."""
         seen = [jax.lax.convert_element_type(a, v.dtype) for a, v in self._with_avals(arrays)]
         with x64_as(self.wide):
             results = self._run(*seen)
-        forms = self.results  # a result that is a number of the function's is no array yet
+        forms = self.results  # a result that is a Python number is no array yet
         return [
             r if isinstance(r, jax.Array) else np.asarray(r, form.dtype)
             for r, form in zip(results, forms, strict=True)
@@ -119,16 +119,16 @@ class Program:
         return zip(map(jnp.asarray, arrays), self.closed.in_avals, strict=True)
 
     def narrowed(self) -> list[int]:
-        """Which integer arguments are seen with fewer bits than they have."""
+        """Return the places of integer arguments that the jaxpr takes with fewer bits."""
         pairs = zip(self.forms, self.closed.in_avals, strict=True)
         return [i for i, (f, v) in enumerate(pairs) if f.dtype != v.dtype and f.dtype.kind in "iu"]
 
     def forward(self, wanted: tuple[int, ...]) -> Forward:
-        """What a forward pass runs whose backward pass is to give gradients of ``wanted``."""
+        """Return a forward pass whose backward pass gives gradients of ``wanted``."""
         return self._once(("forward", wanted), lambda: Forward(self, wanted))
 
     def pullback(self, wanted: tuple[int, ...], present: tuple[int, ...]) -> Program:
-        """From the arguments and the gradients of the results ``present`` to those of ``wanted``.
+        """Return the map from arguments and the results' gradients to those of ``wanted``.
 
         It computes the function once more.
         """
@@ -142,7 +142,7 @@ class Program:
         return self._derive(("pullback", wanted, present), pullback, forms)
 
     def pushforward(self, moved: tuple[int, ...]) -> Program:
-        """From the arguments and the tangents of ``moved`` to those of differentiable results."""
+        """Return the map from arguments and tangents of ``moved`` to those of the results."""
 
         def pushforward(*arrays: Any) -> list[Any]:
             given, tangents = arrays[: len(self.forms)], arrays[len(self.forms) :]
@@ -153,7 +153,7 @@ class Program:
         return self._derive(("pushforward", moved), pushforward, forms)
 
     def batched(self, dims: tuple[int | None, ...], size: int) -> Program:
-        """Over a batch in these dimensions of the arguments, which comes first in the results."""
+        """Return the program over a batch in these dims of the arguments, first in the results."""
         forms = tuple(
             form if dim is None else _longer(form, dim, size)
             for form, dim in zip(self.forms, dims, strict=True)
@@ -162,11 +162,11 @@ class Program:
         return self._derive(("batched", dims, size), run, forms)
 
     def _of(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., list[Any]]:
-        """The differentiable results as a function of some arguments."""
+        """Return the differentiable results as a function of some arguments."""
         return lambda *some: self._with_aux(wanted, arrays)(*some)[0]
 
     def _with_aux(self, wanted: tuple[int, ...], arrays: Sequence[Any]) -> Callable[..., Any]:
-        """Likewise, with all the results besides."""
+        """Return the same function with all results as the auxiliary output."""
 
         def of_some(*some: Any) -> tuple[list[Any], list[Any]]:
             given = list(arrays)
@@ -178,7 +178,7 @@ class Program:
         return of_some
 
     def _cotangents(self, present: tuple[int, ...], given: Sequence[Any]) -> list[Any]:
-        """JAX's cotangents of PyTorch's gradients, of which some are missing."""
+        """Return JAX's cotangents for PyTorch's gradients, of which some are missing."""
         found = dict(zip(present, given, strict=True))
         results = self.results
         return [
@@ -198,14 +198,14 @@ class Program:
 
 
 class _Source(NamedTuple):
-    """Where a value that a backward pass needs is found."""
+    """The origin of a value that a backward pass needs."""
 
     kind: str  # "argument", "output" of the forward program, or "constant"
     at: Any
 
 
 class Forward:
-    """A forward pass that gives what its backward pass needs, too: the residuals of ``jax.vjp``.
+    """A forward pass that also returns the values for its backward pass: residuals of ``jax.vjp``.
 
     Attributes:
       program: gives the results, then those residuals that are neither arguments nor results;
@@ -237,13 +237,13 @@ class Forward:
         self.arguments = tuple(dict.fromkeys(at_of["argument"]))
         self.outputs = tuple(dict.fromkeys(at_of["output"]))
         if self.program is not None and mentions(of.closed.jaxpr, "custom_"):
-            # rules of the user's run now, and read what the function has read; an error of theirs
-            # is raised by the backward pass, which traces them again
+            # rules of the user's run now, and read the same values as the function; the backward
+            # pass traces them again, and raises their errors
             with contextlib.suppress(Exception):
                 self.backward(tuple(of.differentiable), wanted)
 
     def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
-        """From ``arguments``, ``outputs`` and gradients to the gradients of ``needed`` ones."""
+        """Return the map from ``arguments``, ``outputs`` and gradients to ``needed`` gradients."""
         key = present, needed
         if key not in self._backward:
             self._backward[key] = self._make_backward(present, needed)
@@ -272,7 +272,7 @@ _KINDS = ("argument", "output", "constant")
 
 
 def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
-    """Where each residual is found, and which outputs the program must have for that."""
+    """Return the origin of each residual, and the outputs that the program must have for them."""
     jaxpr = closed.jaxpr
     arguments: dict[Any, _Source] = {v: _Source("argument", i) for i, v in enumerate(jaxpr.invars)}
     constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -297,12 +297,12 @@ def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
 
 
 def gradients(back: Callable[..., Any], cotangents: list[Any]) -> list[Any]:
-    """PyTorch's gradients: of a complex value the conjugate of JAX's cotangent."""
+    """Return PyTorch's gradients: of a complex value the conjugate of JAX's cotangent."""
     return [jnp.conj(gradient) for gradient in back(cotangents)]
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of a dtype have gradients."""
+    """Return whether values of a dtype have gradients."""
     return jnp.issubdtype(dtype, jnp.inexact)
 
 

@@ -1,11 +1,11 @@
-"""The ladder: what serves an overload on this device, found once and remembered.
+"""The ladder: the function that serves an overload on this device, found once.
 
-``RUNGS`` are asked in order, and the first that has something serves the overload. Above them all
-stands a user's override, which :mod:`torch_jax.environment.overrides` registers while there is one.
+``RUNGS`` are tried in order, and the first with a kernel serves the overload. A user's override,
+which :mod:`torch_jax.environment.overrides` registers, comes before all of them.
 
-The first three rungs are our own and registered with PyTorch's dispatcher, which asks them before
-anything of PyTorch's (:mod:`torch_jax.dispatch.registration`). What PyTorch has for every device it
-calls itself. All else arrives at :func:`fallback`.
+The first three rungs are our own and registered with PyTorch's dispatcher, which tries them before
+PyTorch's kernels (:mod:`torch_jax.dispatch.registration`). PyTorch itself calls the kernels that it
+has for every device. All other calls arrive at :func:`fallback`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from torch_jax.ops.registry import TABLE, Lowering
 
 Call = Callable[..., Any]
 
-# Composites that are replaced before autograd sees what PyTorch would compose them of.
+# Composites that are replaced before autograd sees the operators PyTorch composes them of.
 ABOVE_AUTOGRAD = {torch.ops.aten.scaled_dot_product_attention.default: attention_choice.attend}
 
-# Of the table, and of variants derived from it: those that have been called or asked for.
+# Of the table, and of variants derived from it: those already called or looked up.
 KERNELS_BY_OP: dict[Any, Kernel] = {}
 override_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()  # of users' functions
 
 
 class Served(NamedTuple):
-    """What serves an overload: the name of its rung, and a function of the same arguments."""
+    """The name of the rung that serves an overload, and its function of the same arguments."""
 
     rung: str
     call: Call
@@ -50,11 +50,11 @@ _making = threading.RLock()  # an overload has one kernel, whose cache all threa
 
 
 def door(name: str) -> Call:
-    """What is registered for an overload: its kernel, which is made when it is first called."""
+    """Return the function to register for an overload: it makes the kernel at the first call."""
 
     def first(*args: Any, **kwargs: Any) -> Any:
         call = dynamo.unseen(served(variants.overload(name)).call)
-        opened.__setstate__((call, (), {}, {}))  # from here on C calls it without a detour
+        opened.__setstate__((call, (), {}, {}))  # from here on C calls the kernel directly
         return call(*args, **kwargs)
 
     opened: Any = functools.partial(dynamo.unseen(first))
@@ -62,7 +62,7 @@ def door(name: str) -> Call:
 
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The boxed kernel of every overload that has none of its own; the device is awake."""
+    """Run an overload without a kernel of its own, as a boxed kernel; the device is awake."""
     found = _served.get(op)
     if found is None:
         found = served(op)
@@ -70,23 +70,23 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def kernel_of(op: Any) -> Call:
-    """What an overload does on this device, as a function of the same arguments."""
+    """Return the function that runs an overload on this device, of the same arguments."""
     waking.wake()
     return served(op).call
 
 
 def rung(op: Any) -> str:
-    """Which rung of the ladder serves an overload.
+    """Return the rung of the ladder that serves an overload.
 
-    One of ``table``, ``kernel``, ``variant``, ``composite``, ``view``,
-    ``decomposition``, ``cpu``, or ``none`` where even the CPU has no kernel.
+    One of ``table``, ``kernel``, ``variant``, ``composite``, ``view``, ``decomposition``, ``cpu``,
+    or ``none`` where even the CPU has no kernel.
     """
     waking.wake()
     return served(op).rung
 
 
 def served(op: Any) -> Served:
-    """What serves an overload."""
+    """Return the function that serves an overload, with its rung."""
     found = own(op)
     if found is None:
         found = _first(OTHERS, op)
@@ -96,9 +96,9 @@ def served(op: Any) -> Served:
 
 
 def own(op: Any) -> Served | None:
-    """What serves an overload, if that has been asked before or is one of our own kernels.
+    """Return the rung and function of an overload, if known or our own; else None.
 
-    To ask the lower rungs would import PyTorch's decompositions.
+    A look at the lower rungs would import PyTorch's decompositions.
     """
     found = _served.get(op)
     if found is None:
@@ -110,7 +110,7 @@ def own(op: Any) -> Served | None:
 
 
 def kernel_in_table(op: Any) -> Kernel | None:
-    """The kernel that runs a lowering for an overload; None where something else serves it."""
+    """Return the kernel that runs a lowering for an overload; None where it has another server."""
     own(op)
     return KERNELS_BY_OP.get(op)
 
@@ -124,7 +124,7 @@ def _first(rungs: list[tuple[str, Callable[[Any], Call | None]]], op: Any) -> Se
 
 
 def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
-    """The kernel that runs ``lowering`` for the overload ``op``, a variant of ``functional``."""
+    """Return the kernel that runs ``lowering`` for ``op``, a variant of ``functional``."""
     given = lowering.static, lowering.writes, lowering.integers
     kernel = Kernel(op, lowering, signature(op, *given), functional)
     KERNELS_BY_OP[op] = kernel
@@ -132,7 +132,7 @@ def make_kernel(op: Any, lowering: Lowering, functional: Any = None) -> Kernel:
 
 
 def enter(op: Any, call: Call) -> Call:
-    """Serve an operator of our own by a function that is in no table; returns the function."""
+    """Serve an operator of our own by a function outside the table; return the function."""
     _served[op] = Served("table", call)
     return call
 
@@ -146,7 +146,7 @@ def forget_compiled() -> None:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether PyTorch decomposes the operator above autograd: a kernel would take its gradient.
+    """Return whether PyTorch decomposes the operator above autograd: no kernel may replace it.
 
     Some with a decomposition have kernels too (``silu_backward``), and gradients of their own.
     """
@@ -154,7 +154,7 @@ def is_composite(op: Any) -> bool:
 
 
 def _has_kernel(op: Any, key: str) -> bool:
-    """Whether PyTorch has a kernel of the overload for a dispatch key."""
+    """Return whether PyTorch has a kernel of the overload for a dispatch key."""
     return pytorch.has_kernel(op.name(), key)
 
 
@@ -162,7 +162,7 @@ def _has_kernel(op: Any, key: str) -> bool:
 
 
 def _table(op: Any) -> Call | None:
-    """The kernel of a lowering in the table."""
+    """Return the kernel of a lowering in the table."""
     lowering = TABLE.get(variants.table_name(op))
     if lowering is None or is_composite(op):
         return None
@@ -170,7 +170,7 @@ def _table(op: Any) -> Call | None:
 
 
 def _eager(op: Any, kernel: Kernel) -> Call:
-    """Return what serves a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
+    """Return the function for a lowering's calls: PyTorch's kernel where JAX is on the CPU."""
     kernel.on_cpu = by_torch.on_cpu(op, kernel.lowering.random)
     kernel.served = by_torch.kernel(op, kernel.signature, kernel.call, kernel.on_cpu)
     if kernel.lowering.drawn_like:
@@ -180,7 +180,7 @@ def _eager(op: Any, kernel: Kernel) -> Call:
 
 
 def _storage_kernel(op: Any) -> Call | None:
-    """A kernel about storage and geometry."""
+    """Return a kernel about storage and geometry."""
     name = variants.table_name(op)
     if is_composite(op) or name not in KERNELS:
         return None
@@ -190,7 +190,7 @@ def _storage_kernel(op: Any) -> Call | None:
 
 
 def _variant_of_table(op: Any) -> Call | None:
-    """An in-place, ``out=`` or ``_foreach_`` overload of an operator in the table."""
+    """Return an in-place, ``out=`` or ``_foreach_`` overload of an operator in the table."""
     if is_composite(op):
         return None
     functional = variants.functional_of(op) if op._schema.is_mutable else None
@@ -209,7 +209,7 @@ def _variant_of_table(op: Any) -> Call | None:
 
 
 def _view(op: Any) -> Call | None:
-    """A view: composed of others by PyTorch, or by its meta kernel, which makes a true alias."""
+    """Return a view: PyTorch's composite, or its meta kernel, which makes a true alias."""
     schema = op._schema
     if schema.is_mutable or all(r.alias_info is None for r in schema.returns):
         return None
@@ -217,7 +217,7 @@ def _view(op: Any) -> Call | None:
 
 
 def _composite(op: Any) -> Call | None:
-    """PyTorch's own kernel for every device, composed of other operators."""
+    """Return PyTorch's own kernel for every device, composed of other operators."""
     if op in ABOVE_AUTOGRAD:
         return ABOVE_AUTOGRAD[op]
     for key in pytorch.COMPOSITE_KEYS:
@@ -227,19 +227,19 @@ def _composite(op: Any) -> Call | None:
 
 
 def _variant(op: Any) -> Call | None:
-    """An in-place or ``out=`` overload of a functional operator that is itself composed."""
+    """Return an in-place or ``out=`` overload of a functional operator that is itself composed."""
     functional = variants.functional_of(op) if op._schema.is_mutable else None
     return None if functional is None else cpu.unless_running(op, derived(op, functional))
 
 
 def derived(op: Any, functional: Any) -> Call:
-    """An in-place or ``out=`` overload, out of a call of the functional one."""
+    """Return an in-place or ``out=`` overload, made from a call of the functional one."""
     make = out_kernel if variants.is_out(op) else _composed_in_place
     return make(op, functional)
 
 
 def _composed_in_place(op: Any, functional: Any) -> Call:
-    """In-place out of a functional operator that is itself composed of others."""
+    """Return an in-place overload of a functional operator that is itself composed of others."""
     sig = signature(op, frozenset())
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -264,13 +264,13 @@ def _write(target: Any, value: Any) -> None:
 
 
 def _decomposition(op: Any) -> Call | None:
-    """PyTorch's decomposition in Python."""
+    """Return PyTorch's decomposition in Python."""
     decomposition = pytorch.decompositions().get(op)
     return None if decomposition is None else cpu.unless_running(op, decomposition)
 
 
 def _on_cpu(op: Any) -> Call | None:
-    """The kernel of the CPU, on copies."""
+    """Return the kernel of the CPU, on copies."""
     return cpu.on_cpu(op) if _has_kernel(op, "CPU") else None
 
 

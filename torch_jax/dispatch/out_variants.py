@@ -1,7 +1,7 @@
 """``out=``: a functional result written into tensors that were given.
 
-Whether an output may have another dtype than the result is up to each operator: the CPU's kernel of
-the ``out=`` overload is asked. Whether resizing warns, only these kernels know: it is listed here.
+Each operator has its own rule for outputs of another dtype: the CPU's kernel of the ``out=``
+overload is tried. Only these kernels know whether a resize warns, so a list is here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESIZED_SILENTLY = frozenset(
 # Operators that keep the shape of an output with as many elements as they give.
 FILLS_ANY_SHAPE = frozenset({"arange", "linspace", "logspace", "range"})
 
-# Operators whose ``dtype=`` is another matter than the dtype of their output.
+# Operators whose ``dtype=`` is not the dtype of their output.
 OWN_DTYPE = frozenset({"linalg_vector_norm", "nansum"})
 
 # Operators that do not touch an output where the result is empty: batch norm in evaluation.
@@ -38,7 +38,7 @@ UNTOUCHED_BY_NOTHING = frozenset({"_native_batch_norm_legit", "native_batch_norm
 
 
 def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
-    """The kernel of an ``out=`` overload, out of the functional one."""
+    """Return the kernel of an ``out=`` overload, made from the functional one."""
     names = [a.name for a in op._schema.arguments if is_out_argument(a)]
     choices = {"dtype", "device"} & {a.name for a in functional._schema.arguments}
     if _packet(op) in OWN_DTYPE:
@@ -67,7 +67,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
                 continue
             if _packet(op) in FILLS_ANY_SHAPE and out.numel() == new.numel():
                 new = new.view(out.shape)
-            if _fit(op, out, new):  # longer by now, it may reach into an input
+            if _fit(op, out, new):  # after a resize, it may reach into an input
                 overlap.refuse(op, args, kwargs | outs)
             copy_(out, new)
         return first if len(outs) == 1 else tuple(outs.values())
@@ -78,7 +78,7 @@ def out_kernel(op: Any, functional: Any) -> Callable[..., Any]:
 def _refuse_dtypes(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> None:
-    """Raise what PyTorch raises for outputs of other dtypes than the results."""
+    """Raise PyTorch's error for outputs of other dtypes than the results."""
     if refused_dtypes.refuse_outputs(op, args, kwargs, results):
         return
     with warnings.catch_warnings():
@@ -93,13 +93,13 @@ def _packet(op: Any) -> str:
 
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
-    """Make an output ready for a result; returns whether its shape has changed."""
+    """Make an output ready for a result; return whether its shape has changed."""
     silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
     return _resize(out, tuple(result.shape), silently)
 
 
 def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> bool:
-    """Give an output the shape of the result, warning as PyTorch does; False if it has it."""
+    """Give an output the shape of the result, warning as PyTorch does; False if no change."""
     if tuple(out.shape) == shape:
         return False
     if out.numel() != 0 and not silently:

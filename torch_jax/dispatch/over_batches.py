@@ -1,8 +1,8 @@
 """Derivatives of operators over batches: PyTorch's own of one example, under ``torch.vmap``.
 
-What ``jax.vmap`` makes of an operator is one call, of which autograd knows no formula. Its gradient
-is the gradient that PyTorch has for one example, over all of them; so are tangents, and batches of
-batches are one call again. Whatever transforms are around, this is asked for one at a time.
+An operator under ``jax.vmap`` is one call, for which autograd knows no formula. Its gradient is the
+gradient that PyTorch has for one example, over all of them; so are tangents, and batches of batches
+are one call again. Under several transforms, each is handled by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch_jax.dispatch.batched_operator import Dims, batched, positions_of
 
 
 def over_batches(op: Any, dims: Dims, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What an overload gives for each example of batches in ``dims``; these come first in it."""
+    """Return an overload's result for each example of batches in ``dims``; these come first."""
     tensors, fill = positions_of(op).split(args, kwargs)
     if not functorch.transforms_active() and not _differentiated(tensors):
         return batched(op)(dims, *args, **kwargs)
@@ -46,7 +46,7 @@ def _is_tensor(value: Any) -> bool:
 class _Call:
     """A call of an overload over batches: its arguments but for tensors; the form of its results.
 
-    The form is known once the operator has run, be it as part of another call.
+    The form is known once the operator has run, alone or inside another call.
     """
 
     form: Any
@@ -56,7 +56,7 @@ class _Call:
         self.op, self.fill, self.dims, self.inside = op, fill, dims, inside
 
     def run(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        """All examples at once."""
+        """Run all examples at once."""
         args, kwargs = self.fill(tensors)
         leaves, form = pytree.tree_flatten(batched(self.op)(self.dims, *args, **kwargs))
         call: _Call | None = self
@@ -66,13 +66,13 @@ class _Call:
         return tuple(filter(_is_tensor, leaves))
 
     def example(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Those results of one example that have a gradient."""
+        """Return the results of one example that have a gradient."""
         args, kwargs = self.fill(tensors)
         leaves = pytree.tree_leaves(self.op(*args, **kwargs))
         return tuple(leaf for leaf in leaves if _is_tensor(leaf) and _is_inexact(leaf))
 
     def of(self, wanted: list[int], tensors: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
-        """:meth:`example` as a function of some of its tensors."""
+        """Return :meth:`example` as a function of some of its tensors."""
 
         def function(*some: torch.Tensor) -> tuple[torch.Tensor, ...]:
             given = dict(zip(wanted, some, strict=True))
@@ -86,7 +86,7 @@ def _is_inexact(tensor: torch.Tensor) -> bool:
 
 
 class _OverBatches(torch.autograd.Function):
-    """A call over batches, and what each transform makes of it."""
+    """A call over batches, with a rule for each transform."""
 
     @staticmethod
     def forward(call: _Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -144,7 +144,7 @@ class _OverBatches(torch.autograd.Function):
 
 
 def _gathered(op: Any, function: Any, in_dims: tuple, own: list[int | None]) -> Callable[..., Any]:
-    """A gradient of one example over all: it has its batch where its tensor has one."""
+    """Return a gradient of one example over all: its batch dim is that of its tensor."""
 
     def call(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         try:
@@ -163,7 +163,7 @@ def _gathered(op: Any, function: Any, in_dims: tuple, own: list[int | None]) -> 
 
 
 def _one_by_one(function: Any, in_dims: tuple, values: tuple) -> tuple[torch.Tensor, ...]:
-    """A function of one example called for each, as PyTorch does."""
+    """Call a function of one example for each, as PyTorch does."""
     pairs = list(zip(values, in_dims, strict=True))
     count = next(v.shape[dim] for v, dim in pairs if dim is not None)
     found = [

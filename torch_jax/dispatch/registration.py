@@ -1,7 +1,7 @@
 """Registers kernels with PyTorch's dispatcher when the device is first used.
 
-What the table and our own kernels serve is registered, so that PyTorch calls it directly. All else
-comes to :func:`torch_jax.dispatch.ladder.fallback`.
+Operators of the table and of our own kernels are registered, so that PyTorch calls them directly.
+All others come to :func:`torch_jax.dispatch.ladder.fallback`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ def install() -> None:
 
 
 def served_names() -> list[str]:
-    """Names, as ``"add.Tensor"``, of this torch's overloads that the table or a kernel serves.
+    """Return names, as ``"add.Tensor"``, of overloads that the table or a kernel serves.
 
-    Names tell without a look at thousands of schemas, but for a few overloads that the ladder then
-    finds to be PyTorch's own, and a few that it serves without a registration, by the fallback.
+    Names suffice, without a look at thousands of schemas, but for a few overloads that the ladder
+    then finds to be PyTorch's own, and a few that it serves without a registration, by the
+    fallback.
     """
     packets = {name.partition(".")[0] for name in TABLE}
     packets |= {f"{packet.removesuffix('_functional')}_" for packet in packets}
@@ -58,17 +59,17 @@ def served_names() -> list[str]:
         repeated = packet.startswith("_foreach_") and not gives_out
         return name in TABLE or name in KERNELS or derived or repeated
 
-    composed = _aten("CompositeImplicitAutograd") - _aten("CPU")  # above autograd: not to be cut
+    composed = _aten("CompositeImplicitAutograd") - _aten("CPU")  # above autograd: stays whole
     names = (name.removeprefix("aten::") for name in pytorch.all_op_names() if "aten::" in name)
     return [name for name in names if name not in composed and is_served(name)]
 
 
 def _aten(key: str) -> set[str]:
-    """Names of overloads for which PyTorch has a kernel of a dispatch key."""
+    """Return names of overloads for which PyTorch has a kernel of a dispatch key."""
     return {name.removeprefix("aten::") for name in pytorch.names_with_kernel(key)}
 
 
-# A step of Adam; ``kind`` is what ``decay`` is for: "none", "decoupled" or "gradient". Sizes and
+# A step of Adam; ``kind`` is the use of ``decay``: "none", "decoupled" or "gradient". Sizes and
 # corrections of all parameters are numbers where steps are counted on the host, else tensors.
 _ADAM = (
     "adam_{}(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] means, Tensor(c!)[] squares, "
@@ -106,7 +107,7 @@ def _define_call_jax(library: Any) -> None:
 
 
 def _define_checkpoint_name(library: Any) -> None:
-    """Values with a name, on any device: see :func:`torch_jax.checkpoint_policy`."""
+    """Define the operator of named values, on any device: :func:`torch_jax.checkpoint_policy`."""
     library.define("checkpoint_name(Tensor self, str name) -> Tensor")
     op = torch.ops.torch_jax.checkpoint_name.default
     library.impl("checkpoint_name", ladder.served(op).call, "PrivateUse1")

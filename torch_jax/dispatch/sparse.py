@@ -1,8 +1,8 @@
 """Sparse COO tensors: PyTorch's own container, whose indices and values are tensors of the device.
 
 PyTorch's kernels for meta tensors make and read the container, as its meta kernel of ``as_strided``
-makes views. What computes is composed here of gathers and scatters of the dense operators. All
-else, and every other layout, says at once what to do instead.
+makes views. Arithmetic is composed here of gathers and scatters of the dense operators. Other
+operators, and every other layout, raise at once, with a remedy.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _INSTEAD = {
     "QuantizedPrivateUse1": "keep it on the CPU, or dequantize() it there first",
     _NESTED: "use layout=torch.jagged, or pad it on the CPU",
 }
-# What makes, reads and marks the container, and computes nothing.
+# Operators that make, read and mark the container, and compute nothing.
 _CONTAINER = """
     empty.memory_format _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
     _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced
     sparse_dim sparse_resize_ sparse_resize_and_clear_ values
 """
 
-# What makes compressed tensors of PyTorch's composites, and is refused at once.
+# Operators that make compressed tensors of PyTorch's composites, refused at once.
 _REFUSED = {
     "SparseCsrPrivateUse1": """
         _to_copy
@@ -53,7 +53,7 @@ _kernels: dict[str, Callable[..., Any]] = {}
 
 
 def install() -> list[Any]:
-    """Register all of it; the libraries that are returned keep it registered."""
+    """Register all sparse kernels; the libraries returned keep them registered."""
     library = torch.library.Library("aten", "IMPL")
     for name in _CONTAINER.split():
         op = _overload(name)
@@ -100,7 +100,7 @@ def _kernel(*names: str) -> Callable[[Callable], Callable]:
 
 
 def _make(like: Any, indices: Any, values: Any, size: Any = None, coalesced: bool = False) -> Any:
-    """A sparse tensor with other indices or values than ``like``."""
+    """Return a sparse tensor with other indices or values than ``like``."""
     make = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
     size = like.shape if size is None else size
     dims = indices.shape[0], len(size) - indices.shape[0]
@@ -110,29 +110,29 @@ def _make(like: Any, indices: Any, values: Any, size: Any = None, coalesced: boo
 
 
 def _with_values(tensor: Any, values: Any) -> Any:
-    """The same places, with other values."""
+    """Return a sparse tensor with the same places and other values."""
     return _make(tensor, tensor._indices(), values, coalesced=tensor.is_coalesced())
 
 
 def _places(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """An index for each sparse dim; without any, for the one of :func:`_over_places`."""
+    """Return an index for each sparse dim; without any, for the one of :func:`_over_places`."""
     return tuple(indices.unbind(0)) or (indices.new_zeros(indices.shape[1]),)
 
 
 def _over_places(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
-    """A view of a dense tensor whose leading dims are those of the places of a sparse one."""
+    """Return a view of a dense tensor whose leading dims are those of a sparse one's places."""
     return dense if sparse.sparse_dim() else dense[None]
 
 
 def _taken(dense: torch.Tensor, sparse: Any) -> torch.Tensor:
-    """What a dense tensor has at the places of a sparse one."""
-    if not sparse._nnz():  # nor need there be any place
+    """Return the values of a dense tensor at the places of a sparse one."""
+    if not sparse._nnz():  # there may be no place at all
         return dense.new_empty(sparse._values().shape)
     return _over_places(dense, sparse)[_places(sparse._indices())]
 
 
 def _added(dense: torch.Tensor, sparse: Any, values: torch.Tensor) -> torch.Tensor:
-    """A dense tensor, after values were added at the places of a sparse one."""
+    """Return a dense tensor with values added at the places of a sparse one."""
     if sparse._nnz():
         places = _places(sparse._indices())
         _over_places(dense, sparse).index_put_(places, values, accumulate=True)
@@ -177,13 +177,13 @@ def _copy(self, src, non_blocking=False) -> Any:
 
 
 def _take(self: Any, new: Any) -> Any:
-    """``self`` with the indices and values of another sparse tensor."""
+    """Give ``self`` the indices and values of another sparse tensor."""
     return torch.ops.aten.copy_sparse_to_sparse_(self, new)
 
 
 @_kernel("_coalesce")
 def _coalesce(self) -> Any:
-    """Values of equal indices are added, and the indices sorted."""
+    """Add values of equal indices, and sort the indices."""
     rows = self.shape[: self.sparse_dim()]
     steps = [1] * len(rows)
     for axis in reversed(range(len(rows) - 1)):
@@ -237,7 +237,7 @@ for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_
 
 @_kernel("sparse_mask")
 def _sparse_mask(self, mask) -> Any:
-    """The values of a dense tensor where a sparse one has some."""
+    """Return the values of a dense tensor at the places of a sparse one."""
     if self.layout != torch.strided:
         self = self.to_dense()
     return _with_values(mask, _taken(self, mask))
@@ -285,7 +285,7 @@ def _subtract_in_place(self, other, *, alpha=1) -> Any:
 
 @_kernel("mul.Tensor", "mul.Scalar")
 def _multiply(self, other) -> Any:
-    """By a number, or by a dense tensor of the same shape, in either order."""
+    """Multiply by a number, or by a dense tensor of the same shape, in either order."""
     if _is_sparse(other):
         self, other = other, self
     if _is_sparse(other):
@@ -326,7 +326,7 @@ def _sum(self, *, dtype=None) -> torch.Tensor:
 
 
 def _pointwise() -> dict[Any, Callable[..., Any]]:
-    """Functions of one tensor that keep zeros: those that PyTorch has for sparse CPU tensors."""
+    """Return functions of one tensor that keep zeros: those PyTorch has for sparse CPU tensors."""
     found: dict[Any, Callable[..., Any]] = {}
     for name in pytorch.names_with_kernel("SparseCPU"):
         packet, _, overload = name.removeprefix("aten::").partition(".")
@@ -363,7 +363,7 @@ def _embedding_bag_backward(
     per_sample_weights,
     padding_idx=-1,
 ) -> Any:
-    """Of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
+    """Return gradients of ``nn.EmbeddingBag``: PyTorch composes the sparse gradient of rows."""
     if not offset2bag.numel():  # the CPU's kernel leaves it to the backward pass
         places = torch.arange(indices.numel(), dtype=offsets.dtype, device=indices.device)
         offset2bag = torch.searchsorted(offsets, places, right=True) - 1
@@ -381,7 +381,7 @@ def _embedding_bag_backward(
 
 @_kernel("mm")
 def _mm(self, mat2) -> torch.Tensor:
-    """A sparse matrix by a dense one: rows of the dense one are gathered, weighted and added."""
+    """Multiply a sparse matrix by a dense one: dense rows are gathered, weighted and added."""
     if self.layout == torch.strided and mat2.layout != torch.strided:
         return _mm(mat2.t(), self.t()).t()
     _check_matrices(torch.ops.aten.mm.default, self, mat2)

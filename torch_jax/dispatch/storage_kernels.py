@@ -1,7 +1,7 @@
-"""Kernels that are about storage and geometry, not arithmetic: factories, copies, views, resizing.
+"""Kernels that are about storage and geometry, no arithmetic: factories, copies, views, resizing.
 
-They are called by PyTorch's dispatcher with tensors. Everything else comes out of the table of
-operators (``ops/``), whose kernels take arrays.
+PyTorch's dispatcher calls them with tensors. All other operators come from the table (``ops/``),
+whose kernels take arrays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SMALL = 1 << 16  # bytes: zeros that are copied from the host, where XLA would 
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
-# Those that only copy elements within the device, which PyTorch's own kernels do as well.
+# Operators that only copy elements within the device, as PyTorch's own kernels do.
 COPIES = frozenset(("clone", "_local_scalar_dense"))
 
 
@@ -52,7 +52,7 @@ def kernel(*names: str) -> Callable[[Callable], Callable]:
 
 
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:
-    """A view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
+    """Return a view operator: PyTorch's own meta kernel makes a true alias of a jax tensor."""
     return functools.partial(op.redispatch, pytorch.META_KEYS)
 
 
@@ -62,7 +62,7 @@ def _refuse_layout(layout: Any) -> None:
 
 
 def _strides(size, memory_format: Any) -> tuple[int, ...]:
-    """Strides of a new tensor in a memory format (None: contiguous)."""
+    """Return strides of a new tensor in a memory format (None: contiguous)."""
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         return geometry.row_major(size)
     return torch.empty(size, device="meta", memory_format=memory_format).stride()
@@ -72,7 +72,7 @@ def _strides(size, memory_format: Any) -> tuple[int, ...]:
 def empty(
     size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None
 ) -> torch.Tensor:
-    """A new tensor; its elements are zero, or as deterministic algorithms ask."""
+    """Return a new tensor; its elements are zero, or as deterministic algorithms ask."""
     if any(n < 0 for n in size):
         raise RuntimeError(
             f"Trying to create tensor with negative dimension {min(size)}: {list(size)}"
@@ -84,7 +84,7 @@ def empty(
 def empty_strided(
     size, stride, dtype=None, layout=None, device=None, pin_memory=None
 ) -> torch.Tensor:
-    """A new tensor with these strides; its elements are as in :func:`empty`."""
+    """Return a new tensor with these strides; its elements are as in :func:`empty`."""
     _refuse_layout(layout)
     if device is not None:
         errors.check_ordinal(device)
@@ -93,12 +93,12 @@ def empty_strided(
 
 
 def _fills() -> bool:
-    """Whether memory that nobody has written is to be filled, so that its use is found."""
+    """Return whether memory that was never written is filled, so that its use is found."""
     return torch.are_deterministic_algorithms_enabled() and pytorch.fills_new_memory()
 
 
 def _garbage(dtype: torch.dtype) -> Any:
-    """What PyTorch fills such memory with: NaN, True, or the largest integer."""
+    """Return PyTorch's filling of such memory: NaN, True, or the largest integer."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.nan
     return True if dtype == torch.bool else torch.iinfo(dtype).max
@@ -135,14 +135,14 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
 
 @kernel("_efficientzerotensor")
 def zero_tensor(size, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
-    """Zeros, which formulas of autograd ask for without memory where a device can do so."""
+    """Return zeros, which autograd's formulas ask for without memory where a device can do so."""
     _refuse_layout(layout)
     return _new_zeros(size, geometry.row_major(size), dtype or torch.get_default_dtype())
 
 
 @kernel("_new_zeros_with_same_feature_meta")
 def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
-    """Zeros of the geometry of ``other``, storage and all: a tangent of forward-mode AD.
+    """Return zeros of the geometry of ``other``, storage and all: a tangent of forward-mode AD.
 
     ``self_num_batch_dims`` leading dims of ``self`` go before. PyTorch's own kernel asks the C++
     storage for its size, which is zero here.
@@ -156,7 +156,7 @@ def zeros_with_same_memory(self, other, self_num_batch_dims=0) -> torch.Tensor:
 
 @kernel("_has_same_storage_numel")
 def has_same_storage_numel(self, other) -> bool:
-    """Whether two storages hold equally many elements."""
+    """Return whether two storages hold equally many elements."""
     return _elements_in_storage(self) == _elements_in_storage(other)
 
 
@@ -201,7 +201,7 @@ def to_copy(
 
 
 def _copied(self: torch.Tensor, dtype: Any, device: torch.device) -> torch.Tensor:
-    """:func:`to_copy` by PyTorch's kernel."""
+    """Run :func:`to_copy` by PyTorch's kernel."""
     is_here = is_jax(self)
     new = _cpu_copy(shared.seen(self) if is_here else self, dtype=dtype)
     if device.type == pytorch.DEVICE_TYPE:
@@ -213,7 +213,7 @@ def _copied(self: torch.Tensor, dtype: Any, device: torch.device) -> torch.Tenso
 
 
 def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
-    """A new tensor with the strides given, or its own as far as these are dense.
+    """Return a new tensor with the strides given, or its own as far as these are dense.
 
     Where nothing changes it shares the immutable array until either tensor is written.
     """
@@ -228,7 +228,7 @@ def _cast(self: torch.Tensor, dtype: torch.dtype, stride: Any = None) -> torch.T
 
 
 def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous copy in a dtype, of the same array where nothing has to be done."""
+    """Return a contiguous copy in a dtype, of the same array where nothing changes."""
     memory = storage.held_by(tensor)
     lazy = tensor.is_conj() or tensor.is_neg()
     if dtype == tensor.dtype and not lazy and storage.is_whole(tensor, memory):
@@ -245,7 +245,7 @@ def _copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
-    """The value of a tensor in a dtype as an array of its shape: its own where that will do."""
+    """Return the value of a tensor in a dtype as an array of its shape: its own if that fits."""
     memory = storage.held_by(tensor)
     if dtype == tensor.dtype and storage.is_whole(tensor, memory):
         if not (tensor.is_conj() or tensor.is_neg()):
@@ -256,7 +256,7 @@ def _value(tensor: torch.Tensor, dtype: torch.dtype) -> Any:
 
 
 def _resolved(lazy: torch.Tensor) -> torch.Tensor:
-    """A conjugated or negated view as a new contiguous tensor, by operators that are recorded."""
+    """Return a conjugated or negated view as a new contiguous tensor, by recordable operators."""
     conj, neg = lazy.is_conj(), lazy.is_neg()
     plain = torch._neg_view(lazy) if neg else lazy
     plain = torch.ops.torch_jax.copy(plain.conj() if conj else plain, lazy.dtype)
@@ -266,7 +266,7 @@ def _resolved(lazy: torch.Tensor) -> torch.Tensor:
 
 @kernel("clone")
 def clone(self, memory_format=None) -> torch.Tensor:
-    """A copy, in the memory format asked for."""
+    """Return a copy, in the memory format asked for."""
     if memory_format in (None, torch.preserve_format):
         return _cast(self, self.dtype)
     return _cast(self, self.dtype, _strides(self.shape, memory_format))
@@ -274,13 +274,13 @@ def clone(self, memory_format=None) -> torch.Tensor:
 
 @kernel("_lazy_clone")
 def lazy_clone(self) -> torch.Tensor:
-    """A copy when either is written, as every copy here; of the very strides where it can be."""
+    """Return a copy made when either is written, with the very strides where possible."""
     return _cast(self, self.dtype)
 
 
 @kernel("is_set_to")
 def is_set_to(self, tensor) -> bool:
-    """Whether two tensors see one storage alike."""
+    """Return whether two tensors see one storage alike."""
     return (
         self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
         and self.storage_offset() == tensor.storage_offset()
@@ -326,7 +326,7 @@ def copy_(self, source, non_blocking=False) -> torch.Tensor:
 
 
 def _takes_array(self: torch.Tensor, source: torch.Tensor) -> bool:
-    """Return whether a whole tensor takes the array of another, which nobody ever writes."""
+    """Return whether a whole tensor takes the array of another, which is never written."""
     array = source.untyped_storage().__dict__.get("array")
     return (
         array is not None
@@ -340,7 +340,7 @@ def _takes_array(self: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _written(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """:func:`copy_` by PyTorch's kernel."""
+    """Run :func:`copy_` by PyTorch's kernel."""
 
     def read() -> list[torch.Tensor]:
         return [shared.seen(one) if is_jax(one) else one for one in (self, source)]
@@ -358,25 +358,25 @@ def _written(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 @kernel("_copy_from")
 def copy_from(self, dst, non_blocking=False) -> torch.Tensor:
-    """``dst.copy_(self)``."""
+    """Do ``dst.copy_(self)``."""
     return copy_(dst, self, non_blocking)
 
 
 @kernel("_copy_from_and_resize")
 def copy_from_and_resize(self, dst) -> torch.Tensor:
-    """``dst.resize_as_(self).copy_(self)``."""
+    """Do ``dst.resize_as_(self).copy_(self)``."""
     return copy_(dst.resize_(self.shape), self)
 
 
 @kernel("_local_scalar_dense")
 def local_scalar_dense(self) -> Any:
-    """``Tensor.item``: the value as a Python number."""
+    """Return the value as a Python number (``Tensor.item``)."""
     return transfer.scalar_of(self)
 
 
 @kernel("as_strided")
 def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
-    """A view by sizes, strides and offset, within the bounds of the storage."""
+    """Return a view by sizes, strides and offset, within the bounds of the storage."""
     offset = self.storage_offset() if storage_offset is None else storage_offset
     last = offset  # every view comes by here, so the bounds are checked in one quick pass
     for n, step in zip(size, stride, strict=False):
@@ -389,7 +389,7 @@ def as_strided(self, size, stride, storage_offset=None) -> torch.Tensor:
 
 @kernel("as_strided_scatter")
 def as_strided_scatter(self, src, size, stride, storage_offset=None) -> torch.Tensor:
-    """A copy of ``self``, storage and all, with ``src`` written into a view of it."""
+    """Return a copy of ``self``, storage and all, with ``src`` written into a view of it."""
     whole = storage.wrap(storage.held_by(self))
     offset = self.storage_offset() if storage_offset is None else storage_offset
     out = storage.restride(whole.view(self.dtype), self.shape, self.stride(), self.storage_offset())
@@ -485,4 +485,4 @@ def resize_(self, size, memory_format=None) -> torch.Tensor:
 
 @kernel("record_stream")
 def record_stream(self: torch.Tensor, s: Any) -> None:
-    """Nothing to do: JAX frees memory when whoever reads it has."""
+    """Do nothing: JAX frees memory when all its readers have ended."""

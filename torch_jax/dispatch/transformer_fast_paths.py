@@ -28,7 +28,7 @@ def attention_block(
     average_attn_weights=True,
     mask_type=None,
 ):
-    """``nn.MultiheadAttention``; masks are of queries and keys (0), of keys (1), or of all (2).
+    """Run ``nn.MultiheadAttention``; masks are of queries and keys (0), keys (1), or all (2).
 
     The module turns masks of bool into 0 and -inf, and PyTorch's operator turns them back.
     """
@@ -68,9 +68,9 @@ def attention_block(
 
 
 def _blind(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """Which queries see no key, by batch, head and query: they are NaN in the fused operators.
+    """Return which queries see no key, by batch, head and query: NaN in the fused operators.
 
-    In training, and wherever else attention is asked for, they are zeros.
+    In training, and in all other attention, they are zeros.
     """
     hidden = mask.all(-1)
     if mask_type == 1:
@@ -105,7 +105,7 @@ def encoder_layer(
     mask=None,
     mask_type=None,
 ):
-    """``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
+    """Run ``nn.TransformerEncoderLayer``: two blocks, each with a residual and a norm."""
     shape = (embed_dim,)
     projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
 
@@ -129,5 +129,5 @@ def encoder_layer(
 
 @kernel("_nested_tensor_from_mask_left_aligned")
 def is_to_be_nested(tensor, mask) -> bool:
-    """No: ``nn.TransformerEncoder`` keeps the padding, as where gradients are needed."""
+    """Return False: ``nn.TransformerEncoder`` keeps the padding, as with gradients."""
     return False

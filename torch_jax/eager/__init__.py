@@ -1,4 +1,4 @@
-"""One operator, one compiled entry: what runs each call by itself.
+"""One operator, one compiled entry: the executor of single calls.
 
 May import: memory, compiler and below. Loaded by ``import torch``: no.
 """

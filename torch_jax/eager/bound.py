@@ -1,7 +1,7 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted, those by the hot path too. When there are too many entries, those that were
-not called since the last time are dropped.
+All calls are counted, those by the hot path too. When there are too many entries, those not called
+since the last drop are dropped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Tally:
 
 
 _tallies: list[Tally] = []
-_kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # those that have compiled something
+_kernels: weakref.WeakSet[Any] = weakref.WeakSet()  # the kernels that have compiled something
 _count = 0
 _gone = 0  # calls of entries that were dropped
 
 
 def calls() -> int:
-    """Return how often operators were called so far: eager, recorded, or traced."""
+    """Return the number of calls of operators so far: eager, recorded, or traced."""
     compiled = (e.uses for kernel in list(_kernels) for e in list(kernel.cache.values()))
     return _gone + sum(compiled) + sum(tally.uses for tally in _tallies)
 
@@ -39,7 +39,7 @@ def names() -> list[str]:
 
 
 def make_room(kernel: Any, most: int) -> None:
-    """Drop entries where one more, which a kernel is about to have, would be more than ``most``."""
+    """Drop entries if one more, which a kernel is about to make, would exceed ``most``."""
     global _count
     _kernels.add(kernel)
     if _count >= most:
@@ -48,7 +48,7 @@ def make_room(kernel: Any, most: int) -> None:
 
 
 def drop(kernel: Any, key: tuple) -> None:
-    """Drop an entry, whose calls go on to count."""
+    """Drop an entry; its calls still count."""
     global _gone
     entry = kernel.cache.pop(key, None)
     _gone += entry.uses if entry is not None else 0
@@ -56,12 +56,12 @@ def drop(kernel: Any, key: tuple) -> None:
 
 
 def forget(hot: dict[tuple, Any], key: tuple) -> None:
-    """Drop what a hot call looks up, so that the call comes by the slow path once more."""
+    """Drop the entry of hot calls, so that the next call takes the slow path."""
     hot.pop(key, None)
 
 
 def _drop_idle(kernels: list[Any], most: int) -> int:
-    """Drop what was not called since the last time, at least a quarter; returns how many stay."""
+    """Drop entries without recent calls, at least a quarter; return how many stay."""
     entries = [(k, key, e) for k in kernels for key, e in list(k.cache.items())]
     enough = max(1, most // 4)
     gone: set[Any] = set()
@@ -82,7 +82,7 @@ def _is_idle(entry: Any) -> bool:
 
 
 def _is_single(entry: Any) -> bool:
-    """Compiled for one call, as in a loop over ever new shapes."""
+    """Return whether an entry has served one call, as in a loop over new shapes."""
     return entry.uses == 1
 
 

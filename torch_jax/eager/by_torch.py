@@ -1,9 +1,8 @@
 """Eager operators where JAX computes on the CPU: PyTorch's own kernels, on the memory of tensors.
 
-Nothing is compiled, and results, strides and errors are those of the CPU. A kernel takes the place
-of a lowering of the table, so an operator that an accelerator would not have is none here either;
-the table still serves what is recorded, traced, random or on a mesh, and dtypes that the CPU has no
-kernel for.
+Nothing is compiled, and results, strides and errors are those of the CPU. A kernel replaces a
+lowering of the table, so an operator that an accelerator lacks is missing here too; the table still
+serves calls that are recorded, traced, random or on a mesh, and dtypes without a kernel of the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _VALUES = frozenset((int, float, bool, complex, str, type(None), torch.dtype, to
 
 
 def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
-    """Return what serves an overload: PyTorch's kernel, or ``by_xla`` where there is none.
+    """Return the kernel of an overload: PyTorch's kernel, or ``by_xla`` where there is none.
 
     Args:
       op: the overload.
@@ -47,7 +46,7 @@ def kernel(op: Any, sig: Signature, by_xla: Call, run: Call | None) -> Call:
 def on_cpu(op: Any, is_random: Any = False) -> Call | None:
     """Return PyTorch's kernel of an overload for CPU tensors; None where the CPU has none.
 
-    Nor has it one of what is drawn at random: its numbers would be others than JAX's.
+    Random operators have none either: the CPU's numbers differ from JAX's.
     """
     if is_random or op.name() in STAND_INS:
         return STAND_INS.get(op.name())
@@ -157,7 +156,7 @@ def is_elsewhere(error: Exception) -> bool:
 
 
 def _failed(error: Exception, op: Any, by_xla: Call, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call by XLA where the CPU has no kernel for a dtype; raise what it says to anything else."""
+    """Call by XLA where the CPU has no kernel for a dtype; else raise the CPU's error."""
     if is_elsewhere(error):
         return by_xla(*args, **kwargs)
     if "can't allocate memory" in str(error):

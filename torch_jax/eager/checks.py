@@ -1,9 +1,9 @@
 """Numbers among arguments: each is checked once, as the CPU's kernels check it.
 
 Python numbers are inputs of a compiled entry, so that another learning rate compiles nothing. A
-compile therefore sees the first number only. Here every number that an operator has not been given
-yet, with tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`),
-whose error is raised. What passed is remembered, so that a number costs one look-up from then on.
+compile therefore sees the first number only. So every number that is new to an operator, with
+tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose
+error is raised. Numbers that passed are remembered, and then cost one look-up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch_jax.ops.registry import Lowering
 
 Call = Callable[..., Any]
 
-# Operators of which PyTorch makes a tensor of the number and looks at nothing but its type, which
-# is part of an entry's key. They are the most frequent ones. A test asks their CPU kernels.
+# Operators for which PyTorch makes a tensor of the number and reads only its type, which is part of
+# an entry's key. They are the most frequent ones. A test calls their CPU kernels.
 EXEMPT = frozenset(
     """
     eq ne lt le gt ge mul div floor_divide remainder fmod copysign xlogy special_xlog1py
@@ -29,7 +29,7 @@ EXEMPT = frozenset(
     """.split()
 )
 
-# Operators whose size hangs on their numbers, all of which are static: each compile checks them.
+# Operators whose size depends on their numbers, all static: each compile checks them.
 _SIZED = frozenset({"arange", "range"})
 
 _PLAIN = frozenset({float, int, bool, str, type(None)})
@@ -38,9 +38,9 @@ _REMEMBERED = 4096
 
 
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
-    """``call``, which takes the arguments of ``op``, with every new number checked before.
+    """Wrap ``call``, which takes the arguments of ``op``, to check every new number before.
 
-    It is ``call`` itself where no number is to be checked, or each compile does so.
+    Return ``call`` itself where there are no numbers to check, or each compile checks them.
     """
     taken = _numbers_to_check(op)
     if not taken or taken <= lowering.static:
@@ -86,14 +86,14 @@ def refuse_static(op: Any, lowering: Lowering, args: tuple, kwargs: dict[str, An
 
 
 def _refuse(op: Any, infers: bool, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise what the CPU raises for the numbers of a call."""
+    """Raise the CPU's error for the numbers of a call."""
     error = _refused(op, infers, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
     if error is not None:
         raise error
 
 
 def _numbers_to_check(op: Any) -> set[str]:
-    """The names of an overload's numbers that its CPU kernel can be asked about."""
+    """Return the names of an overload's numbers that its CPU kernel can check."""
     if twins.on_cpu(op) is not op:
         return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
@@ -110,12 +110,12 @@ def _numbers_to_check(op: Any) -> set[str]:
 
 
 def takes_number(argument: Any) -> bool:
-    """Return whether an argument of a schema is a number, or some, and tells no size."""
+    """Return whether an argument of a schema is a number, or some, and no size."""
     return any(name in str(argument.real_type) for name in ("number", "float"))
 
 
 def _kind(value: Any) -> Any:
-    """What a check depends on: the dtype of a tensor, the type and value of anything else."""
+    """Return the key of a check: the dtype of a tensor, type and value of other arguments."""
     kind = type(value)
     if kind is float or kind is int:  # first, and tensors by their type: this is at each call
         return kind, value
@@ -133,7 +133,7 @@ def _kind(value: Any) -> Any:
 
 
 def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
-    """The error for the numbers of a call, None where they are as the CPU wants them."""
+    """Return the error for the numbers of a call, None where the CPU takes them."""
     given = _one_of_each(given) if "_foreach_" in op.name() else given
     named = twins.twins(op, given, twins.small)
     traced = [value for value in _flat(given.values()) if isinstance(value, torch.SymFloat)]
@@ -150,9 +150,9 @@ def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
 
 
 def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an operator over lists, without places that would be checked alike.
+    """Return the arguments of an operator over lists, without places that would be checked alike.
 
-    An optimizer brings hundreds of tensors, all with one number, which is another at each step.
+    An optimizer passes hundreds of tensors, all with one number, which changes at each step.
     """
     lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
     if len(set(map(len, lists.values()))) != 1:
@@ -166,7 +166,7 @@ _UNKNOWN = RuntimeError("the CPU cannot say")
 
 
 def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
-    """What the CPU says to the numbers among twins of the arguments.
+    """Return the CPU's error for the numbers among twins of the arguments.
 
     A refusal may be due to the twins, which are smaller and hold other values than the tensors. It
     is due to the numbers if the CPU computes with ordinary ones.
@@ -189,7 +189,7 @@ def _instead(value: Any, number: Any) -> Any:
 
 
 def _refused_by_meta(op: Any, given: dict[str, Any]) -> Exception | None:
-    """The meta function's error, where the CPU has no kernel for the dtypes or for small sizes."""
+    """Return the meta function's error, if the CPU has no kernel for the dtypes or small sizes."""
     try:
         meta.infer(op, (), given)
     except RuntimeError as error:
@@ -205,12 +205,12 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
-# One function for all calls alike, so that the tape of a trace has it once for each number.
+# One function for all equal calls, so that the tape of a trace has one for each number.
 _predicates: dict[tuple, Callable[..., bool]] = {}
 
 
 def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, Any]) -> Any:
-    """Whether other values of the traced numbers of a call pass as well."""
+    """Return a function: whether other values of the traced numbers of a call pass as well."""
     known = (op, *(k for v in given.items() for k in (v[0], _alike(v[1]))))
     found = _predicates.get(known)
     if found is not None:
@@ -236,7 +236,7 @@ def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, An
 
 
 def _alike(value: Any) -> Any:
-    """As :func:`_kind`, with all numbers of traces alike."""
+    """Return :func:`_kind`'s key, with all numbers of traces alike."""
     if isinstance(value, list | tuple):
         return tuple(map(_alike, value))
     return torch.SymFloat if isinstance(value, torch.SymFloat) else _kind(value)
@@ -246,7 +246,7 @@ _BLANK = object()
 
 
 def _with_blanks(value: Any) -> Any:
-    """Arguments with blanks for the numbers of a trace, which would keep all of the trace alive."""
+    """Return arguments with blanks for the numbers of a trace, which would keep the trace alive."""
     if isinstance(value, dict):
         return {k: _with_blanks(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -255,7 +255,7 @@ def _with_blanks(value: Any) -> Any:
 
 
 def _filled(value: Any, traced: Iterator[float]) -> Any:
-    """Arguments with numbers in place of blanks, in order."""
+    """Return arguments with numbers in place of blanks, in order."""
     if isinstance(value, dict):
         return {k: _filled(v, traced) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""What the CPU says of a call that cannot be served here.
+"""The CPU's error for a call that cannot be served here.
 
 PyTorch's meta functions let some arguments pass that its kernels refuse, each in its own words and
-by its own type of exception. So where a lowering fails, the CPU is asked for its error: it gets the
-same call, on copies. What meta functions do refuse they say in other words than the kernels, so
-the CPU is asked then, too, on tensors of the same geometry.
+by its own type of exception. So where a lowering fails, the same call runs on the CPU, on copies,
+for its error. Meta functions word their refusals in another way than the kernels, so those calls
+run on the CPU, too, on tensors of the same geometry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 1 << 26
 
 
 def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    """The CPU's error for a call that failed here, or ``error`` as PyTorch's type for it."""
+    """Return the CPU's error for a call that failed here, or ``error`` as PyTorch's type for it."""
     if isinstance(error, jax.errors.UnexpectedTracerError | tracers.TracedElsewhere):
         return tracers.outlived(f"a tensor of {errors.describe_call(op, args, kwargs)}")
     ours = errors.from_jax(error, op, args, kwargs)
@@ -38,7 +38,7 @@ def described(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) ->
     """Return the CPU's error with the call in its message."""
     try:
         return type(error)(f"{str(error).rstrip()} (in {errors.describe_call(op, args, kwargs)})")
-    except TypeError:  # an exception that is not made of a message
+    except TypeError:  # an exception that does not take a message
         return error
 
 
@@ -67,7 +67,7 @@ def _is_plain(given: dict[str, Any]) -> bool:
 
 
 def _raised(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
-    """What the CPU's kernel raises for these arguments; None where it takes them."""
+    """Return the error of the CPU's kernel for these arguments; None where it takes them."""
     state = torch.default_generator.get_state()
     try:
         with pytorch.no_dispatch_modes(), warnings.catch_warnings():

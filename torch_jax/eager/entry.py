@@ -1,7 +1,7 @@
-"""Compiled entries: the function of memories that serves all calls alike, and its outputs.
+"""Compiled entries: the function of memories that serves all calls of one key, and its outputs.
 
-An entry reads each view out of the memory behind it, runs the lowering, puts what is written back
-through the views, and gives the new memories and the new arrays.
+An entry reads each view out of the memory behind it, runs the lowering, writes results back through
+the views, and returns the new memories and the new arrays.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Entry:
     key: tuple = ()  # of the calls that it serves, for reports
     serial: int = dataclasses.field(default_factory=itertools.count().__next__)
     bodies: dict[tuple, Any] = dataclasses.field(default_factory=dict)  # jaxprs, for recordings
-    placed: Any = None  # the operator's arguments, each as where it is found
+    placed: Any = None  # the operator's arguments, each as the place of its value
     on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
-    maker: Any = None  # for recordings: what makes new arrays of nothing; False: there are operands
+    maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
 
     def __hash__(self) -> int:
         return id(self)
@@ -84,24 +84,24 @@ def wrap_output(spec: Any, arrays: list[Any]) -> Any:
 
 
 class View(NamedTuple):
-    """Where a tensor argument is read from: a slot and a geometry over it."""
+    """The place of a tensor argument: a slot and a geometry over it."""
 
     slot: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     dtype: np.dtype
-    starts: int | None = None  # the slot of where it begins, if that is an input
+    starts: int | None = None  # the slot of its start, if that is an input
     window: geometry.Lens = ()  # the lens, where it is known before the trace
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As an array's, for predicates over arguments."""
+        """Return the size, by an array's name for it, for predicates over arguments."""
         return self.size
 
     @property
     def ndim(self) -> int:
-        """As an array's, for predicates over arguments."""
+        """Return the number of dims, by an array's name for it, for predicates over arguments."""
         return len(self.size)
 
     def lens(self, memories: list[Any]) -> geometry.Lens:
@@ -116,7 +116,7 @@ class View(NamedTuple):
         return geometry.read(jnp.asarray(memories[self.slot]), self.lens(memories))
 
     def read_rows(self, memories: list[Any]) -> jax.Array:
-        """Read a matrix; its rows in as many dims as the memory has them in, if they are all of it.
+        """Read a matrix; its rows in as many dims as the memory has them in, if it is all of that.
 
         The compiler of TPUs fuses a sum with a product only where no reshape comes between.
         """
@@ -149,7 +149,7 @@ class Number(NamedTuple):
 
 
 def template(sig: Signature, args, kwargs, slots) -> dict[str, Any]:
-    """The arguments by name, tensors and numbers replaced by where they are found."""
+    """Return the arguments by name, with places in place of tensors and numbers."""
     count = iter(range(10**9))
 
     def place(kind: int, value: Any) -> Any:
@@ -186,7 +186,7 @@ def _slot(slots: tuple[int, ...] | None, index: int) -> int:
 
 
 def _view(slot: int, tensor: torch.Tensor) -> tuple[View, bool]:
-    """Where a tensor is read, and whether the place where it begins is an input of its own."""
+    """Return the place of a tensor, and whether its start is an input of its own."""
     size, stride, dtype = tuple(tensor.shape), tensor.stride(), dtypes.to_jax(tensor.dtype)
     if not is_jax(tensor):  # a CPU operand is read from a contiguous copy
         return View(slot, size, geometry.row_major(size), 0, dtype), False
@@ -271,7 +271,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
 
 
 def _label(op: Any) -> str:
-    """What profiles call the programs of an operator; in-place and ``out=`` forms share a name.
+    """Return the name of an operator's programs in profiles; variants of one share a name.
 
     Equal programs of one name are one entry of the cache on disk.
     """
@@ -283,7 +283,7 @@ def _views(placed: Any) -> list[View]:
 
 
 class _Values(NamedTuple):
-    """What arguments are filled with: the memories, and how a view's value comes of them."""
+    """The values of arguments: the memories, and the function that reads a view of them."""
 
     memories: list[Any]
     read: Callable[[View], Any]
@@ -294,7 +294,7 @@ def _in_trace(memories: list[Any]) -> _Values:
 
 
 def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
-    """For a function that runs outside ``jax.jit``: views are read by one compiled program."""
+    """Return a reader for a function outside ``jax.jit``: one compiled program reads the views."""
     views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
 
     def read(*memories):
@@ -322,7 +322,7 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _fill(placed: Any, values: _Values) -> Any:
-    """An argument's value, out of the memories."""
+    """Return an argument's value, out of the memories."""
     if isinstance(placed, View):
         return values.read(placed)
     if isinstance(placed, Number):
@@ -345,7 +345,7 @@ def apply(function, sig: Signature, call: dict[str, Any]) -> Any:
 
 
 def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``function`` asks for by name; ``from_`` asks for ``from``, ``**`` all."""
+    """Return the arguments that ``function`` takes by name: ``from_`` for ``from``."""
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
         return call
     wanted = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -354,7 +354,7 @@ def by_parameter(function, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def results(result: Any, sig: Signature, op: Any) -> list[Any]:
-    """What a lowering returned as a list: new values first, then one per written argument."""
+    """Return a lowering's result as a list: new values first, then one per written argument."""
     total = sig.fresh + len(sig.writes)
     if total == 1:
         if result is None and sig.fresh:
@@ -380,7 +380,7 @@ def _of_rows(product: jax.Array, size: tuple[int, ...]) -> Any:
 
 
 def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
-    """Append a result to ``arrays`` in memory order and say what tensor it becomes."""
+    """Append a result to ``arrays`` in memory order; return the tensor that it becomes."""
     if result is None:
         return None
     if isinstance(result, Leading):
@@ -416,14 +416,14 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
 
 
 def _on_device(result: Any) -> jax.Array:
-    """A result that was computed by NumPy as a device array; others as they are."""
+    """Return a result of NumPy's as a device array, others unchanged."""
     return (
         result if isinstance(result, jax.Array) else jax.device_put(np.asarray(result, order="C"))
     )
 
 
 def _in_order(result: InOrder, spec: Output | None) -> Output:
-    """The output with the strides that the lowering says."""
+    """Return the output with the strides that the lowering asks for."""
     size, order = tuple(result.value.shape), result.order
     stride = [0] * len(size)
     for d, step in zip(order, geometry.row_major([size[d] for d in order]), strict=True):

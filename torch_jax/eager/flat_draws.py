@@ -24,7 +24,7 @@ _PLAIN = (None, torch.preserve_format, torch.contiguous_format)
 
 
 def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
-    """Return what serves an overload whose results have the shape of the argument ``like``."""
+    """Return the kernel of an overload whose results have the shape of the argument ``like``."""
     at = sig.names.index(like)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ def kernel(sig: Signature, like: str, by_xla: Call) -> Call:
             else:
                 result = by_xla(*args, **(kwargs | {like: flat}))
         except (RuntimeError, TypeError, ValueError):
-            return by_xla(*args, **kwargs)  # which names the user's own shape
+            return by_xla(*args, **kwargs)  # its errors name the user's own shape
         if sig.writes:
             assert isinstance(given, torch.Tensor)
             return torch.ops.aten.copy_.default(given, _beginning(result, shape))
@@ -82,7 +82,7 @@ def _beginning(vector: torch.Tensor, shape: Any) -> torch.Tensor:
 def length_for(count: int) -> int:
     """Return a length for so many elements: a number of three bits times a power of two.
 
-    Most shapes of models have such counts, and are drawn as they are.
+    Most shapes of models have such counts, and are drawn unchanged.
 
     >>> length_for(3), length_for(100), length_for(32 * 128 * 768) == 32 * 128 * 768
     (16, 112, True)

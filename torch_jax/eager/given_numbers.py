@@ -1,4 +1,4 @@
-"""Python numbers as inputs of an operator's program, of which none is then a constant."""
+"""Python numbers as inputs of an operator's program, which has none as a constant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _numbers: dict[tuple[type, Any], jax.Array] = {}
 
 
 def number_input(value: Any) -> Any:
-    """A Python number as JAX takes it fastest: one that comes again becomes an array, once.
+    """Return a Python number in JAX's fastest form: a number met again becomes an array, once.
 
     Both forms trace alike (a weakly typed scalar).
     """
@@ -39,7 +39,7 @@ def number_input(value: Any) -> Any:
         array = _numbers.get(known)
         if array is not None:
             return array
-    if ACTIVE.tracer is not None:  # a literal of the program; an array would be passed to it
+    if ACTIVE.tracer is not None:  # a literal of the program; an array would become an input
         return value
     if kind is int and not -(1 << 63) <= value < 1 << 63:
         return np.uint64(value)  # JAX takes Python's integers for int64
@@ -58,12 +58,12 @@ def number_input(value: Any) -> Any:
 
 
 def _bits(value: complex) -> bytes:
-    """What tells numbers apart that are equal, as 0.0 and -0.0, and finds a NaN again."""
+    """Return bytes that differ for equal numbers such as 0.0 and -0.0, and find a NaN again."""
     return struct.pack("dd", value.real, value.imag)
 
 
 def integers_input(value: Any) -> Any:
-    """Integers that are inputs of an entry; within a recording by themselves, for its graph."""
+    """Return integers as inputs of an entry; within a recording unchanged, for its graph."""
     is_list = type(value) is list
     if ACTIVE.recorder is not None:
         return Integers(tuple(value) if is_list else (value,), is_list)

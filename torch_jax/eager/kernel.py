@@ -1,11 +1,11 @@
 """The eager executor: one cached ``jax.jit`` call per operator.
 
 A call collects the memories behind its tensors and a key of all that is static – shapes, dtypes,
-geometry, static arguments – and looks up the compiled entry. Numbers are inputs, and so is where a
-view begins in its memory: all rows of a matrix are one key. The entry reads each view out of its
-memory, runs the lowering, and gives new arrays: one for each new tensor, and one for each storage
-it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments (so that
-errors are PyTorch's) and tells shapes, strides and dtypes of the outputs.
+geometry, static arguments – and looks up the compiled entry. Numbers are inputs, and so is the
+start of a view in its memory: all rows of a matrix are one key. The entry reads each view out of
+its memory, runs the lowering, and returns new arrays: one for each new tensor, and one for each
+storage it writes. Only a miss costs more: there PyTorch's own meta function checks the arguments
+(so that errors are PyTorch's) and returns shapes, strides and dtypes of the outputs.
 
 Within a trace of a graph, offsets and integers are constants of the program.
 """
@@ -82,7 +82,7 @@ class Kernel:
     """An ATen overload with its lowering: :attr:`call` takes the dispatcher's arguments."""
 
     def __init__(self, op: Any, lowering: Lowering, sig: Signature, functional: Any = None):
-        # the functional overload of an in-place one: tells from which dtype a result would be cast
+        # the functional overload of an in-place one, whose dtype would be cast to this one's
         self.functional = functional
         self.op, self.lowering, self.signature = op, lowering, sig
         self.by_name = sig.by_name
@@ -93,15 +93,15 @@ class Kernel:
         self.cache: dict[tuple, Entry] = {}
         self.on_cpu: Callable[..., Any] | None = None  # PyTorch's kernel of the operator, if any
         self.hot: dict[tuple, tuple[Any, tuple[int, ...], torch.dtype, Entry]] = {}
-        self.call = self.served = self._make_call()  # by XLA; and what the dispatcher calls
+        self.call = self.served = self._make_call()  # by XLA; and the dispatcher's
 
     def _make_call(self) -> Callable[..., Any]:
-        """What the dispatcher calls, as a closure over locals."""
+        """Return the function for the dispatcher, as a closure over locals."""
         call = self._writing() if self.signature.writes else self._functional()
         return likes.kernel(self.op, call) if self.op._opname.endswith("_like") else call
 
     def _functional(self) -> Callable[..., Any]:
-        """The path of operators that write nothing, its most frequent calls unrolled."""
+        """Return the path of operators that write nothing, its most frequent calls unrolled."""
         positional, by_name = self.signature.positional, self.by_name
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
         launch, head = self._launch(), self._head
@@ -127,9 +127,9 @@ class Kernel:
         return unroll(self, launch, call, sees_conj)
 
     def _launch(self) -> Callable[..., Any]:
-        """What runs a call whose key and memories are known.
+        """Return the function that runs a call whose key and memories are known.
 
-        Calls with one new contiguous tensor, nearly all, find what they need in ``hot``.
+        Calls with one new contiguous tensor, nearly all, find their entry in ``hot``.
         """
         hot, slowly = self.hot, self._slowly
 
@@ -150,7 +150,7 @@ class Kernel:
         return launch
 
     def _slowly(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A call that is recorded or traced, or not hot."""
+        """Run a call that is recorded or traced, or not hot."""
         records = ACTIVE.recorder is not None and ACTIVE.tracer is None
         run = self._record if records else self._first
         try:
@@ -161,15 +161,15 @@ class Kernel:
     def _failed(
         self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
     ) -> Any:
-        """A hot call that has raised: once more by the slow path, where that may help."""
+        """Run a hot call that has raised once more by the slow path, where that may help."""
         if tracers.is_traced_elsewhere(memories):
             return self._again(error, args, kwargs)
         if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
             return self._first(signature, memories, args, kwargs)
-        raise self._told(error, args, kwargs) from error
+        raise self._explained(error, args, kwargs) from error
 
     def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
-        """A call that the hot path has no entry for: the first of its kind, or not so simple."""
+        """Run a call without an entry in the hot path: the first of its kind, or not so simple."""
         entry, run = self.cache.get(signature), self._run
         if entry is None:
             entry = self._compile(signature, args, kwargs, None)
@@ -185,7 +185,7 @@ class Kernel:
         return wrap_output(output, [arrays])
 
     def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A call that is written down in place of being run."""
+        """Record a call in place of running it."""
         entry = self.cache.get(signature) or self._compile(signature, args, kwargs, None)
         if entry.concrete:
             return self._at_once(args, kwargs)
@@ -195,7 +195,7 @@ class Kernel:
         return self._finish(entry, arrays, args, kwargs, [], None, memories)
 
     def _recorded(self, entry: Entry, signature: tuple, memories: Any, args, kwargs) -> Any:
-        """What an entry gives: nodes, where it can be written down."""
+        """Return an entry's results: nodes, where the call can be recorded."""
         try:
             arrays = ACTIVE.recorder.record(self.op, entry, memories)
             entry.uses += 1
@@ -204,13 +204,13 @@ class Kernel:
             if absent.is_chosen():
                 cause = error.__cause__
                 given = args, kwargs
-                told = self._told(cause if isinstance(cause, Exception) else error, *given)
-                raise told from error
+                raised = self._explained(cause if isinstance(cause, Exception) else error, *given)
+                raise raised from error
         result = self._run(entry, signature, windows.operands(memories), args, kwargs)
         return self._verified(entry, [result] if entry.simple else result)
 
     def _at_once(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call what is no part of a recording, since shapes or errors depend on values."""
+        """Run a call outside the recording, since shapes or errors depend on values."""
         if ACTIVE.observer is not None:
             ACTIVE.observer.looks()
         for tensor in tensors_in((args, kwargs)):
@@ -236,7 +236,7 @@ class Kernel:
             self._forget(signature)
             if tracers.is_traced_elsewhere(memories):
                 raise tracers.TracedElsewhere from error
-            raise self._told(error, args, kwargs) from error
+            raise self._explained(error, args, kwargs) from error
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have given memories back, unless that changes nothing."""
@@ -247,15 +247,15 @@ class Kernel:
         """Wait until no other thread has lent the tensors' memories to a program."""
         memories = [memory_of(t) for t in tensors_in((args, kwargs)) if is_jax(t)]
         if tracers.is_traced_elsewhere(memories):  # a tracer that has outlived its trace
-            raise self._told(error, args, kwargs) from error
+            raise self._explained(error, args, kwargs) from error
 
-    def _told(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
-        """JAX's error as the one a PyTorch user understands."""
+    def _explained(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
+        """Return JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
             return tracers.needs_values(self.op, args, kwargs)
         if not self._is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
-            raise error  # the error of a user's own function stays as it is
+            raise error  # the error of a user's own function is kept
         return cpu_error.instead_of(error, self.op, args, kwargs)
 
     def _is_ours(self) -> bool:
@@ -263,7 +263,7 @@ class Kernel:
         return getattr(self.lowering.function, "__module__", "").startswith("torch_jax")
 
     def _writing(self) -> Callable[..., Any]:
-        """The path of operators that write: views of one storage must share one memory."""
+        """Return the path of operators that write: views of one storage must share one memory."""
         positional, by_name, cache = self.signature.positional, self.by_name, self.cache
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
 
@@ -317,10 +317,10 @@ class Kernel:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _draws(self) -> Callable[..., None] | None:
-        """For a random operator, what adds the default generator's draw where none was given."""
+        """Return, for a random operator, the function that adds a default draw."""
         if not self.lowering.random:
             return None
-        # where a generator would stand among positional arguments; past the end if keyword-only
+        # the place of a generator among positional arguments; past the end if keyword-only
         generator_at = [*self.signature.positional, GENERATOR].index(GENERATOR)
 
         def draw(args: tuple, kwargs: dict, memories: list, storages: list) -> None:
@@ -410,7 +410,7 @@ class Kernel:
         for listener in compile_listeners:
             listener(self.op)
         args, kwargs = numbers.plain(args), numbers.plain(kwargs)
-        if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # else it is but written down
+        if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # otherwise it is only recorded
             log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
         masks.refuse(self.op, args, kwargs)
@@ -473,8 +473,8 @@ class Kernel:
                     raise errors.same_device(self.op, tensor)
 
     def _verified(self, entry: Entry, arrays: Any) -> Any:
-        """What an entry gave, without the flag of its check; raises where that is false."""
-        if not entry.check:  # empty where the trace knew that nothing can be wrong
+        """Return an entry's results without the flag of its check; raise where that is false."""
+        if not entry.check:  # empty where the trace has shown that the check holds
             return arrays
         values = arrays[0] if entry.concrete else arrays
         *values, ok = values
@@ -510,12 +510,12 @@ class Kernel:
 
 
 def _sees_conj(op: Any) -> bool:
-    """Whether conjugated views reach the kernel: PyTorch resolves them for all but a few."""
+    """Return whether conjugated views reach the kernel: PyTorch resolves most."""
     return any(pytorch.has_kernel(op.name(), key) for key in ("Conjugate", "Negative"))
 
 
 def _is_lazy(value: Any) -> bool:
-    """Whether a tensor's conjugate or negative bit is set."""
+    """Return whether a tensor's conjugate or negative bit is set."""
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
@@ -524,7 +524,7 @@ def _resolve(value: Any) -> Any:
 
 
 def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
-    """The dtypes of the tensors, and specifications of such, among values."""
+    """Yield the dtypes of the tensors, and of specifications, among values."""
     for value in values:
         if isinstance(value, list | tuple) and not isinstance(value, Output):
             yield from _dtypes(value)
@@ -533,10 +533,10 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
 
 
 class _OneNumber:
-    """In place of a storage: a number that stands for a whole list, so that it is one input.
+    """A number in place of a storage: it replaces a list of equal ones, as one input.
 
-    Optimizers give a list of the same number for all parameters. As so many inputs they would make
-    of each parameter's update a kernel of its own, to be compiled by itself.
+    Optimizers give a list of the same number for all parameters. As that many inputs they would
+    give each parameter's update a kernel of its own, to be compiled by itself.
     """
 
     def __init__(self, number: Any):
@@ -544,27 +544,27 @@ class _OneNumber:
 
 
 def _repeated(storages: list) -> int:
-    """How many inputs are numbers that have come before."""
+    """Return how many inputs repeat a number."""
     numbers = [id(one) for one in storages if type(one) is _OneNumber]
     return len(numbers) - len(set(numbers))
 
 
 def _are_one(values: Any) -> bool:
-    """Whether a list holds one float only, more than once; zeros may differ in sign."""
+    """Return whether a list holds one float only, more than once; zeros may differ in sign."""
     if len(values) < 2 or type(values[0]) is not float or not values[0]:
         return False
     return values.count(values[0]) == len(values) and set(map(type, values)) == {float}
 
 
 def _read_again(memories: list, storages: list, slots: tuple[int, ...]) -> None:
-    """Read the memories of storages anew into a list that :func:`_shared` made."""
+    """Read the memories of storages again into a list that :func:`_shared` made."""
     for storage, slot in zip(storages, slots, strict=True):
         if storage is not None:
             memories[slot] = storage.array
 
 
 def _shared(memories: list, storages: list) -> tuple[list, tuple[int, ...]]:
-    """Memories without repetition, and for each argument the index of its memory.
+    """Return memories without repetition, and for each argument the index of its memory.
 
     Two views of one storage must share one memory when either is written.
     """

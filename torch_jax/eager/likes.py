@@ -1,4 +1,4 @@
-"""Factories of tensors like another one, which may be asked for on another device."""
+"""Factories of tensors like another one, for this device or another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_jax.memory import sharding
 
 
 def kernel(op: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """What serves ``zeros_like`` and its like: sharded as their model, or on the device named."""
+    """Wrap ``zeros_like`` and similar: results are sharded as their model, or on a device named."""
     here = sharding.following(call)
 
     def like(*args: Any, **kwargs: Any) -> Any:

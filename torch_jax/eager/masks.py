@@ -1,7 +1,7 @@
 """Masks and indices of other dtypes than bool and int64: taken or refused as on the CPU.
 
-Meta functions let most of them pass, and JAX would index with what was meant as a mask. The CPU's
-kernel is asked (:mod:`torch_jax.eager.twins`) when an entry is compiled.
+Meta functions let most of them pass, and JAX would index with a mask. The CPU's kernel is called
+for its error (:mod:`torch_jax.eager.twins`) when an entry is compiled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USUAL = {
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise where the CPU takes no masks or indices of these dtypes, but would the usual ones."""
+    """Raise where the CPU takes no masks or indices of these dtypes, but takes the usual ones."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     unusual = {k for k, dtypes in _USUAL.items() if _is_unusual(given.get(k), dtypes)}
     if not unusual or not twins.can_be_small(op):
@@ -42,7 +42,7 @@ def _is_unusual(value: Any, usual: tuple[torch.dtype, ...]) -> bool:
 
 
 def _cast(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
-    """Twins of a usual dtype that select alike: shapes that disagree do so with them too."""
+    """Return twins of a usual dtype that select alike: shapes that disagree still do so."""
     if isinstance(value, list | tuple):
         return [_cast(item, usual) for item in value]
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What an operator gives, by PyTorch's own meta functions: shapes, strides, dtypes – and errors.
+"""An operator's outputs by PyTorch's meta functions: shapes, strides, dtypes, errors.
 
 Running an operator on meta tensors checks its arguments as PyTorch does on every device and
 computes nothing. It happens once per compiled entry, not per call.
@@ -28,9 +28,10 @@ class Output(NamedTuple):
 
 
 def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
-    """Outputs by PyTorch's meta function; None without one.
+    """Return outputs by PyTorch's meta function; None without one.
 
-    Where it refuses a call, the CPU's error is raised, or PyTorch's own if the CPU does not raise.
+    Where the meta function refuses a call, the CPU's error is raised, or PyTorch's own if the CPU
+    does not raise.
     """
     _spare_imports()
     given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
@@ -44,7 +45,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     except NotImplementedError:
         return None
     except Exception as error:
-        raise _told(error, op, args, kwargs) from error
+        raise _explained(error, op, args, kwargs) from error
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
@@ -52,7 +53,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
 
 @functools.cache
 def _spare_imports() -> None:
-    """Once, before the first of PyTorch's meta functions runs."""
+    """Prepare imports once, before the first of PyTorch's meta functions runs."""
     symbolic.spare_imports()
     dynamo.spare_imports()
 
@@ -71,7 +72,7 @@ def _in_any_order() -> Iterator[None]:
         torch.set_deterministic_debug_mode(mode)
 
 
-def _told(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
     found = cpu_error.instead_of_metas(error, op, args, kwargs)
     if found is not None:
         return found
@@ -80,7 +81,7 @@ def _told(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exc
 
 
 def _from_python(error: Exception) -> bool:
-    """Whether a meta function in Python raised, which does so by other types than C++ kernels."""
+    """Return whether a meta function in Python raised: its types differ from C++ kernels'."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return not frame.f_code.co_filename.endswith("_ops.py")
 
@@ -99,10 +100,11 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_channels_last(tensor: Any) -> bool:
-    """Whether PyTorch takes a tensor's strides for channels_last (``suggest_memory_format``).
+    """Return whether PyTorch takes a tensor's strides for channels_last.
 
-    They grow from the channels outwards, gaps allowed, as the real part of a complex tensor has
-    them; where sizes of 1 leave both orders possible, it is not.
+    As in ``suggest_memory_format``, they grow from the channels outwards, with or without gaps (the
+    real part of a complex tensor has gaps); where sizes of 1 leave both orders possible, the answer
+    is False.
     """
     if tensor is None or tensor.dim() not in _CHANNELS_LAST or tensor.stride(1) == 0:
         return False
@@ -116,7 +118,7 @@ def is_channels_last(tensor: Any) -> bool:
 
 
 def channels_last(spec: Any) -> Any:
-    """The output with channels_last strides, where it has the dims for them."""
+    """Return the output with channels_last strides, where it has the dims for them."""
     if not isinstance(spec, Output) or len(spec.size) not in _CHANNELS_LAST:
         return spec
     memory_format = _CHANNELS_LAST[len(spec.size)]

@@ -1,8 +1,7 @@
 """A recorded operator by PyTorch's CPU kernel, on memories that are CPU tensors.
 
-An entry knows its operator and, for each argument, where it is found: a view of a memory, a number,
-or a value that never changes. So the operator that was written down can be called as PyTorch has
-it, and nothing is compiled.
+An entry knows its operator and, for each argument, its place: a view of a memory, a number, or a
+constant. So the recorded operator can be called as PyTorch calls it, and nothing is compiled.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class OnHost:
     """The call of an entry.
 
     Attributes:
-      fits: whether results had the forms that the entry's have: known after the first call.
+      fits: whether results have had the forms of the entry's: known after the first call.
     """
 
     def __init__(self, entry: Entry, sig: Signature, run: Callable[..., Any]):

@@ -1,10 +1,10 @@
 """Writes to memory that the same call reads, or that one element shares with another.
 
-PyTorch refuses some of them, each operator by rules of its own: what is written may be a whole
-input, but no part of one; where a kernel gathers, not even that. The CPU's kernel is asked
-(:mod:`torch_jax.eager.twins`), once for each geometry. What it does not refuse is computed here as
-if all were read before anything is written. Windows that overlap are refused: PyTorch promises no
-order in which their elements are written.
+PyTorch refuses some of them, each operator by rules of its own: the memory written may be a whole
+input, but no part of one; where a kernel gathers, not even that. The CPU's kernel is called for its
+error (:mod:`torch_jax.eager.twins`), once for each geometry. Calls that it takes are computed here
+as if all were read before anything is written. Windows that overlap are refused: PyTorch promises
+no order in which their elements are written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_jax.eager import twins, variants
 from torch_jax.memory import geometry
 from torch_jax.memory.storage import is_jax, span, tensors_in
 
-_WRITE = "torch_jax::write_"  # what ``copy_`` becomes
+_WRITE = "torch_jax::write_"  # the name of ``copy_`` here
 _verdicts: dict[tuple, str | None] = {}
 _REMEMBERED = 1024
 
@@ -40,7 +40,7 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 
 
 def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) -> str | None:
-    """What the CPU raises because of the memory that a call writes, None where it computes."""
+    """Return the CPU's error for the memory that a call writes, None where it computes."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     if variants.is_out(op) and any(_reads_windows(a, b) for a, b in _pairs(op, given)):
         return errors.SHARED
@@ -57,7 +57,7 @@ def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) ->
 
 
 def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What is written with what else there is; elements of lists with those at their position."""
+    """Yield pairs of written and other tensors; elements of lists with those at their position."""
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     for name in written & given.keys():
         for other, value in given.items():
@@ -75,20 +75,20 @@ def _together(written: Any, other: Any) -> Iterator[tuple[torch.Tensor, torch.Te
 
 
 def _reads_windows(out: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether windows that overlap are written while a call reads their storage."""
+    """Return whether overlapping windows are written while a call reads their storage."""
     return geometry.may_overlap(out.shape, out.stride()) and _storage(out) == _storage(other)
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements of a tensor share memory; PyTorch asks of expanded ones only."""
+    """Return whether elements of a tensor share memory; as PyTorch, for expanded ones only."""
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     return bool(tensor.numel()) and any(n > 1 and step == 0 for n, step in strides)
 
 
 def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
-    """How two tensors share elements: ``apart``, ``whole`` (one is the other) or ``part``.
+    """Return how two tensors overlap: ``apart``, ``whole`` (one is the other) or ``part``.
 
-    As PyTorch does, it is asked of dense tensors; what else may share some counts as apart.
+    As in PyTorch, only dense tensors count; others that share elements count as apart.
     """
     if a is b:
         return "part" if _repeats(a) else "whole"
@@ -105,13 +105,13 @@ def _relation(a: torch.Tensor, b: torch.Tensor) -> str:
 
 
 def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where the elements of a tensor begin and end in its storage."""
+    """Return begin and end of a tensor's elements in its storage."""
     end = span(tensor.shape, tensor.stride(), int(tensor.storage_offset()))
     return int(tensor.storage_offset()) * tensor.itemsize, end * tensor.itemsize
 
 
 def _place(tensor: torch.Tensor) -> tuple:
-    """Where the elements of a tensor are in its storage."""
+    """Return the place of a tensor's elements in its storage."""
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
 

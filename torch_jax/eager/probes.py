@@ -1,8 +1,8 @@
-"""Numbers that are others at each call: whether an operator takes whatever float it is given.
+"""Numbers that change at each call: does an operator take every float?
 
-A learning rate that decays, or Adam's corrections, would have the CPU's kernel asked at each step.
-Once a few have passed, the kernel is asked for floats of all magnitudes and signs. One that refuses
-none of them looks at no float, up to the largest that its dtypes hold.
+A learning rate that decays, or Adam's corrections, would call the CPU's kernel at each step. Once a
+few have passed, the kernel is called with floats of all magnitudes and signs. One that refuses none
+of them checks no float, up to the largest that its dtypes hold.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import torch
 from torch_jax.eager import twins
 from torch_jax.memory.storage import tensors_in
 
-_FEW = 3  # numbers that are asked for one by one, before the kernel is tried with others
+_FEW = 3  # numbers that are tried one by one, before the kernel is tried with others
 _MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 
 
 class Bounds:
-    """How large a float may be that an operator is given, by all else that it is given."""
+    """The largest float that an operator takes, by its other arguments."""
 
     def __init__(self, op: Any):
         self.op = op
-        self._known: dict[Any, float] = {}  # negative: how many were asked for, less one
+        self._known: dict[Any, float] = {}  # negative: the number of tries so far, less one
 
     def hold(self, kind: Any, values: Iterable[Any]) -> bool:
-        """Whether floats of a call of this kind need not be asked for."""
+        """Return whether floats of a call of this kind need no check."""
         bound = self._known.get(kind, -1.0)
         return bound > 0 and all(-bound < x < bound for x in _floats(values))
 
     def passed(self, kind: Any, given: dict[str, Any]) -> None:
-        """A call of this kind was asked for, and passed."""
+        """Note that a call of this kind was checked, and passed."""
         so_far = self._known.get(kind, -1.0)
         if so_far < 0 and any(True for _ in _floats(given.values())):
             self._known[kind] = so_far - 1
@@ -40,7 +40,7 @@ class Bounds:
                 self._known[kind] = self._largest(given)
 
     def _largest(self, given: dict[str, Any]) -> float:
-        """The bound, 0 where the kernel refuses some float, or may."""
+        """Return the bound, 0 where the kernel refuses some float, or may."""
         dtypes = {tensor.dtype for tensor in tensors_in(list(given.values()))}
         if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
             return 0.0
@@ -65,14 +65,14 @@ def _floats(values: Iterable[Any]) -> Iterator[float]:
 
 
 def _instead(value: Any, number: float) -> Any:
-    """A value with a number in place of each of its floats."""
+    """Return a value with a number in place of each of its floats."""
     if isinstance(value, list | tuple):
         return [_instead(one, number) for one in value]
     return number if type(value) is float else value
 
 
 def kind_of(known: Any) -> Any:
-    """What is known of a call with its floats left out."""
+    """Return the key of a call with its floats left out."""
     if type(known) is tuple:
         return tuple(map(kind_of, known))
     return float if type(known) is float else known

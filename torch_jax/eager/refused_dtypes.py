@@ -1,11 +1,11 @@
-"""Dtypes that an operator does not take: the CPU's kernel is asked once for each combination.
+"""Dtypes that an operator refuses: the CPU's kernel is tried once for each combination.
 
 PyTorch's meta functions let dtypes pass for which no kernel exists (a softmax of integers), and JAX
 computes with all of them. So the first call of an operator with such tensors is tried on the CPU's
 own kernel (:mod:`torch_jax.eager.twins`), whose error is raised at each call of the kind.
 
-Only bools, integers and complex numbers are asked about: of floats, accelerators take more dtypes
-than the CPU does.
+Only bools, integers and complex numbers are tried: accelerators take more dtypes of floats than the
+CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch_jax.core import errors
 from torch_jax.eager import checks, twins
 from torch_jax.memory.storage import tensors_in
 
-# An operator whose tensors cannot be made small is tried on as many elements as it is given, if
-# these are not more. They might take the CPU seconds: nothing is refused then.
+# An operator whose tensors cannot be made small is tried on its full number of elements, up to this
+# many. More might take the CPU seconds: nothing is refused then.
 _MOST_ELEMENTS = 1 << 22
 
 # CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
@@ -32,7 +32,7 @@ _answers: dict[tuple, Exception | None] = {}
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise what the CPU raises for the dtypes of a call, where it does not take them."""
+    """Raise the CPU's error for the dtypes of a call, where it does not take them."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     if not _is_asked(op, given):
         return
@@ -53,7 +53,7 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 def refuse_outputs(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> bool:
-    """Raise where the CPU does not put results of these dtypes into ``out=``; False if unknown."""
+    """Raise if the CPU cannot put these dtypes into ``out=``; return False if unknown."""
     given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
     error = pytorch.without_warnings(lambda: _ask_of_outputs(op, given, results))
     if error is not None and error is not _UNKNOWN:
@@ -64,7 +64,7 @@ def refuse_outputs(
 def _ask_of_outputs(
     op: Any, given: dict[str, Any], results: dict[str, torch.dtype]
 ) -> Exception | None:
-    """What the CPU says to outputs, where it takes those of the results' dtypes."""
+    """Return the CPU's error for outputs, if it takes those of the results' dtypes."""
     for named in _twins(op, given) if _may_run(op) else ():
         fitting = {name: named[name].to(dtype) for name, dtype in results.items()}
         if twins.refusal(op, named | fitting) is None:
@@ -73,14 +73,14 @@ def _ask_of_outputs(
 
 
 def _is_asked(op: Any, given: dict[str, Any]) -> bool:
-    """Whether the CPU has something to say: there are other dtypes than floats."""
+    """Return whether the CPU is tried: for operators of PyTorch's with other dtypes than floats."""
     if op._schema.name in _TAKEN_BY_CUDA:
         return False
     return _may_run(op) and not all(t.is_floating_point for t in _dtypes(given.values()))
 
 
 def _may_run(op: Any) -> bool:
-    """Whether an operator is PyTorch's, and does not draw from the user's generator."""
+    """Return whether an operator is PyTorch's, and does not draw from the user's generator."""
     draws = torch.Tag.nondeterministic_seeded in op.tags
     return op.namespace == "aten" and not (draws and "generator" not in twins.names_of(op))
 
@@ -98,7 +98,7 @@ def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
 
 
 def _form(value: Any) -> Any:
-    """What the choice of a kernel hangs on: dtypes and dimensions of tensors, types of numbers."""
+    """Return the key of a choice of kernel: dtypes and dims of tensors, types of numbers."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim()
     if isinstance(value, list | tuple):
@@ -110,24 +110,24 @@ _UNKNOWN = RuntimeError("the CPU cannot say")
 
 
 def _ask(op: Any, given: dict[str, Any]) -> Exception | None:
-    """What the CPU says to the dtypes of a call: an error, None, or that it cannot say."""
+    """Return the CPU's error for the dtypes of a call, None, or ``_UNKNOWN``."""
     error: Exception = _UNKNOWN
     for named in _twins(op, given):
         named = {name: _wide(value) for name, value in named.items()}
         found = twins.refusal(op, named)
         if found is None:
             return None
-        if " not implemented for '" in str(found):  # what a switch over dtypes ends with
+        if " not implemented for '" in str(found):  # the end of a switch over dtypes
             return found.with_traceback(None)
         error = found if _is_of_dtypes(found, op, named) else _UNKNOWN
     return error.with_traceback(None)
 
 
 def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Twins of the arguments one after the other, as one may be refused for what it is.
+    """Yield twins of the arguments one after the other, as the values of one may be refused.
 
-    Zeros cannot be divided by, ones may be no index, and a small one may be too small. What stands
-    in the place of a number is a value, too: answers are remembered for all numbers.
+    Zeros cannot be divided by, ones may be no index, and a small one may be too small. The value in
+    the place of a number varies, too: answers are remembered for all numbers.
     """
     are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= _MOST_ELEMENTS
     for most in (2,) * twins.can_be_small(op) + (_MOST_ELEMENTS,) * are_few:
@@ -145,10 +145,10 @@ def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_of_dtypes(error: Exception, op: Any, named: dict[str, Any]) -> bool:
-    """Whether the CPU computes with floats in place of all dtypes.
+    """Return whether the CPU computes with floats in place of all dtypes.
 
-    Then it is the dtypes that it refuses, and not the values or the sizes of the twins. Numbers may
-    be the reason as well, of which :mod:`torch_jax.eager.checks` takes care.
+    Then it refuses the dtypes, and not the values or the sizes of the twins. Numbers may be the
+    reason as well, which :mod:`torch_jax.eager.checks` handles.
     """
     numbers = [a.name for a in op._schema.arguments if checks.takes_number(a)]
     given = any(named.get(name) is not None for name in numbers)
@@ -175,7 +175,7 @@ def _as_float(value: Any) -> Any:
 
 
 def _wide(value: Any) -> Any:
-    """Short floats as float32: the CPU is not asked about them."""
+    """Return short floats as float32: the CPU is not tried with them."""
     if isinstance(value, list | tuple):
         return [_wide(one) for one in value]
     if isinstance(value, torch.Tensor):

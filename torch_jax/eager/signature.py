@@ -1,4 +1,4 @@
-"""What a kernel must know of an operator's schema, read once per overload."""
+"""The parts of an operator's schema that a kernel needs, read once per overload."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Signature(NamedTuple):
 
 
 def kind_of(argument: Any, static: frozenset[str], integers: frozenset[str] = frozenset()) -> int:
-    """How an argument of a schema reaches a lowering."""
+    """Return the way in which an argument of a schema reaches a lowering."""
     if argument.name in integers:
         return INTEGERS
     if argument.name in ("pin_memory", "non_blocking"):

@@ -31,7 +31,7 @@ def _stands_in_for(*names: str) -> Callable[[Callable[..., Any]], Callable[..., 
 def attention(
     query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, _debug=False, *, scale=None
 ):
-    """Attention by the CPU's flash kernel; dropout is random, and so JAX's."""
+    """Return attention by the CPU's flash kernel; with dropout, JAX's, which draws the numbers."""
     key, value = _as_many_heads(query, key), _as_many_heads(query, value)
     _refuse_flash(query, key, value, dropout_p)
     mask = _additive(attn_bias, query)
@@ -46,11 +46,11 @@ def attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, _lengths_q, _lengths_k,
     _max_q, _max_k, dropout_p, is_causal, _seed, _offset, *, scale=None,
 ):  # fmt: skip
-    """Gradients of query, key and value; masks that ask for one are computed by JAX."""
+    """Return gradients of query, key, value; JAX computes those of masks that need one."""
     keys, values = _as_many_heads(query, key), _as_many_heads(query, value)
     _refuse_flash(query, keys, values, dropout_p)
     if grad_input_mask[3] or logsumexp.dtype != torch.promote_types(query.dtype, torch.float32):
-        raise Elsewhere  # or what XLA has computed
+        raise Elsewhere  # or results of XLA
     grads = _flash_backward(
         grad_out, query, keys, values, out, logsumexp.view(query.shape[:3]), 0.0, is_causal,
         attn_mask=_additive(attn_bias, query), scale=scale,
@@ -67,7 +67,7 @@ def _refuse_flash(query, key, value, dropout_p: float) -> None:
 
 
 def _additive(mask: Any, query: torch.Tensor) -> Any:
-    """A mask as numbers to add: the CPU's kernel takes no bools."""
+    """Return a mask as numbers to add: the CPU's kernel takes no bools."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     numbers = torch.zeros(mask.shape, dtype=query.dtype, device="cpu")
@@ -87,7 +87,7 @@ def _of_heads(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 @_stands_in_for("aten::_fused_rms_norm_backward")
 def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
-    """Gradients of input and weight."""
+    """Return gradients of input and weight."""
     inner = list(range(input.dim() - len(normalized_shape), input.dim()))
     outer = list(range(input.dim() - len(normalized_shape)))
     wide = rstd.dtype
@@ -103,7 +103,7 @@ def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_ma
 
 @_stands_in_for("aten::_thnn_fused_lstm_cell")
 def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
-    """New hidden and cell state; the gates are input, forget, cell and output."""
+    """Return new hidden and cell state; the gates are input, forget, cell and output."""
     gates = input_gates + hidden_gates
     for bias in (input_bias, hidden_bias):
         gates = gates if bias is None else gates + bias
@@ -115,7 +115,7 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
 
 @_stands_in_for("aten::_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    """Gradients of the gates, of the cell state and of the bias."""
+    """Return gradients of the gates, of the cell state and of the bias."""
     i, f, g, o = workspace.chunk(4, 1)
     t = cy.tanh()
     grad_h = torch.zeros_like(t) if grad_hy is None else grad_hy
@@ -133,7 +133,7 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
 
 @_stands_in_for("aten::_thnn_fused_gru_cell")
 def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
-    """New hidden state; the gates are reset, update and new."""
+    """Return new hidden state; the gates are reset, update and new."""
     x = input_gates if input_bias is None else input_gates + input_bias
     h = hidden_gates if hidden_bias is None else hidden_gates + hidden_bias
     (xr, xz, xn), (hr, hz, hn) = x.chunk(3, 1), h.chunk(3, 1)
@@ -144,7 +144,7 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
 
 @_stands_in_for("aten::_thnn_fused_gru_cell_backward")
 def gru_cell_backward(grad_hy, workspace, has_bias):
-    """Gradients of both gates, of the hidden state and of both biases."""
+    """Return gradients of both gates, of the hidden state and of both biases."""
     r, z, n, h, hn = workspace.chunk(5, 1)
     grad_n = grad_hy * (1 - z) * (1 - n * n)
     grad_r = grad_n * hn * r * (1 - r)
@@ -157,13 +157,13 @@ def gru_cell_backward(grad_hy, workspace, has_bias):
 
 @_stands_in_for("torch_jax::copy")
 def copy(self, dtype):
-    """A contiguous copy in a dtype."""
+    """Return a contiguous copy in a dtype."""
     return self.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 @_stands_in_for("torch_jax::write_")
 def write(self, source):
-    """``self.copy_(source)``."""
+    """Do ``self.copy_(source)``."""
     return self.copy_(source)
 
 
@@ -172,7 +172,7 @@ def adam(
     params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share, eps,
     kind, maximize,
 ):  # fmt: skip
-    """The steps of ``torch.optim.Adam``, tensor by tensor, so that each stays in the cache."""
+    """Step as ``torch.optim.Adam``, tensor by tensor, so that each stays in the cache."""
     for at, (param, grad, mean, square) in enumerate(
         zip(params, grads, means, squares, strict=True)
     ):

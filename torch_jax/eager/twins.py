@@ -1,8 +1,8 @@
-"""Asking the CPU: what its kernel says of a call, tried on small tensors of the same dtypes.
+"""Errors of the CPU's kernels for a call, tried on small tensors of the same dtypes.
 
-PyTorch's meta functions check shapes and dtypes. Much of what else is refused – numbers that do not
-fit a dtype, slopes and widths that must be positive, memory that overlaps – only the CPU's kernels
-know. They are run on *twins* of the arguments, which cost some microseconds.
+PyTorch's meta functions check shapes and dtypes. Only the CPU's kernels refuse other faults:
+numbers that do not fit a dtype, slopes and widths that must be positive, memory that overlaps. The
+kernels run on *twins* of the arguments, which cost some microseconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch_jax._private import pytorch
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
-# Integers that say how many elements there are to be, which twins have less of; and those that do
-# not depend on the sizes of tensors. CPU kernels trust all others (the ``C`` of a norm) blindly.
+# Integers that give a number of elements, which twins have less of; and those that do not depend on
+# the sizes of tensors. CPU kernels do not check any others (the ``C`` of a norm).
 _COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
 _UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
 _LARGE_IN_ELEMENTS = 1 << 16
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
-# Random operators draw from this one: the user's generators stay where they are.
+# Random operators draw from this one, so that the user's generators do not move.
 _generator = torch.Generator("cpu")
 
 
@@ -36,12 +36,12 @@ def on_cpu(op: Any) -> Any:
 
 
 def names_of(op: Any) -> list[str]:
-    """The names of an overload's arguments, in order."""
+    """Return the names of an overload's arguments, in order."""
     return [argument.name for argument in op._schema.arguments]
 
 
 def small(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor of this dtype with at most two elements a dimension; ones, or index 0."""
+    """Return a CPU tensor of this dtype, at most two elements a dim; ones, or index 0."""
     size = [min(n, 2) for n in tensor.shape]
     make = torch.ones if tensor.dtype.is_floating_point or tensor.dtype.is_complex else torch.zeros
     return make(size, dtype=tensor.dtype, device="cpu")
@@ -58,7 +58,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
-    """Arguments by name as the CPU's kernel takes them; tensors made anew by ``make``."""
+    """Return arguments by name as the CPU's kernel takes them; ``make`` makes new tensors."""
     made: dict[int, torch.Tensor] = {}  # one tensor twice among the arguments has one twin
 
     def twin(value: Any) -> Any:
@@ -83,7 +83,7 @@ def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:
 
 
 def can_be_small(op: Any) -> bool:
-    """Whether an operator takes smaller tensors than it is given: no argument tells their sizes."""
+    """Return whether an operator takes smaller tensors too: no argument gives their sizes."""
     integers = {a.name for a in op._schema.arguments if "int" in str(a.real_type)}
     return integers <= _COUNTS | _UNSIZED
 
@@ -95,7 +95,7 @@ def _few(count: Any) -> Any:
 
 
 def refusal(op: Any, named: dict[str, Any]) -> Exception | None:
-    """What the CPU's kernel raises for these arguments, None where it computes."""
+    """Return the error of the CPU's kernel for these arguments, None where it computes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the twins' sizes are not the user's

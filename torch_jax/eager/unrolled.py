@@ -1,6 +1,6 @@
 """The hot path of one operator, unrolled: calls of one or two whole tensors, or one and a number.
 
-Nearly all calls are such, and each call of a Python function that is saved here counts.
+Nearly all calls are of these forms, and each call of a Python function that is saved counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _get_x64, _set_x64 = _x64.get_local, _x64.set_local
 
 
 def wide(run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run`` with JAX's 64-bit types, which is called from the hot path.
+    """Return ``run`` with JAX's 64-bit types, for calls from the hot path.
 
     JAX reads the flag when it traces and when it calls. It is switched by hand: a context manager
     would cost more than the rest of this function.
@@ -45,7 +45,7 @@ def wide(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
-    """``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
+    """Return ``call`` with the most frequent case unrolled: one whole tensor and nothing else."""
     if sees_conj:
         return call
     hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
@@ -62,7 +62,7 @@ def unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> 
         if shape != memory.shape or not a.is_contiguous() or a.storage_offset():
             return call(a)
         key = head(), shape, a.dtype
-        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
+        found = hot.get(key)  # from here on like ``launch``, which costs a call of a function
         if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
             return slowly(key, (memory,), args, kwargs)
         run, size, dtype, entry = found
@@ -79,7 +79,7 @@ def unary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> 
 
 
 def binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) -> Callable:
-    """``call`` with the most frequent cases unrolled: a whole tensor, and a tensor or a number."""
+    """Return ``call`` with frequent cases unrolled: a whole tensor, and a tensor or a number."""
     hot, head, slowly = kernel.hot, kernel._head, kernel._slowly
 
     def call_binary(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ def binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) ->
                 starts = place_of(b, other, parts)
                 memories = (memory, other) if starts is None else (memory, other, starts)
                 return launch(tuple(parts), memories, args, kwargs)
-        found = hot.get(key)  # from here on as ``launch``, which costs a call of a function
+        found = hot.get(key)  # from here on like ``launch``, which costs a call of a function
         if found is None or ACTIVE.recorder is not None or ACTIVE.tracer is not None:
             return slowly(key, (memory, other), args, kwargs)
         run, size, dtype, entry = found
@@ -129,7 +129,7 @@ def binary(kernel: Kernel, launch: Callable, call: Callable, sees_conj: bool) ->
 
 
 def place_of(tensor: torch.Tensor, memory: Any, key: list[Any]) -> Any:
-    """Add how a view lies in its memory to the key; returns where it begins, if that is an input.
+    """Add a view's place in its memory to the key; return its start, if that is an input.
 
     In a program that is being traced, the offset is one of its constants.
     """

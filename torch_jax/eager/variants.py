@@ -30,7 +30,7 @@ _ELEMENT = {"List[Tensor]": "Tensor", "List[number]": "number"}
 
 
 def overload(name: str) -> Any:
-    """The overload ``"add.Tensor"`` of namespace aten (or ``"ns::add"``), None if there is none."""
+    """Return the overload ``"add.Tensor"`` of aten (or ``"ns::add"``), None if there is none."""
     namespace, _, rest = name.rpartition("::")
     packet_name, _, overload_name = rest.partition(".")
     packet = getattr(getattr(torch.ops, namespace or "aten"), packet_name, None)
@@ -38,12 +38,12 @@ def overload(name: str) -> Any:
 
 
 def table_name(op: Any) -> str:
-    """The name of an overload in the table: ``"add.Tensor"``, ``"relu"``."""
+    """Return the name of an overload in the table: ``"add.Tensor"``, ``"relu"``."""
     return op.name().removeprefix("aten::")
 
 
 def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
-    """All overloads of ``<namespace>.<packet_name>``."""
+    """Yield all overloads of ``<namespace>.<packet_name>``."""
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     for name in packet.overloads() if packet is not None else ():
         found = getattr(packet, name, None)
@@ -53,7 +53,7 @@ def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
 
 
 def functional_of(op: Any) -> Any:
-    """The functional overload that an in-place or ``out=`` overload is a variant of, or None."""
+    """Return the functional overload of an in-place or ``out=`` overload, or None."""
     schema = op._schema
     packet = schema.name.removeprefix("aten::")
     bases = [packet.removesuffix("_"), packet, f"{packet.removesuffix('_')}_functional"]
@@ -69,17 +69,17 @@ def functional_of(op: Any) -> Any:
 
 
 def is_out(op: Any) -> bool:
-    """Whether the overload writes keyword-only arguments that it does not read (``out=``)."""
+    """Return whether the overload writes keyword-only arguments (``out=``)."""
     return any(is_out_argument(a) for a in op._schema.arguments)
 
 
 def is_out_argument(argument: Any) -> bool:
-    """Whether an argument is one of ``out=``."""
+    """Return whether an argument is one of ``out=``."""
     return argument.kwarg_only and is_mutated(argument)
 
 
 def is_mutated(argument: Any) -> bool:
-    """Whether an operator writes this argument."""
+    """Return whether an operator writes this argument."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
@@ -92,7 +92,7 @@ def _inputs(schema: Any, ignored: frozenset[str]) -> list[tuple[str, str]]:
 
 
 def foreach_lowering(op: Any) -> Lowering | None:
-    """A lowering that applies the elementwise one to each position of the lists, or None."""
+    """Return a lowering that applies the elementwise one to each position of the lists, or None."""
     schema = op._schema
     stem = schema.name.removeprefix("aten::_foreach_").removesuffix("_")
     element = _element_lowering(_FOREACH_NAMES.get(stem, stem), _element_types(schema))
@@ -116,7 +116,7 @@ def _element_types(schema: Any) -> list[str]:
 
 
 def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]] | None:
-    """A table entry that takes these types in order, and the names of its keyword-only ones."""
+    """Return a lowering that takes these types in order, and its keyword-only names; or None."""
     for exact in (True, False):
         for candidate in siblings(base):
             lowering = TABLE.get(table_name(candidate))
@@ -132,7 +132,7 @@ def _element_lowering(base: str, types: list[str]) -> tuple[Lowering, list[str]]
 
 
 def _accepts(parameter: str, given: str, exact: bool) -> bool:
-    """Whether an argument type fits; loosely, a number may stand where a tensor is wanted."""
+    """Return whether an argument type fits; loosely, a number fits where a tensor is wanted."""
     parameter = parameter.removeprefix("Optional[").rstrip("]") if "[" in parameter else parameter
     return parameter == given or (not exact and {parameter, given} == {"Tensor", "number"})
 
@@ -162,8 +162,8 @@ def _repeat(
     return foreach
 
 
-# From so many positions on, tensors of one form share a trace: a function that is called costs less
-# time to be traced, lowered and compiled than the same equations again and again.
+# From this many positions on, tensors of one form share a trace: to trace, lower and compile a
+# function that is called takes less time than the same equations many times.
 _TRACED_ONCE = 4
 
 
@@ -172,9 +172,10 @@ def _is_array(value: Any) -> bool:
 
 
 def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..., Any]:
-    """The function, traced once for each set of forms; what is no array is the same at each call.
+    """Return the function, traced once for each set of forms; only arrays are inputs.
 
-    Made anew at each use, so that it knows nothing of the modes that another was traced in.
+    Made at each use, so that it knows nothing of the modes that another was traced in.
+    Made at each use, so that it knows nothing of the modes that another was traced in.
     """
     arrays = [at for at, value in enumerate(first) if _is_array(value)]
 

@@ -1,8 +1,8 @@
-"""``torch.compile(backend="jax")``: what Dynamo captures, each graph one executable.
+"""``torch.compile(backend="jax")``: each of Dynamo's graphs is one executable.
 
-Dynamo turns Python into graphs, AOTAutograd these into functional ones of ATen operators, forward
-and backward (https://docs.pytorch.org/docs/stable/torch.compiler_dynamo_overview.html). The entry
-point of the group ``torch_dynamo_backends`` names :func:`backend`.
+Dynamo turns Python into graphs, AOTAutograd turns these into functional ones of ATen operators,
+forward and backward (https://docs.pytorch.org/docs/stable/torch.compiler_dynamo_overview.html). The
+entry point of the group ``torch_dynamo_backends`` names :func:`backend`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def backend(
       inputs: fake tensors and numbers, like those it will be called with.
       mode: as of ``torch.compile``; XLA has no modes, so that all of them mean the same.
       options: ``donate``: by default the memory of tensors that are written is given to the
-        result; True gives what is saved for the backward pass too, which then cannot run twice
+        result; True also gives tensors saved for the backward pass, which then cannot run twice
         (``retain_graph``), and False gives nothing. ``xla``: a dict of XLA's compiler options.
 
     Raises:
@@ -94,7 +94,7 @@ def _compile(graph: Any, inputs: Any, donate: bool | None, xla: dict[str, Any]) 
 
 
 def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """A function that takes a list and empties it, which AOTAutograd knows by an attribute."""
+    """Wrap a function that takes a list and empties it, which an attribute shows AOTAutograd."""
 
     def run(args: list[Any]) -> list[Any]:
         return executable(args)
@@ -104,7 +104,7 @@ def _boxed(executable: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]]
 
 
 def _dead() -> Sequence[int]:
-    """The inputs of a backward graph that nothing needs after it, as AOTAutograd says."""
+    """Return the inputs of a backward graph that have no later use, by AOTAutograd."""
     context = torch._guards.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
     return getattr(metadata, "bw_donated_idxs", None) or ()

@@ -1,4 +1,4 @@
-"""What Dynamo asks about the device (``torch._dynamo.device_interface.DeviceInterface``)."""
+"""Dynamo's interface of the device (``torch._dynamo.device_interface.DeviceInterface``)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def register(interfaces: ModuleType) -> None:
     base: Any = interfaces.DeviceInterface
 
     class Worker:
-        """Answers in processes that compile."""
+        """Answers for processes that compile."""
 
         set_device = staticmethod(module.set_device)
         current_device = staticmethod(module.current_device)
         get_device_properties = staticmethod(module.get_device_properties)
 
     class JaxInterface(base):
-        """There is one logical device with one stream, and no Triton."""
+        """The interface of one logical device with one stream, and no Triton."""
 
         Event, Stream = module.Event, module.Stream
         current_device = staticmethod(module.current_device)

@@ -1,9 +1,9 @@
 """A functional graph of tensors as one executable, called with tensors.
 
-The executable takes the memories behind its tensors, as an eager operator does, so that views are
-read inside of it, and writes nothing: what the graph writes to its inputs comes out as new
-memories, which are put back. It is made once for each *form*: the geometry of inputs that are not
-whole, and the numbers among them; where sizes change, also for each set of sizes.
+The executable takes the memories behind its tensors, like an eager operator, and reads views
+inside. It writes nothing: new values of its inputs are outputs, new memories that are stored
+afterwards. It is made once for each *form*: the geometry of inputs that are not whole, and the
+numbers among them; where sizes change, also for each set of sizes.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class _Scalar(NamedTuple):
 
 
 class _Compiled:
-    """The executable of one form, and what becomes of its results; filled by its trace.
+    """The executable of one form, and the origins of its results; filled by its trace.
 
     Attributes:
       lent: the inputs whose memories it takes or writes; those that it writes come last.
       places: where the memories of these are among all.
-      afterwards: what their storages hold then, as :func:`torch_jax.memory.lending.run` has it.
+      afterwards: their later contents, as ``results`` of :func:`torch_jax.memory.lending.run`.
     """
 
     def __init__(self, run: Any):
@@ -94,13 +94,13 @@ class _Compiled:
 class Executable:
     """A graph whose call takes a list of tensors and numbers, and gives a list of the same.
 
-    The list is emptied, so that what nobody else needs is freed.
+    The list is emptied, so that inputs without other holders are freed.
 
     Args:
-      graph: what AOTAutograd makes: without writes but for ``copy_`` to its inputs.
-      name: what the log calls it.
-      donated: the inputs whose memory the program may take for its results, where nobody else has
-        it; writes to inputs are such, if ``donates``.
+      graph: a graph of AOTAutograd's: without writes but for ``copy_`` to its inputs.
+      name: its name in the log.
+      donated: the inputs whose memory the program may take for its results, if there is no other
+        holder; writes to inputs are such, if ``donates``.
       donates: whether to donate at all.
       options: options of XLA's compiler.
     """
@@ -136,7 +136,7 @@ class Executable:
         self._is_full = False
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Run it."""
+        """Run the graph."""
         if absent.is_chosen():
             with observed(Listener(self.name)):
                 return list(self.graph(*args))
@@ -157,7 +157,7 @@ class Executable:
                 _wait(given)
 
     def _form(self, given: list[Any]) -> tuple[tuple, list[Any]]:
-        """What a call is compiled for, and the memories behind its tensors."""
+        """Return the key by which a call is compiled, and the memories behind its tensors."""
         key: list[Any] = [config.version(), overrides.state(), precision.state()]
         memories: list[Any] = []
         scalars: dict[torch.dtype, list[torch.Tensor]] = {}
@@ -190,7 +190,7 @@ class Executable:
         return tuple(key), memories
 
     def _first(self, key: tuple, given: list[Any], memories: list[Any]) -> _Compiled:
-        """A call of a new form: it is traced, so that it is known what it writes."""
+        """Trace a call of a new form, which shows the inputs that it writes."""
         compiled = self._make(given)
         try:
             with x64():
@@ -203,7 +203,7 @@ class Executable:
         return compiled
 
     def _first_launch(self, compiled: _Compiled, words: Any, given: list, memories: list) -> list:
-        """A call of a new form, for which XLA compiles."""
+        """Launch a call of a new form, for which XLA compiles."""
         with warnings.catch_warnings(), progress.program(self.name):
             warnings.filterwarnings("ignore", "Some donated buffers were not usable")
             arrays = self._launch(compiled, words, given, memories)
@@ -215,7 +215,7 @@ class Executable:
         return arrays
 
     def _arrange(self, compiled: _Compiled, given: list[Any]) -> None:
-        """Sort out which memories a call lends, and what their storages hold then."""
+        """Sort out the memories that a call lends, and the later contents of their storages."""
         has_memory = [_has_memory(value) for value in given]
         written = [at for at in compiled.written if is_jax(given[at])]
         compiled.lent = [at for at in self._taken if at not in written] + written
@@ -229,7 +229,7 @@ class Executable:
         ]
 
     def _forget(self) -> None:
-        """Drop what has not been called for longest, where that is too much to keep."""
+        """Drop the forms not called for longest, where there are too many."""
         if len(self._compiled) <= config.get("jit_cache_size"):
             return
         self._compiled.popitem(last=False)
@@ -261,7 +261,7 @@ class Executable:
             self._raise(error, memories)
 
     def _raise(self, error: Exception, memories: list[Any]) -> NoReturn:
-        """Raise JAX's error as a user of PyTorch understands it."""
+        """Raise JAX's error in PyTorch's terms."""
         if tracers.is_traced_elsewhere(memories):
             raise tracers.TracedElsewhere from error
         if isinstance(error, jax.errors.JaxRuntimeError):
@@ -300,13 +300,13 @@ class Executable:
         return compiled
 
     def _on_host(self) -> list[bool]:
-        """Which outputs the graph has on the CPU."""
+        """Return, for each output, whether it is on the CPU in the graph."""
         (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
         return [isinstance(one, fx.Node) and _is_on_host(one) for one in output.args[0]]
 
 
 def _unless_wrong(written: list[int], before: list, after: list, checks: list[Any]) -> list[Any]:
-    """What is written, or what was there before if a check says that the call will raise."""
+    """Return the written arrays, or the former ones if a check shows that the call will raise."""
     if not checks or not policies.checks_indices():
         return after
     is_right = functools.reduce(jnp.logical_and, checks)
@@ -322,7 +322,7 @@ def _is_static(node: fx.Node) -> bool:
 
 
 def _written(graph: fx.GraphModule, placeholders: list[fx.Node]) -> set[int]:
-    """Which inputs a graph writes by ``copy_``."""
+    """Return the places of inputs that a graph writes by ``copy_``."""
     copies = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     targets = {node.args[0] for node in copies}
     return {i for i, node in enumerate(placeholders) if node in targets}
@@ -334,7 +334,7 @@ def _is_device(node: fx.Node) -> bool:
 
 
 def _is_on_host(node: fx.Node) -> bool:
-    """Whether a result is on the CPU; states of generators only pass from graph to graph."""
+    """Return whether a result is on the CPU; states of generators only pass through graphs."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return False
@@ -349,7 +349,7 @@ def _shape(value: Any) -> Any:
 
 
 def _input(value: Any) -> Any:
-    """How a trace makes an input of its memory."""
+    """Return the leaf by which a trace makes an input from its memory."""
     if not isinstance(value, torch.Tensor):
         return Same(value)
     if not _has_memory(value):
@@ -365,7 +365,7 @@ def _input(value: Any) -> Any:
 
 
 def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
-    """The inputs of the graph; ``memories`` end with the arrays of scalars, one a dtype."""
+    """Return the inputs of the graph; ``memories`` end with the arrays of scalars, one a dtype."""
     count = sum(type(spec) is _Given for spec in inputs)
     kinds = dict.fromkeys(spec.dtype for spec in inputs if type(spec) is _Scalar)
     rest = iter(memories)
@@ -385,7 +385,7 @@ def _tensors(inputs: list[Any], memories: Sequence[Any]) -> list[Any]:
 
 
 def _by_dtype(inputs: list[Any], written: list[int]) -> list[list[int]]:
-    """The scalars among the inputs that are written, by dtype."""
+    """Return the places of written scalars among the inputs, by dtype."""
     groups: dict[torch.dtype, list[int]] = {}
     for at in written:
         if isinstance(inputs[at], _Scalar):
@@ -394,12 +394,12 @@ def _by_dtype(inputs: list[Any], written: list[int]) -> list[list[int]]:
 
 
 def _has_memory(value: Any) -> bool:
-    """Whether an input has an array of its own: numbers and scalars on the CPU have none."""
+    """Return whether an input has its own array: numbers and scalars of the CPU have none."""
     return isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.dim() > 0)
 
 
 def _memory(value: Any) -> Any:
-    """The memory behind a tensor, None for what has none."""
+    """Return the memory behind a tensor, None for values without one."""
     storage: Any = value.untyped_storage() if isinstance(value, torch.Tensor) else None
     return getattr(storage, "array", None)
 
@@ -407,7 +407,7 @@ def _memory(value: Any) -> Any:
 def _specs(
     results: Sequence[Any], on_host: list[bool], tensors: list, before: list, arrays: list
 ) -> list[Any]:
-    """What each result is made of; arrays that must come out are appended to ``arrays``."""
+    """Return the origin of each result; append arrays that must come out to ``arrays``."""
     owner = {id(t.untyped_storage()): i for i, t in enumerate(tensors) if _memory(t) is not None}
     arguments = {id(t): i for i, t in enumerate(tensors) if isinstance(t, torch.Tensor)}
     places: dict[int, int] = {}
@@ -443,9 +443,9 @@ def _wait(given: list[Any]) -> None:
 
 
 def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[Any]:
-    """Write to tensors on the CPU, raise what a check found, and make the results.
+    """Write to tensors on the CPU, raise the errors of checks, and make the results.
 
-    Storages of the device have been given what was written: unchanged memories, where it raises.
+    Storages of the device already have the new values: unchanged memories, where it raises.
     """
     written, scalars = compiled.written, compiled.scalars
     start = compiled.fresh
@@ -467,13 +467,13 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
 
 
 def _other(spec: Any, given: list[Any], arrays: list[Any]) -> Any:
-    """A result that is no new tensor of the program."""
+    """Return a result that is no new tensor of the program."""
     kind = type(spec)
     if kind is Same:
         return spec.value
     if kind is Argument:
         return given[spec.place]
-    if kind is InputView:  # of the memory as it is now: later writes to the input do not show
+    if kind is InputView:  # of the memory at present: later writes to the input do not show
         return spec.form.over(storage.storage_of(storage.memory_of(given[spec.input])))
     if kind is HostCopy:
         return _host_copy(arrays[spec.output], spec.form)

@@ -1,4 +1,4 @@
-"""One run of an fx graph or of an exported function: what it draws, and what it must check."""
+"""One run of an fx graph or of an exported function: its draws, and its checks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
 class GraphRun(Tracer):
-    """The tracer of one run: its randomness, and what a program cannot raise itself.
+    """The tracer of one run: its randomness, and the checks that a program cannot raise.
 
-    Generators on the host take no part: a run has the key words that it was given, and leaves the
-    states as they are.
+    Generators on the host take no part: a run has the key words that it was given, and does not
+    change the states of generators.
 
     Attributes:
       words: the key words of the first draw, uint32 ``[4]``; without them ``generator`` draws.
@@ -37,7 +37,7 @@ class GraphRun(Tracer):
         self._again: list[Any] = []
 
     def draw(self, generator: Any) -> Any:
-        """Key words of the next random operator."""
+        """Return key words of the next random operator."""
         if self._again:
             return self._again[-1]
         words = self.peek()
@@ -47,11 +47,11 @@ class GraphRun(Tracer):
         return words
 
     def host_words(self, generator: torch.Generator) -> Any:
-        """The run's own words: the program could not ask the CPU's generator at each call."""
+        """Return the run's own words: the program cannot read the CPU's generator at each call."""
         return self.draw(generator)
 
     def peek(self) -> Any:
-        """Key words that the next random operator will draw."""
+        """Return key words that the next random operator will draw."""
         if self.generator is not None:
             return generators.words(*self.generator.where())
         if self.words is None:
@@ -80,20 +80,20 @@ class GraphRun(Tracer):
         return pytorch.no_dispatch_modes()
 
     def state_of(self, generator: Any) -> torch.Tensor:
-        """The state as it stands: nothing is drawn from a generator here."""
+        """Return the present state: nothing is drawn from a generator here."""
         return generators.as_state(*generator.where())
 
     def put_to(self, generator: Any, state: torch.Tensor) -> None:
-        """Nothing to note: nothing is drawn from a generator here."""
+        """Do nothing: nothing is drawn from a generator here."""
 
     def seeded(self, generator: Any) -> None:
-        """Nothing to note: nothing is drawn from a generator here."""
+        """Do nothing: nothing is drawn from a generator here."""
 
     def looked_at_seed(self, generator: Any) -> None:
-        """Nothing to note: a seed that Python reads is a constant of the graph already."""
+        """Do nothing: a seed that Python reads is a constant of the graph already."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what no graph has, such as steps of optimizers."""
+        """Refuse attributes that no graph has, such as steps of optimizers."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise tracers.NotTraceableError(
@@ -104,13 +104,13 @@ class GraphRun(Tracer):
 
 @contextmanager
 def running(run: GraphRun, autograd: bool = False) -> Iterator[None]:
-    """Context in which a graph runs: below autograd, out of sight of modes, with ``run`` as tracer.
+    """Run a graph: below autograd, out of sight of modes, with ``run`` as tracer.
 
     With ``autograd`` a function runs, which may differentiate.
     """
     before, ACTIVE.tracer = ACTIVE.tracer, run
     level: Any = pytorch.below_autograd()
-    if autograd:  # a backward pass must run on this thread: the one that traces
+    if autograd:  # a backward pass must run on the thread that traces
         level = torch.autograd.set_multithreading_enabled(False)
     try:
         with pytorch.no_dispatch_modes(), level, _DEVICE, run.watching_inside():

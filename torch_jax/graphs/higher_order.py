@@ -46,7 +46,7 @@ def _effects(token: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def _save_draw(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The state that an operator draws from, and its result."""
+    """Return the state that an operator draws from, and its result."""
     run: GraphRun = ACTIVE.tracer
     words = storage.wrap(jnp.asarray(run.peek()))
     return words, op(*args, **kwargs)

@@ -30,13 +30,13 @@ class JaxInterpreter:
     The graph may be of ATen operators or of PyTorch's functions, made by ``make_fx``,
     ``torch.export``, ``torch.fx.symbolic_trace`` or a pass of your own, from a model on any device.
     It runs by the operators of device ``jax``; ``torch.cond``, ``while_loop``, ``scan``, ``map``
-    and ``checkpoint`` become JAX's own. int64 and float64 are what they are in PyTorch, whatever
-    ``jax_enable_x64`` says.
+    and ``checkpoint`` become JAX's own. int64 and float64 are those of PyTorch, under any value of
+    ``jax_enable_x64``.
 
     Args:
       module: a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
-      state: arrays for the parameters, buffers and constants of the module by name. What is not
-        named is read from the module, once.
+      state: arrays for the parameters, buffers and constants of the module by name. Others are read
+        from the module, once.
 
     Attributes:
       state: all of these, a dict of arrays. A tensor with two names (tied weights) is there once,
@@ -86,13 +86,13 @@ class JaxInterpreter:
           **kwargs: the graph's named arguments.
 
         Returns:
-          What the graph returns, arrays in place of tensors. What it writes to its arguments in
-          place is not seen outside.
+          The graph's result, arrays in place of tensors. Its writes to arguments in place are not
+          seen outside.
 
         Raises:
           TypeError: an argument is a ``torch.Tensor``.
-          OperatorNotFound: an operator of the graph has no lowering. As all errors that come out
-            of a graph, it says the node and its line of source.
+          OperatorNotFound: an operator of the graph has no lowering. Like all errors of a graph, it
+            names the node and its line of source.
           DataDependentError: under a trace, the graph asks for a value.
         """
         return self.call_stateful(state, *args, key=key, **kwargs)[0]
@@ -100,7 +100,7 @@ class JaxInterpreter:
     def call_stateful(
         self, state: Mapping[str, Any], *args: Any, key: Any = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Like :meth:`call`, and the state as the graph leaves it (statistics of batch norm)."""
+        """Return the result as :meth:`call`, and the state after it (statistics of batch norm)."""
         if unknown := state.keys() - self.state.keys():
             raise KeyError(f"the graph holds no tensors named {sorted(unknown)}")
         held = {name: _given(array) for name, array in state.items()}
@@ -113,14 +113,14 @@ class JaxInterpreter:
 
 @functools.cache
 def keep_x64() -> None:
-    """Let programs keep 64-bit types; what JAX has traced before would not."""
+    """Let programs keep 64-bit types; drop JAX's earlier traces, which would not."""
     jax_core.keep_x64_in_programs()
     ladder.forget_compiled()
     jax.clear_caches()
 
 
 def key_words(key: Any) -> Any:
-    """The key words of a run's first draw."""
+    """Return the key words of a run's first draw."""
     if key is None:
         return None
     bits = jax.random.bits(key, (2,), jnp.uint32)
@@ -128,19 +128,19 @@ def key_words(key: Any) -> Any:
 
 
 def _generator(key: Any) -> Any:
-    """Where draws come from that have no key, None under a trace: they would be constants."""
+    """Return the generator of draws without a key, None under a trace: they would be constants."""
     return generators.default_generator if key is None and jax_core.is_outside_traces() else None
 
 
 def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:
-    """For each name the first one of the same tensor, and the tensors by these."""
+    """Return for each name the first one of the same tensor, and the tensors by these."""
     first: dict[int, str] = {}
     names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
     return names, {name: tensors[name] for name in dict.fromkeys(names.values())}
 
 
 def _given(value: Any) -> Any:
-    """An argument as the graph takes it: arrays as tensors, all else as it is."""
+    """Return an argument as the graph takes it: arrays as tensors, others unchanged."""
     if isinstance(value, torch.Tensor):
         raise TypeError(
             "JaxInterpreter takes jax.Arrays, not tensors: call the module itself for these, or "
@@ -153,7 +153,7 @@ def _given(value: Any) -> Any:
 
 
 def _arrays(result: Any) -> Any:
-    """A graph's result with arrays for tensors, and plain containers for those of fx."""
+    """Return a graph's result with arrays for tensors, and plain containers for those of fx."""
     if isinstance(result, immutable_dict):
         return {key: _arrays(value) for key, value in result.items()}
     if isinstance(result, immutable_list):
@@ -164,7 +164,7 @@ def _arrays(result: Any) -> Any:
 
 
 def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> tuple:
-    """Arguments in the order of the graph's inputs."""
+    """Return arguments in the order of the graph's inputs."""
     spec = getattr(getattr(module.graph._codegen, "pytree_info", None), "in_spec", None)
     if spec is not None:  # of (args, kwargs): the graph flattens them in this order
         order = spec.children()[1].context

@@ -26,7 +26,7 @@ _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
 def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every tensor that a graph module and the graphs inside it hold, by qualified name.
+    """Return every tensor that a graph module and its inner graphs hold, by qualified name.
 
     >>> sorted(tensors_of(fx.symbolic_trace(torch.nn.Linear(2, 1))))
     ['bias', 'weight']
@@ -43,14 +43,14 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 class Runner(fx.Interpreter):
-    """Runs a graph on jax tensors; ``tensors`` are what it holds, by qualified name."""
+    """Runs a graph on jax tensors; ``tensors`` are those that it holds, by qualified name."""
 
     def __init__(self, module: Any, tensors: Mapping[str, torch.Tensor], prefix: str = ""):
         super().__init__(module)
         self.tensors, self.prefix = tensors, prefix
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor, or a graph as a function."""
+        """Return a tensor, or a graph as a function."""
         name = f"{self.prefix}{target}"
         if name in self.tensors:
             return self.tensors[name]
@@ -63,12 +63,12 @@ class Runner(fx.Interpreter):
         return Runner(module, self.tensors, f"{name}.").run
 
     def output(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """The results: fx has lists of its own, which ``vmap`` takes for something else."""
+        """Return the results: fx has lists of its own, which ``vmap`` does not flatten."""
         result = super().output(target, args, kwargs)
         return list(result) if isinstance(result, list) else result
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A module that the graph takes whole: its tensors are replaced for the call."""
+        """Call a module that the graph takes whole, with its tensors replaced."""
         part, name = self.fetch_attr(target), f"{self.prefix}{target}"
         if isinstance(part, fx.GraphModule):
             return self._function(part, name)(*args, **kwargs)
@@ -77,8 +77,8 @@ class Runner(fx.Interpreter):
         return torch.func.functional_call(part, held, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A method of a tensor."""
-        if target in ("cpu", "cuda"):  # the graph names devices of the model it was made of
+        """Call a method of a tensor."""
+        if target in ("cpu", "cuda"):  # the devices of the model that the graph was made of
             return args[0]
         args, kwargs = _on_device(args, kwargs)
         if target == "to":
@@ -86,7 +86,7 @@ class Runner(fx.Interpreter):
         return super().call_method(target, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An operator, a function of PyTorch's or of Python's."""
+        """Call an operator, or a function of PyTorch's or of Python's."""
         args, kwargs = _on_device(args, kwargs)
         if isinstance(target, OpOverload):
             if _lacks_device(target, kwargs):
@@ -107,7 +107,7 @@ _ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
 
 
 def _on_device(args: Any, kwargs: Any) -> tuple[tuple, dict[str, Any]]:
-    """Arguments with every device but ``meta`` replaced."""
+    """Return arguments with every device but ``meta`` replaced."""
     named = {
         k: _DEVICE if k == "device" and _is_device(v) else _replaced(v) for k, v in kwargs.items()
     }
@@ -124,7 +124,7 @@ def _is_device(value: Any) -> bool:
 
 @functools.cache
 def _takes_device(op: OpOverload) -> bool:
-    """Whether an operator is a factory, which takes no tensor and makes one."""
+    """Return whether an operator is a factory, which takes no tensor and makes one."""
     arguments = op._schema.arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return not tensors and any(a.name == "device" for a in arguments)

@@ -1,8 +1,8 @@
 """Single values at the border of JAX and PyTorch: a tensor as an array, an array as a tensor.
 
-What crosses is memory, uncopied, and no history. What cannot cross is an error that says what to do
-instead, of the type that PyTorch has for it: ``Tensor.numpy`` raises ``TypeError`` for a tensor on
-another device, ``RuntimeError`` for one that requires grad.
+Memory crosses uncopied, and without history. A value that cannot cross raises an error that names a
+remedy, of PyTorch's type for it: ``Tensor.numpy`` raises ``TypeError`` for a tensor on another
+device, ``RuntimeError`` for one that requires grad.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_jax.memory import dtypes, sharding, storage, transfer
 
 
 def array_of(value: Any) -> Any:
-    """A tensor as an array; what is no tensor stays. See ``torch_jax.to_jax``."""
+    """Return a tensor as an array, other values unchanged. See ``torch_jax.to_jax``."""
     if not isinstance(value, torch.Tensor):
         return value
     _refuse_strange(value)
@@ -45,9 +45,9 @@ def array_of(value: Any) -> Any:
 
 
 def users_array(tensor: torch.Tensor) -> jax.Array:
-    """The value of a tensor on any device, for code of the user's: an array that is never donated.
+    """Return the value of a tensor for code of the user's: an array that is never donated.
 
-    Unlike :func:`array_of` for tensors that stand for values only, as the weights of an export.
+    Unlike :func:`array_of`, also for tensors that hold only a value, as the weights of an export.
     """
     array = transfer.as_array(tensor)
     crossed.mark(array)
@@ -80,7 +80,7 @@ def _refuse_strange(tensor: torch.Tensor) -> None:
 
 
 def tensor_of(value: Any) -> Any:
-    """An array as a tensor; what is no array stays. See ``torch_jax.from_jax``."""
+    """Return an array as a tensor, other values unchanged. See ``torch_jax.from_jax``."""
     if isinstance(value, jax.Array):
         return _of_array(value)
     if isinstance(value, np.ndarray | np.generic):
@@ -100,13 +100,13 @@ def _of_array(array: jax.Array) -> torch.Tensor:
     sharding.meet(array)
     if array.weak_type:
         array = jax_core.strong(array)
-    array = jax_core.row_major(array)  # as operators take theirs, and hot ones do not look
+    array = jax_core.row_major(array)  # operators take this layout; hot ones do not check
     crossed.mark(array)
     return storage.wrap(array, dtype)
 
 
 def _of_numpy(value: Any) -> torch.Tensor:
-    """A copy, since NumPy's arrays are written."""
+    """Return a copy, since NumPy's arrays are written."""
     dtype = _dtype_of(value)
     _refuse_in_trace("torch_jax.from_jax takes an array from code")
     host = np.array(value, value.dtype.newbyteorder("="))
@@ -135,7 +135,7 @@ def _deleted(what: str) -> Exception:
 
 
 def _refuse_ended(array: Any) -> None:
-    """Raise for a tracer of a trace that has ended, as far as that can be told before its use."""
+    """Raise for a tracer of a trace that has ended, as far as that shows before its use."""
     if tracers.is_traced_elsewhere((array,)) or not jax_core.is_valid(array):
         raise tracers.outlived(f"a {tracers.shown(array)} array")
 

@@ -48,7 +48,7 @@ _BITS = {1: torch.uint8, 2: torch.int16}
 
 
 def to_jax(dtype: torch.dtype) -> np.dtype:
-    """The JAX dtype of a torch dtype; ``TypeError`` where JAX has none (complex32, quantized)."""
+    """Return the JAX dtype of a torch dtype; ``TypeError`` if there is none (complex32 …)."""
     try:
         return TO_JAX[dtype]
     except KeyError:
@@ -56,7 +56,7 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
-    """The torch dtype of a JAX dtype; ``TypeError`` where torch has none (int4, float4 …)."""
+    """Return the torch dtype of a JAX dtype; ``TypeError`` if torch has none (int4, float4 …)."""
     try:
         return TO_TORCH[np.dtype(dtype)]
     except KeyError:
@@ -64,7 +64,7 @@ def to_torch(dtype: np.dtype) -> torch.dtype:
 
 
 def numpy_of(tensor: torch.Tensor) -> np.ndarray:
-    """A CPU tensor as a NumPy array that shares its memory, bfloat16 and float8 included."""
+    """Return a CPU tensor as a NumPy array of its memory, bfloat16 and float8 included."""
     twin = to_jax(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if twin.isbuiltin == 1:

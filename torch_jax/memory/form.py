@@ -1,7 +1,7 @@
-"""How a tensor sees its storage, and how the results of a program are made anew at each call.
+"""The form of a tensor over its storage, and leaves that build a program's results per call.
 
 A :class:`Form` can be compared, and applied to another storage. The other classes are leaves of
-templates: each says where one result of a compiled call comes from. Executors that run programs
+templates: each describes the origin of one result of a compiled call. Executors that run programs
 (``capture/``, ``graphs/``) share these, and add leaves of their own.
 """
 
@@ -18,7 +18,7 @@ _set_storage = torch.ops.aten.set_.source_Storage_storage_offset.redispatch
 
 
 class Form(NamedTuple):
-    """How a tensor sees its storage."""
+    """The dtype and geometry of a tensor over its storage."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -29,14 +29,14 @@ class Form(NamedTuple):
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Form:
-        """The form of a tensor."""
+        """Return the form of a tensor."""
         return Form(
             tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()),
             tensor.is_conj(), tensor.is_neg(),
         )  # fmt: skip
 
     def over(self, memory: Any) -> torch.Tensor:
-        """A new tensor that sees a storage so."""
+        """Return a new tensor of this form over a storage."""
         tensor = pytorch.create_empty_tensor((0,), self.dtype)
         _set_storage(pytorch.META_KEYS, tensor, memory, self.offset, self.size, self.stride)
         tensor = torch._conj(tensor) if self.conj else tensor
@@ -44,23 +44,23 @@ class Form(NamedTuple):
 
 
 class NewTensor(NamedTuple):
-    """A tensor over an array that comes out of the program."""
+    """A tensor over an output array of the program."""
 
     output: int
     form: Form
     whole: bool  # contiguous, and all of its memory
-    number: int = 0  # which tensor object it is, for executors that name one object twice
-    marks: Any = None  # what else it is, for executors that tell
+    number: int = 0  # number of the tensor object, for executors that name one object twice
+    marks: Any = None  # other properties of the object, for executors that keep them
 
     @staticmethod
     def of(output: int, tensor: torch.Tensor, number: int = 0) -> NewTensor:
-        """The leaf of a tensor of the trace, whose memory is an output."""
+        """Return the leaf of a tensor of the trace, whose memory is an output."""
         form = Form.of(tensor)
         whole = storage.is_whole(tensor, storage.memory_of(tensor)) and tensor.numel() > 0
         return NewTensor(output, form, whole and not (form.conj or form.neg), number)
 
     def build(self, outputs: list[Any], storages: dict[int, Any]) -> torch.Tensor:
-        """The tensor of one call; ``storages``, by output, is filled: tensors may share one."""
+        """Return the tensor of one call; fill ``storages``, by output: tensors may share one."""
         memory = storages.get(self.output)
         if memory is not None:
             return self.form.over(memory)

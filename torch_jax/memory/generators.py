@@ -27,7 +27,7 @@ _MASK = (1 << 64) - 1
 
 
 class _GeneratorType(type(pytorch.CpuGenerator)):  # type: ignore[misc]
-    """Lets ``isinstance(g, torch.Generator)`` hold for generators that PyTorch made itself."""
+    """Has ``isinstance(g, torch.Generator)`` hold for generators that PyTorch made itself."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, pytorch.CpuGenerator)
@@ -37,10 +37,10 @@ class _GeneratorType(type(pytorch.CpuGenerator)):  # type: ignore[misc]
 
 
 class JaxGenerator(pytorch.CpuGenerator):
-    """What ``torch.Generator(device="jax")`` makes: a seed and an offset.
+    """The class of ``torch.Generator(device="jax")``: a seed and an offset.
 
-    To C++ it is a CPU generator (PyTorch has no hook in Python for other kinds); kernels know it
-    again by its address. Its own Mersenne state is used by operators on the CPU only.
+    To C++ it is a CPU generator (PyTorch has no hook in Python for other kinds); kernels find it by
+    its address. Its own Mersenne state is used by operators on the CPU only.
     """
 
     _seed: int
@@ -60,7 +60,7 @@ class JaxGenerator(pytorch.CpuGenerator):
 
     @property
     def device(self) -> torch.device:
-        """``device(type='jax', index=0)``."""
+        """Return ``device(type='jax', index=0)``."""
         return torch.device(pytorch.DEVICE_TYPE, 0)
 
     def manual_seed(self, seed: int) -> JaxGenerator:
@@ -76,11 +76,11 @@ class JaxGenerator(pytorch.CpuGenerator):
             trace.seeded(self)
         if ACTIVE.observer is not None:
             ACTIVE.observer.draws.seeded(self)
-        super().manual_seed(seed)  # an operator on the CPU draws from there
+        super().manual_seed(seed)  # an operator on the CPU draws from this state
         return self.put(seed & _MASK, 0)
 
     def seed(self) -> int:
-        """Start over from a seed of the system's own, and return it."""
+        """Start over from a seed that the system draws, and return it."""
         if tracer() is not None or ACTIVE.observer is not None:
             refuse_seed("Generator.seed()")
         seed = torch.Generator().seed()
@@ -88,7 +88,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return seed
 
     def initial_seed(self) -> int:
-        """The seed last set."""
+        """Return the seed last set."""
         if (trace := tracer()) is not None:
             trace.looked_at_seed(self)
         if ACTIVE.observer is not None:
@@ -112,7 +112,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return self.manual_seed(_folded(self.initial_seed(), data))
 
     def draw(self) -> np.ndarray:
-        """The key of the next operator: uint32 ``[seed high, seed low, offset high, low]``."""
+        """Return the next operator's key: uint32 ``[seed high, seed low, offset high, low]``."""
         if ACTIVE.tracer is not None:
             return ACTIVE.tracer.draw(self)
         drawn = words(*self.advance(1))
@@ -121,11 +121,11 @@ class JaxGenerator(pytorch.CpuGenerator):
         return drawn
 
     def where(self) -> tuple[int, int]:
-        """The seed and the offset."""
+        """Return the seed and the offset."""
         return self.advance(0)
 
     def advance(self, steps: int) -> tuple[int, int]:
-        """The seed and the offset of the next draw, after which the generator is ``steps`` on."""
+        """Return seed and offset of the next draw, and move the generator ``steps`` on."""
         with self._lock:
             seed, offset = self._seed, self._offset
             self._offset = offset + steps & _MASK
@@ -138,7 +138,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return self
 
     def get_state(self) -> torch.Tensor:
-        """The seed and the offset as 16 bytes, a CPU uint8 tensor."""
+        """Return the seed and the offset as 16 bytes, a CPU uint8 tensor."""
         if (trace := tracer()) is not None:
             return trace.state_of(self)
         state = as_state(*self.where())
@@ -147,7 +147,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return state
 
     def set_state(self, state: torch.Tensor) -> JaxGenerator:
-        """Take over a state that :meth:`get_state` gave."""
+        """Take over a state that :meth:`get_state` returned."""
         if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         if state.numel() != 16:
@@ -161,7 +161,7 @@ class JaxGenerator(pytorch.CpuGenerator):
         return self.put(words[0] << 32 | words[1], words[2] << 32 | words[3])
 
     def clone_state(self) -> JaxGenerator:
-        """A new generator in the same state."""
+        """Return a new generator in the same state."""
         return JaxGenerator().set_state(self.get_state())
 
     graphsafe_get_state = clone_state
@@ -186,7 +186,7 @@ torch.serialization.add_safe_globals([_rebuild])  # a generator is loaded with w
 
 
 def refuse_seed(name: str) -> NoReturn:
-    """Raise for a seed of the system's own, of which a program would make a constant."""
+    """Raise for a seed drawn by the system, which a program would make a constant."""
     from torch_jax.core.tracers import NotTraceableError
 
     raise NotTraceableError(
@@ -196,7 +196,7 @@ def refuse_seed(name: str) -> NoReturn:
 
 
 def _fresh_locks() -> None:
-    """In a forked child: another thread of the parent may have held a generator's lock."""
+    """Replace the locks in a forked child: a thread of the parent may have held one."""
     for generator in list(_known.values()):
         generator._lock = threading.Lock()
 
@@ -206,18 +206,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def as_state(seed: int, offset: int) -> torch.Tensor:
-    """The state of a generator that stands at ``offset`` from ``seed``: 16 bytes."""
+    """Return the state of a generator at ``offset`` from ``seed``: 16 bytes."""
     return torch.from_numpy(words(seed, offset).view(np.uint8))
 
 
 def words(seed: int, offset: int) -> np.ndarray:
-    """The key of the draw at ``offset`` from ``seed``, as four uint32 words."""
+    """Return the key of the draw at ``offset`` from ``seed``, as four uint32 words."""
     low = 0xFFFFFFFF
     return np.array([seed >> 32, seed & low, offset >> 32, offset & low], np.uint32)
 
 
 def draw(generator: Any) -> np.ndarray:
-    """The key words of the next operator from ``generator`` (None: the default one)."""
+    """Return the key words of the next operator from ``generator`` (None: the default one)."""
     if generator is None:
         return default_generator.draw()
     known = _known.get(generator._cdata)
@@ -232,13 +232,13 @@ def draw(generator: Any) -> np.ndarray:
 
 
 def words_from(generator: torch.Generator) -> np.ndarray:
-    """Key words that a CPU generator seeds."""
+    """Return key words that a CPU generator seeds."""
     seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
     return words(int(seed), 0)
 
 
 def words_later(words: Any, steps: int) -> Any:
-    """Key words so many draws later; called inside a trace, where the words are not known.
+    """Return key words ``steps`` draws later; called inside a trace, where they are not known.
 
     In 32-bit arithmetic, with the carry by hand: a program may have no 64-bit types.
     """
@@ -253,7 +253,7 @@ def words_later(words: Any, steps: int) -> Any:
 
 
 def key(words: Any) -> Any:
-    """The JAX key of a draw; called inside a trace."""
+    """Return the JAX key of a draw; called inside a trace."""
     import jax
 
     base = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
@@ -261,7 +261,7 @@ def key(words: Any) -> Any:
 
 
 def _folded(seed: int, data: int) -> int:
-    """The seed that ``jax.random.fold_in`` makes of a seed and an int."""
+    """Return the seed that ``jax.random.fold_in`` makes of a seed and an int."""
     import jax
     import jax.numpy as jnp
 
@@ -274,9 +274,9 @@ def _folded(seed: int, data: int) -> int:
 
 
 def names_jax(device: Any) -> bool:
-    """Whether an argument names this device; it may be none that PyTorch takes for a device.
+    """Return whether an argument names this device; PyTorch may know no such device.
 
-    Nothing is called that a ``TorchFunctionMode`` of a program on the CPU would hear of.
+    Calls nothing that a ``TorchFunctionMode`` of a program on the CPU would observe.
     """
     kind = device if isinstance(device, str) else getattr(device, "type", "")
     return isinstance(kind, str) and kind.partition(":")[0] == pytorch.DEVICE_TYPE
@@ -286,7 +286,7 @@ class Generator(pytorch.CpuGenerator, metaclass=_GeneratorType):
     """``torch.Generator`` with device ``jax`` among the devices it takes."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """A generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
+        """Return a generator for ``device``; for ``jax`` a :class:`JaxGenerator`."""
         if names_jax(device):
             errors.check_ordinal(torch.device(device))
             return JaxGenerator()

@@ -1,12 +1,12 @@
-"""Geometry: how ``(size, stride, offset)`` over a storage is read and written with XLA ops.
+"""Geometry: reads and writes of ``(size, stride, offset)`` over a storage with XLA ops.
 
-A storage holds its memory as one array, whose row-major flattening is what PyTorch calls the
+A storage holds its memory as one array, whose row-major flattening PyTorch calls the
 storage. A view of it is a :class:`Lens`: a short list of steps, each of which reads its part out
 of an array (slice, reshape, transpose, broadcast) and can put a changed part back. So a write
 through any view is the same steps backwards, and the whole is one expression for XLA to fuse.
 
 ``plan`` finds the steps. It tries four shapes for the memory, in order: the shape the array has,
-with axes split where the view splits them; that shape as it is; the mixed-radix shape that the
+with axes split where the view splits them; that shape unchanged; the mixed-radix shape that the
 view's own strides spell; and the flat one. Where none fits (windows that overlap, such as
 ``unfold``), a gather is the last resort, and is counted in ``GATHERS``.
 
@@ -40,10 +40,10 @@ class Step(Protocol):
     """One step of a lens."""
 
     def read(self, x: jax.Array) -> jax.Array:
-        """The part of ``x`` that the step looks at."""
+        """Return the part of ``x`` that the step looks at."""
 
     def write(self, x: jax.Array, part: jax.Array) -> jax.Array:
-        """``x`` with the part replaced."""
+        """Return ``x`` with the part replaced."""
 
 
 class Reshape(NamedTuple):
@@ -141,7 +141,7 @@ class Gather(NamedTuple):
     offset: int
 
     def positions(self) -> jax.Array:
-        """Where in the flat memory each element of the view lies; int64, shape ``size``."""
+        """Return the place in the flat memory of each element: int64, shape ``size``."""
         index = jnp.full(self.size, self.offset, jnp.int64)
         for axis, stride in enumerate(self.stride):
             index += lax.broadcasted_iota(jnp.int64, self.size, axis) * stride
@@ -175,14 +175,14 @@ Lens = tuple[Step, ...]
 
 
 def read(memory: jax.Array, lens: Lens) -> jax.Array:
-    """The value that a view with this lens shows of ``memory``."""
+    """Return the value that a view with this lens shows of ``memory``."""
     for step in lens:
         memory = step.read(memory)
     return memory
 
 
 def write(memory: jax.Array, lens: Lens, value: jax.Array) -> jax.Array:
-    """``memory`` after ``value`` (the view's shape and dtype) has been written through the lens."""
+    """Return ``memory`` with ``value`` (of the view's shape and dtype) written through the lens."""
     if not lens:
         return value
     part = lens[0].read(memory)
@@ -190,7 +190,7 @@ def write(memory: jax.Array, lens: Lens, value: jax.Array) -> jax.Array:
 
 
 def view(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype) -> Lens:
-    """The lens of a tensor over a memory of ``shape`` and ``dtype``; strides are in elements."""
+    """Return the lens of a tensor over a memory of ``shape`` and ``dtype``; strides in elements."""
     if dtype == as_dtype:
         return plan(shape, size, stride, offset)
     count = math.prod(shape) * dtype.itemsize // as_dtype.itemsize
@@ -198,7 +198,7 @@ def view(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype)
 
 
 def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
-    """The steps from an array of shape ``base`` to a view, preferring those that copy least."""
+    """Return the steps from an array of shape ``base`` to a view, those first that copy least."""
     if math.prod(size) == 0:
         return (Empty(tuple(size)),)
     if base == tuple(size) and offset == 0 and is_row_major(size, stride):
@@ -223,9 +223,9 @@ def plan(base: Shape, size: Shape, stride: Shape, offset: int) -> Lens:
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether elements may share a place: some step does not go beyond all shorter ones.
+    """Return whether elements may share a place: some step does not exceed all shorter ones.
 
-    Expanded tensors, of stride 0, are asked about elsewhere.
+    Expanded tensors, of stride 0, have a check of their own.
     """
     extent = 0
     if 0 in size:
@@ -254,7 +254,7 @@ def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def is_row_major(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the strides are those of a contiguous array (axes of length one never matter)."""
+    """Return whether the strides are contiguous (axes of length one never matter)."""
     if 0 in size:
         return True
     expected = 1
@@ -266,7 +266,7 @@ def is_row_major(size: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def row_major(size: Sequence[int]) -> Shape:
-    """PyTorch's contiguous strides for ``size``: axes of length zero count as one."""
+    """Return PyTorch's contiguous strides for ``size``: axes of length zero count as one."""
     strides, step = [], 1
     for n in reversed(size):
         strides.append(step)
@@ -275,7 +275,7 @@ def row_major(size: Sequence[int]) -> Shape:
 
 
 def memory_order(size: Sequence[int], stride: Sequence[int]) -> Shape | None:
-    """Axes from outermost to innermost where the view is dense and nothing overlaps, else None."""
+    """Return axes, the outermost first, of a dense view without overlap; None for others."""
     if 0 in size:
         return tuple(range(len(size)))
     order = sorted(range(len(size)), key=lambda i: (-stride[i] if size[i] != 1 else 0, i))
@@ -325,7 +325,7 @@ def _split(base: Shape, dims) -> Shape | None:
 
 
 def _radix(total: int, dims) -> Shape | None:
-    """The shape of memory whose strides are the view's own, where they divide one another."""
+    """Return the shape of memory with the view's own strides, where they divide one another."""
     strides = sorted({s for _, s, _ in dims} | {1}, reverse=True)
     previous, shape = total, []
     for s in strides:
@@ -337,7 +337,7 @@ def _radix(total: int, dims) -> Shape | None:
 
 
 def _walk(base: Shape, dims, offset: int) -> Lens | None:
-    """Reshape to ``base`` and cut the view out of it axis by axis; None where it cannot be."""
+    """Reshape to ``base`` and cut the view out axis by axis; None where this is impossible."""
     strides = row_major(base)
     groups: list[list[tuple[int, int]]] = [[] for _ in base]
     for n, s, _ in dims:
@@ -360,7 +360,7 @@ def _extent(group) -> int:
 
 
 def _nested(group) -> bool:
-    """Whether each dim steps over all that is inside it, so that no two elements coincide."""
+    """Return whether each dim steps over all inner ones, so that no two elements coincide."""
     return all(step > _extent(group[i + 1 :]) for i, (_, step) in enumerate(group))
 
 
@@ -386,7 +386,7 @@ def _cut(shape: list[int], groups, starts) -> list[Step]:
 
 
 def _arrange(dims, size: Shape) -> list[Step]:
-    """From axes in memory order to the view's axes, expanded ones broadcast."""
+    """Bring axes in memory order to the view's axes, expanded ones broadcast."""
     axes = [axis for _, _, axis in dims]
     order = tuple(axes.index(axis) for axis in sorted(axes))
     kept = tuple(n if i in axes else 1 for i, n in enumerate(size))

@@ -1,13 +1,13 @@
 """Memories lent to a program that writes its results over them.
 
 An executable uses the memory of an array that is donated to it, and the array is gone then. So the
-arrays are taken out of their storages first: whoever has one by then is seen by its reference count
-(:func:`torch_jax.compiler.donation.copy_shared`), and whoever comes later meets a placeholder, and
-waits. What the program gives is put where the arrays were.
+arrays are taken out of their storages first. Its reference count shows whether an array has other
+holders by then (:func:`torch_jax.compiler.donation.copy_shared`); later readers meet a placeholder,
+and wait. The program's results replace the arrays.
 
-Between the launch and that no signal may raise, or the storages would be left with arrays that are
-gone. Python looks for signals between calls of functions, never inside of a function written in C:
-so all that must not be torn apart is one call of such, over iterators that were made before.
+Between the launch and that replacement no signal may raise, or the storages would keep arrays that
+are gone. Python looks for signals between calls of functions, never inside a function written in C:
+so all steps that must stay together are one such call, over iterators made before.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def run(
     results: Sequence[int] | None = None,
     read: Sequence[Any] = (),
 ) -> list[Any]:
-    """Run a program over the memories of storages, and put there what it gives.
+    """Run a program over the memories of storages, and store its results there.
 
     Args:
       program: the executable; it returns a list.
-      arguments: what it is called with; asked when the memories have been taken.
+      arguments: returns the arguments; called when the memories have been taken.
       inputs: arrays that were read from storages. The list is their only holder meanwhile.
-      storages: those whose memories are lent.
+      storages: the storages whose memories are lent.
       places: where the memory of each is among ``inputs``.
-      placeholders: what each holds meanwhile.
-      results: what each holds afterwards: a place in the list of the outputs and the inputs. None:
-        the first outputs, in order.
+      placeholders: the object that each holds meanwhile.
+      results: for each storage, the place of its new memory in the list of the outputs and the
+        inputs. None: the first outputs, in order.
       read: storages whose memories are read into ``inputs`` first, which is empty then. That saves
-        the comparison of what is lent with what had been read, and so a pass over all of it.
+        a pass that compares the memories lent with those read.
 
     Returns:
       The outputs.
@@ -94,7 +94,7 @@ def run(
 def _afterwards(
     outcome: list[list[Any]], inputs: list[Any], results: Sequence[int] | None
 ) -> Iterator[Any]:
-    """What storages will hold, once ``outcome`` has the outputs; nothing where it never has."""
+    """Yield the later memories of storages, once ``outcome`` has the outputs; else nothing."""
     if results is None:
         return chain.from_iterable(outcome)
     outputs_and_inputs = map(add, outcome, repeat(inputs))

@@ -43,11 +43,11 @@ class Box(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a box and a part of the memory have in common.
+    """The common elements of a box and a part of the memory.
 
     Attributes:
-      inside: where it is in the part.
-      at: where it is in the tensor.
+      inside: its place in the part.
+      at: its place in the tensor.
       arrays: the part, an array on each device that holds it.
     """
 
@@ -57,19 +57,19 @@ class Piece(NamedTuple):
 
 
 def is_split(array: Any) -> bool:
-    """Whether no device holds all of an array."""
+    """Return whether no device holds all of an array."""
     held = sharding.sharding_of(array)
     return held is not None and isinstance(array, jax.Array) and not held.is_fully_replicated
 
 
 def is_wide(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in parts, some of them on devices of other processes."""
+    """Return whether a tensor lies in parts, some of them on devices of other processes."""
     memory = storage.memory_of(tensor)
     return is_split(memory) and not memory.is_fully_addressable
 
 
 def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
-    """The box of its memory that a tensor shows; None where that is no box, or other bits."""
+    """Return the box of its memory that a tensor shows; None if that is no box, or other bits."""
     if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return None
     if dtypes.TO_JAX.get(tensor.dtype) != memory.dtype:
@@ -87,7 +87,7 @@ def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
     for dimension, length in zip(along, tensor.shape, strict=True):
         if dimension is None:
             continue
-        # none has this stride, or it wraps around, or two run along the same (windows of unfold)
+        # no axis has this stride, or it wraps around, or two dims run along one (windows of unfold)
         if dimension < 0 or starts[dimension] + length > memory.shape[dimension]:
             return None
         if lengths[dimension] > 1:
@@ -97,9 +97,9 @@ def box_of(tensor: torch.Tensor, memory: jax.Array) -> Box | None:
 
 
 def boxes(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where the parts begin that a tensor lies in, and their sizes, each once; whole if unsplit.
+    """Return starts and sizes of the parts that a tensor lies in, each once; whole if unsplit.
 
-    Of parts on devices of other processes these tell.
+    A tensor on devices of other processes shows its parts by these.
     """
     if storage.memory_if_any(tensor) is not None:
         memory = storage.memory_of(tensor)
@@ -113,7 +113,7 @@ def boxes(tensor: torch.Tensor) -> list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def _pieces(box: Box, memory: jax.Array) -> Iterator[Piece]:
-    """What a box meets of each part, once however many devices hold it."""
+    """Yield the common elements of a box and each part, once however many devices hold the part."""
     parts: dict[tuple[tuple[int, int], ...], list[jax.Array]] = {}
     for shard in memory.addressable_shards:
         bounds = tuple(
@@ -135,13 +135,13 @@ def _pieces(box: Box, memory: jax.Array) -> Iterator[Piece]:
 
 
 def _is_here(box: Box, memory: jax.Array) -> bool:
-    """Whether this process has all elements of a box."""
+    """Return whether this process has all elements of a box."""
     sizes = [math.prod(s.stop - s.start for s in piece.inside) for piece in _pieces(box, memory)]
     return sum(sizes) == math.prod(box.lengths)
 
 
 def _in_tensor(box: Box, bounds: Sequence[tuple[int, int]]) -> Slices:
-    """Bounds in a memory as slices of the tensor."""
+    """Return bounds in a memory as slices of the tensor."""
     return tuple(
         slice(0, 1)
         if at is None
@@ -160,14 +160,14 @@ def _covers(inside: Slices, shape: Sequence[int]) -> bool:
 def read(
     tensor: torch.Tensor, memory: jax.Array, borrow: Borrow, is_own: bool = False
 ) -> torch.Tensor | None:
-    """A CPU copy of a tensor whose memory is split; None where another way has to be gone.
+    """Return a CPU copy of a tensor whose memory is split; None where the caller must find another.
 
     Args:
-      tensor: what is copied.
-      memory: what its storage holds.
+      tensor: the tensor to copy.
+      memory: the array that its storage holds.
       borrow: gives the elements of an array as a flat CPU tensor, which is only read.
-      is_own: whether it is this process alone that reads. Otherwise all of them do, and must gather
-        alike: then what one of them has is gathered, too.
+      is_own: whether this process alone reads. Otherwise all of them do, and must gather alike:
+        then even elements that one process has are gathered.
     """
     box = box_of(tensor, memory) if is_split(memory) else None
     if box is None or not (memory.is_fully_addressable or (is_own and _is_here(box, memory))):
@@ -179,7 +179,7 @@ def read(
 
 
 def whole(memory: jax.Array, borrow: Borrow) -> torch.Tensor:
-    """A split memory as a CPU tensor of its shape; JAX would keep another copy of it."""
+    """Return a split memory as a CPU tensor of its shape; JAX would keep another copy of it."""
     dtype = dtypes.to_torch(memory.dtype)
     host = torch.empty(memory.shape, dtype=dtype, device="cpu")
     if host.numel():
@@ -199,7 +199,7 @@ def _fill(host: torch.Tensor, box: Box, memory: jax.Array, borrow: Borrow) -> No
 
 
 def _cut(part: jax.Array, inside: Slices, borrow: Borrow) -> torch.Tensor:
-    """A slice of a part on the host; an accelerator sends no more than that."""
+    """Return a slice of a part on the host; an accelerator sends no more than that."""
     if _covers(inside, part.shape) or target.on_cpu():
         host = borrow(part).view(part.shape)
         return host[inside] if inside else host
@@ -220,7 +220,7 @@ def _slice() -> Any:
 def write(tensor: torch.Tensor, source: torch.Tensor) -> bool:
     """Copy a CPU tensor, cast, into one of its shape whose memory lies in parts.
 
-    False where nothing was done: another way has to be gone.
+    Return False where nothing was done: the caller must find another way.
     """
     if ACTIVE.tracer is not None or ACTIVE.recorder is not None or source.shape != tensor.shape:
         return False
@@ -238,14 +238,14 @@ def write(tensor: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _written(memory: jax.Array, box: Box, source: torch.Tensor) -> jax.Array:
-    """A memory in which the elements of a box are others; parts that it does not meet are kept."""
+    """Return a memory with the elements of a box replaced; parts outside the box are kept."""
     changed: dict[Any, jax.Array] = {}
     dtype = dtypes.to_torch(memory.dtype)
     by_dimension = sorted(range(len(box.along)), key=lambda at: _last_if_none(box.along[at]))
     for piece in _pieces(box, memory):
         values = (source[piece.at] if piece.at else source).permute(by_dimension).to(dtype)
         lengths = [s.stop - s.start for s in piece.inside]
-        host = np.array(dtypes.numpy_of(values.reshape(lengths)), order="C")  # nobody else has it
+        host = np.array(dtypes.numpy_of(values.reshape(lengths)), order="C")  # an own copy
         for part in piece.arrays:
             TRAFFIC.to_device(host.nbytes)
             (device,) = part.devices()
@@ -260,7 +260,7 @@ def _last_if_none(at: int | None) -> float:
 
 
 def _changed(part: jax.Array, inside: Slices, host: np.ndarray, device: Any) -> jax.Array:
-    """A part with a slice of it replaced."""
+    """Return a part with a slice of it replaced."""
     with x64():
         if _covers(inside, part.shape):
             return jax.device_put(host, device)

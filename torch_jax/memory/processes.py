@@ -1,8 +1,8 @@
 """Arrays over the devices of many processes, of which each process sees its own part only.
 
-All processes run one script, and so come to the same operators in the same order. What one process
-would do alone here is done by all of them together: they lay out a value that each has, and gather
-one that none has (:func:`whole`).
+All processes run one script, and so call the same operators in the same order. Work that one
+process does alone elsewhere is done by all of them together here: they lay out a value that each
+has, and gather one that none has (:func:`whole`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_wide(sharding: Any) -> bool:
 
 
 def laid(array: Any, sharding: Any) -> jax.Array:
-    """A value that each process has, with a sharding over them all: each lays out its own part.
+    """Return a value that each process has, sharded over them all: each lays out its own part.
 
     ``jax.device_put`` would compare the values of all processes first.
     """
@@ -44,13 +44,13 @@ def laid(array: Any, sharding: Any) -> jax.Array:
 
 
 def joined(part: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """An array of which each process gives the part that its devices hold."""
+    """Return an array of which each process gives the part that its devices hold."""
     with x64():
         return jax.make_array_from_process_local_data(sharding, part)
 
 
 def share(sharding: NamedSharding, dimension: int) -> int:
-    """How many different parts of a dimension processes have: 1 where each has all of it."""
+    """Return how many different parts of a dimension processes have: 1 if each has all."""
     names = tuple(sharding.spec)[dimension] or ()
     names = names if isinstance(names, tuple) else (names,)
     axes = [sharding.mesh.axis_names.index(name) for name in names]
@@ -71,9 +71,9 @@ def is_readable(array: Any) -> bool:
 
 
 def whole(array: Any) -> jax.Array:
-    """Return an array that this process can read: itself, or what all processes gather.
+    """Return an array that this process can read: itself, or all parts gathered from the processes.
 
-    What NumPy has computed, also as a number, is returned as it is.
+    Arrays and numbers of NumPy's are returned unchanged.
     """
     if not isinstance(array, jax.Array) or array.is_fully_addressable:
         return array
@@ -86,17 +86,17 @@ def whole(array: Any) -> jax.Array:
 
 
 def tell_ended_by(ended: Callable[[], list[int]]) -> None:
-    """Have ``ended`` asked for the numbers of processes that have ended, while others wait."""
+    """Have ``ended`` report the numbers of processes that have ended, while others wait."""
     global _ended
     _ended = ended
 
 
 _ended: Callable[[], list[int]] = list
-_ASKED, _PATIENCE = 2.0, 20.0  # seconds between questions, and for what others had done before
+_ASKED, _PATIENCE = 2.0, 20.0  # seconds between questions, and for work begun before
 
 
 def _wait(array: Any) -> None:
-    """Wait for what other processes compute, too: JAX may wait for ever for one that has ended."""
+    """Wait for an array of all processes; JAX itself does not notice that one has ended."""
     pause, asked, gone_since = 1e-5, time.monotonic(), None
     while not array.is_ready():
         time.sleep(pause)

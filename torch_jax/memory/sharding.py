@@ -1,13 +1,13 @@
 """Memories that lie in parts on the devices of a mesh.
 
-An array that JAX has placed by itself mixes with any other: JAX moves it where the others are. So
-a program of one device becomes one of a mesh as soon as one of its operands is sharded, and XLA
-(GSPMD) decides how results are sharded. What is left to do here: a storage that is written keeps
+An array that JAX has placed by itself mixes with any other: JAX moves it to the others. So a
+program of one device becomes one of a mesh as soon as one of its operands is sharded, and XLA
+(GSPMD) decides how results are sharded. This file does the rest: a storage that is written keeps
 its sharding (:func:`kept`, :func:`keeping`), new tensors "like" a sharded one are sharded alike
 (:func:`following`), and arrays that a user has bound to one device are copied to the mesh where
 they meet sharded ones (:func:`on_one_mesh`).
 
-Nothing of that costs anything before the first tensor is sharded (:attr:`Use.begun`).
+None of this costs anything before the first tensor is sharded (:attr:`Use.begun`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from torch_jax.memory import processes
 
 
 class Use:
-    """What has been sharded in this process.
+    """The record of arrays sharded in this process.
 
     Attributes:
-      begun: whether anything has been, or lies on another device than the first.
+      begun: whether any array is sharded, or lies on another device than the first.
       meshes: the meshes that were made, each once.
     """
 
@@ -45,13 +45,13 @@ class Use:
 
     @classmethod
     def begin(cls, mesh: Mesh) -> None:
-        """Something is about to be sharded over a mesh."""
+        """Note that an array is about to be sharded over a mesh."""
         cls.meshes[mesh] = None
         cls.begun = True
 
 
 def meet(array: jax.Array) -> None:
-    """An array of the user's becomes a memory, which may lie on a mesh, or on another device."""
+    """Note an array of the user's as a memory: it may lie on a mesh, or another device."""
     found = sharding_of(array)
     if is_at_home(array):
         return
@@ -65,12 +65,12 @@ def is_at_home(array: jax.Array) -> bool:
     return array.devices() == {jax.local_devices()[0]}
 
 
-# What stands for the memory of a storage in a recording: the sharding that it is to have.
+# By the node of a storage in a recording: the sharding that the memory is to have.
 _wanted: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
 
 
 def sharding_of(array: Any) -> Any:
-    """The sharding of an array that lies on a mesh, or will; None for others and for tracers."""
+    """Return the sharding of an array or node on a mesh; None for others and for tracers."""
     if type(array) is Node:
         return _wanted.get(array) if array.recording is not None else sharding_of(array.array)
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
@@ -83,7 +83,7 @@ def sharding_of(array: Any) -> Any:
 
 
 def spec_of(spec: Any) -> PartitionSpec:
-    """A specification as JAX has it: of a tuple of axis names, None, and tuples of names.
+    """Return JAX's specification for a tuple of axis names, None, and tuples of names.
 
     >>> spec_of(("data", None)) == PartitionSpec("data", None)
     True
@@ -99,7 +99,7 @@ def spec_of(spec: Any) -> PartitionSpec:
 
 
 def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
-    """The sharding of an array of ``shape`` over ``mesh``.
+    """Return the sharding of an array of ``shape`` over ``mesh``.
 
     Raises:
       TypeError: ``spec`` is no specification.
@@ -113,7 +113,7 @@ def named(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
 
 
 def _fault(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[int, ...]) -> str | None:
-    """What is wrong with a specification, None where nothing is."""
+    """Return the fault of a specification, None where there is none."""
     if len(spec) > len(shape):
         return f"it names {len(spec)} dimensions, and the tensor has {len(shape)}"
     met: set[str] = set()
@@ -135,15 +135,15 @@ def _fault(mesh: Mesh, spec: tuple[Any, ...], shape: tuple[int, ...]) -> str | N
 
 
 def axes_of(part: Any) -> tuple[Any, ...]:
-    """The axis names that shard one dimension."""
+    """Return the axis names that shard one dimension."""
     return () if part is None else part if isinstance(part, tuple) else (part,)
 
 
 def fitting(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
-    """As :func:`named`, with what the tensor cannot be sharded by left out.
+    """Return :func:`named` without the names by which the tensor cannot be sharded.
 
-    Dimensions that it does not have, or that the mesh does not divide: the last batch of a data
-    set, and numbers that come with a batch.
+    These are names of dimensions that the tensor lacks or the mesh does not divide: the last batch
+    of a data set, and numbers that come with a batch.
     """
     parts = tuple(spec_of(spec))[: len(shape)]
     kept = [
@@ -154,13 +154,13 @@ def fitting(mesh: Mesh, spec: Any, shape: Sequence[int]) -> NamedSharding:
 
 
 def permuted(sharding: NamedSharding, order: Sequence[int]) -> NamedSharding:
-    """The sharding of an array whose dimensions are put in another order."""
+    """Return the sharding of an array whose dimensions are put in another order."""
     parts = [*sharding.spec, *(None for _ in range(len(order) - len(sharding.spec)))]
     return NamedSharding(sharding.mesh, PartitionSpec(*(parts[at] for at in order)))
 
 
 def fits(sharding: Any, shape: Sequence[int]) -> bool:
-    """Whether an array of ``shape`` can have this sharding: one that was resized may not."""
+    """Return whether an array of ``shape`` can have this sharding: one that was resized may not."""
     try:
         sharding.shard_shape(tuple(shape))
     except ValueError:
@@ -169,7 +169,7 @@ def fits(sharding: Any, shape: Sequence[int]) -> bool:
 
 
 def shown(spec: Iterable[Any]) -> str:
-    """A specification as users write it.
+    """Return a specification as users write it.
 
     >>> shown(PartitionSpec("data", None)), shown(PartitionSpec("data")), shown(PartitionSpec())
     ("('data', None)", "('data',)", '()')
@@ -178,7 +178,7 @@ def shown(spec: Iterable[Any]) -> str:
 
 
 def describe(mesh: Mesh) -> str:
-    """A mesh in words.
+    """Return a mesh in words.
 
     >>> import numpy as np
     >>> describe(Mesh(np.array(jax.devices()[:1]), ("data",)))
@@ -195,7 +195,7 @@ def describe(mesh: Mesh) -> str:
 
 
 def placed(array: Any, sharding: Any) -> jax.Array:
-    """An array, of the host or of devices, with this sharding; each device gets its part only."""
+    """Return an array, of host or devices, with this sharding; each device gets its part only."""
     if absent.is_chosen():
         return Absent(array.shape, array.dtype, sharding)
     if processes.is_wide(sharding):
@@ -208,7 +208,7 @@ def placed(array: Any, sharding: Any) -> jax.Array:
 
 
 def kept(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """New memories of storages, each with the sharding of the one that it replaces."""
+    """Return new memories of storages, each with the sharding of the one that it replaces."""
     return [_kept(old, new) for old, new in zip(before, after, strict=True)]
 
 
@@ -220,7 +220,7 @@ def _kept(old: Any, new: Any) -> Any:
 
 
 def as_wanted(new: Any, sharding: Any) -> Any:
-    """A memory with this sharding: an array is moved, a node is noted, a tracer stays."""
+    """Return a memory with this sharding: arrays move, nodes are noted, tracers stay."""
     if type(new) is Node:
         if new.recording is not None and _wanted.setdefault(new, sharding) == sharding:
             return new
@@ -238,16 +238,16 @@ def wanted_by(node: Any) -> Any:
 
 
 def settled(node: Node, array: Any) -> Any:
-    """What a node is given: its array with the sharding of the storage that it was written to."""
+    """Return a node's array, with the sharding of the storage that it was written to."""
     sharding = _wanted.pop(node, None)
     return array if sharding is None else as_wanted(array, sharding)
 
 
 def on_mesh(run: Callable[..., Any], entry: Any, memories: Sequence[Any]) -> Callable[..., Any]:
-    """What runs an entry over memories of which some may be sharded.
+    """Return a function that runs an entry over memories of which some may be sharded.
 
-    What it writes is computed with the sharding that is kept: so no device ever holds all of a
-    memory that is filled with random numbers.
+    Results that are written are computed with the sharding that is kept: so no device ever holds
+    all of a memory that is filled with random numbers.
     """
     if not entry.concrete:
         shardings = tuple(map(sharding_of, (memories[slot] for slot in entry.slots)))
@@ -308,9 +308,9 @@ def on_target(sharding: Any) -> Any:
 def keeping_outputs(
     run: Callable[..., list], memories: Sequence[Any], places: Sequence[int], results: Sequence[int]
 ) -> Callable[..., list]:
-    """``run`` with sharded memories given their shardings again.
+    """Return ``run`` with sharded memories given their shardings again.
 
-    ``places`` are those of memories that it writes, ``results`` what each becomes.
+    ``places`` are those of memories that it writes, ``results`` those of their new values.
     """
     shardings = map(sharding_of, (memories[at] for at in places))
     wanted = {
@@ -327,9 +327,9 @@ def keeping_outputs(
 
 
 def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
-    """Memories with those that are bound to one device copied to the mesh of the others.
+    """Copy the memories that are bound to one device to the mesh of the others.
 
-    None where they may be mixed as they are.
+    Return None where no copy is needed.
 
     Raises:
       RuntimeError: they lie on two meshes.
@@ -348,12 +348,12 @@ def on_one_mesh(memories: Sequence[Any]) -> list[Any] | None:
 
 
 def copied(memory: Any, mesh: Any) -> jax.Array:
-    """A memory as a copy on each device of a mesh."""
+    """Return a memory as a copy on each device of a mesh."""
     return placed(memory, NamedSharding(mesh, PartitionSpec()))
 
 
 def is_bound(memory: Any) -> bool:
-    """Whether an array was placed on one device by a user, who JAX takes at his word."""
+    """Return whether a user has bound an array to one device, so that JAX does not move it."""
     if isinstance(memory, jax.core.Tracer) or sharding_of(memory) is not None:
         return False
     return getattr(memory, "committed", False) is True
@@ -374,7 +374,7 @@ def refuse_two(shardings: Sequence[Any]) -> None:
 
 
 def following(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A factory of tensors like its first argument, whose result is sharded as that is."""
+    """Wrap a factory of tensors like its first argument: the result is sharded as that is."""
 
     def like(*args: Any, **kwargs: Any) -> Any:
         made = call(*args, **kwargs)
@@ -401,7 +401,7 @@ def follow(made: Any, model: Any) -> None:
 
 
 def states_of(storage: Any) -> Any:
-    """The sharding of what is made like the tensor of a storage, where it is another than its own.
+    """Return the sharding for tensors made like that of a storage, if other than its own.
 
     :mod:`torch_jax.distributed.zero` sets it.
     """
@@ -409,12 +409,12 @@ def states_of(storage: Any) -> Any:
 
 
 def _sharding_behind(storage: Any) -> Any:
-    """The sharding of what a storage holds, or held when the trace that is under way met it."""
+    """Return the sharding of the array in a storage, or of the one before the present trace."""
     if not isinstance(storage.array, jax.core.Tracer):
         return sharding_of(storage.array)
     return wanted_of(storage)
 
 
 def wanted_of(storage: Any) -> Any:
-    """The sharding that a storage is to have which a trace has made; None where XLA decides."""
+    """Return the sharding wanted for a storage that a trace has made; None where XLA decides."""
     return storage.__dict__.get("wanted")

@@ -4,11 +4,11 @@ The memory behind a tensor is an array of JAX's or, after an eager operator, a C
 PyTorch's. Neither is copied to become the other:
 
 - ``storage.array``, of a storage that holds a CPU tensor, makes an array of it, which takes its
-  place. From then on nobody writes that memory: arrays of JAX's never change.
-- A kernel of PyTorch's that reads an array sees it as a CPU tensor. One that writes gets a copy,
+  place. From then on that memory is never written: arrays of JAX's never change.
+- A kernel of PyTorch's that reads an array sees a CPU tensor. A kernel that writes gets a copy,
   which takes the place of the array; it is the storage's own, so that later writes copy nothing.
 
-PyTorch's memory is aligned to 64 bytes, as XLA wants it; JAX copies what is not.
+PyTorch's memory is aligned to 64 bytes, as XLA wants it; JAX copies other memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Elsewhere(Exception):
 
 
 class _Setting:
-    """Answers whether eager operators are PyTorch's own kernels: ``SETTING.by_torch``."""
+    """Knows whether eager operators are PyTorch's own kernels: ``SETTING.by_torch``."""
 
     by_torch: bool
 
@@ -43,11 +43,11 @@ class _Setting:
         if name != "by_torch":
             raise AttributeError(name)
         wanted = config.get("eager_on_cpu") == "torch" and not forks.is_lost()
-        # where another thread has set it meanwhile, that counts
+        # the value that another thread has set meanwhile counts
         return self.__dict__.setdefault(name, wanted and target.on_cpu())
 
     def forget(self, *_ignored: Any) -> None:
-        """Ask again when an operator is called next."""
+        """Read the setting again when an operator is called next."""
         self.__dict__.pop("by_torch", None)
 
 
@@ -69,7 +69,7 @@ def is_here() -> bool:
 def seen(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the device as a CPU tensor of the same memory, which is only read.
 
-    A CPU tensor without dimensions mixes with tensors of any device, and is returned as it is.
+    A CPU tensor without dimensions mixes with tensors of any device, and is returned unchanged.
 
     Raises:
       Elsewhere: there is no such memory.
@@ -91,12 +91,12 @@ def seen(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def written(tensors: Iterable[Any], read: Callable[[], Any], write: Callable[[Any], Any]) -> Any:
-    """Call ``write`` with what ``read`` gives, to write memory of the device; return its result.
+    """Call ``write`` with the result of ``read``, to write memory of the device; return its result.
 
-    Meanwhile nobody makes an array of that memory.
+    Meanwhile no thread makes an array of that memory.
 
     Args:
-      tensors: those that are written, in lists too; other values are passed over.
+      tensors: those that are written, in lists too; other values are skipped.
       read: finds the CPU tensors, by :func:`seen`. It may wait for other threads.
       write: writes those.
 
@@ -117,7 +117,7 @@ def _holds(memory: Any, held: torch.Tensor) -> bool:
 
 
 def _owned(memory: Any) -> torch.Tensor:
-    """Return the CPU tensor of a storage; in place of an array comes a copy."""
+    """Return the CPU tensor of a storage; an array is replaced by a copy first."""
     while not _holds(memory, held := memory.__dict__.get("host")):
         if not storage.is_jax_storage(memory):
             raise Elsewhere
@@ -208,9 +208,9 @@ def _over(host: torch.Tensor) -> torch.Tensor:
 
 
 class _Array:
-    """``storage.array``, where it is asked of a storage that holds a CPU tensor.
+    """The attribute ``storage.array`` of storages that hold a CPU tensor.
 
-    What a storage holds under that name itself comes before this.
+    An attribute of that name in the storage itself comes first.
     """
 
     def __get__(self, memory: Any, kind: type | None = None) -> Any:

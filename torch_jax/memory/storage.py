@@ -1,6 +1,6 @@
 """The storage of a jax tensor, and how tensors are made of arrays and read back as arrays.
 
-A jax tensor is a plain ``torch.Tensor`` whose storage carries a ``jax.Array``. The array hangs on
+A jax tensor is a plain ``torch.Tensor`` whose storage carries a ``jax.Array``. The array belongs to
 the storage, never on the tensor object, because every alias shares the storage while tensor
 objects come and go (``detach``, ``.data``, saved-for-backward, parameters).
 """
@@ -29,7 +29,7 @@ from torch_jax.memory import dtypes, geometry, sharding, windows
 
 
 def is_jax_storage(storage: Any) -> bool:
-    """Return whether a storage is one of the device: it holds an array, or what becomes one."""
+    """Return whether a storage is one of the device: it holds an array, or its predecessor."""
     held = storage.__dict__
     return "array" in held or "host" in held
 
@@ -41,7 +41,7 @@ def nbytes_of(storage: Any) -> int:
 
 
 def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A contiguous tensor on device ``jax`` that takes ``array`` as its memory, uncopied.
+    """Return a contiguous tensor on device ``jax`` that takes ``array`` as its memory, uncopied.
 
     >>> import jax.numpy as jnp
     >>> wrap(jnp.ones((2, 3))).shape
@@ -56,24 +56,24 @@ def wrap(array: jax.Array, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def wrap_strided(array: jax.Array, size, stride) -> torch.Tensor:
-    """Like :func:`wrap`, but the tensor sees the memory with ``size`` and ``stride``."""
+    """Return a tensor like :func:`wrap`'s that sees the memory with ``size`` and ``stride``."""
     return restride(wrap(array), size, stride, 0)
 
 
 def restride(tensor: torch.Tensor, size, stride, offset: int) -> torch.Tensor:
-    """An alias of ``tensor`` with another geometry; bounds are not checked."""
+    """Return an alias of ``tensor`` with another geometry; bounds are not checked."""
     return torch.ops.aten.as_strided.default.redispatch(
         pytorch.META_KEYS, tensor, size, stride, offset
     )
 
 
 def storage_of(array: jax.Array) -> torch.UntypedStorage:
-    """A new storage whose memory is ``array``."""
+    """Return a new storage whose memory is ``array``."""
     return wrap(array).untyped_storage()
 
 
 def is_jax(tensor: torch.Tensor) -> bool:
-    """Whether the tensor lives on device ``jax``."""
+    """Return whether the tensor lives on device ``jax``."""
     return is_jax_storage(tensor.untyped_storage())
 
 
@@ -83,7 +83,7 @@ def is_jax_tensor(value: Any) -> bool:
 
 
 def memory_of(tensor: torch.Tensor) -> jax.Array:
-    """The whole memory behind ``tensor``, whatever part of it the tensor shows."""
+    """Return the whole memory behind ``tensor``, whichever part of it the tensor shows."""
     return memory_in(tensor.untyped_storage())
 
 
@@ -92,7 +92,7 @@ def memory_in(storage: Any) -> jax.Array:
     array = storage.array
     while isinstance(array, jax.core.Tracer | Lent) and tracers.is_traced_elsewhere((array,)):
         if type(array) is Lent:
-            forks.refuse()  # in a child, the thread that would give it back has not come along
+            forks.refuse()  # in a child, the thread that would give it back does not exist
             time.sleep(1e-5)
             array = storage.array
             continue
@@ -104,12 +104,12 @@ def memory_in(storage: Any) -> jax.Array:
 
 
 def held_by(tensor: torch.Tensor) -> Any:
-    """What the storage of a tensor holds, for its form: a memory, or a node that stands for one."""
+    """Return the object in the storage of a tensor, for its form: a memory, or a node."""
     return tensor.untyped_storage().array  # type: ignore[attr-defined]
 
 
 # Held while memories are compared and replaced, for less than a microsecond. A finalizer that
-# writes to a tensor may run there, on the same thread.
+# writes to a tensor may run then, on the same thread.
 PUTTING = threading.RLock()
 
 _ARRAY = itertools.repeat("array")
@@ -123,12 +123,12 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
     another thread has written meanwhile nothing happens, and the caller computes again.
 
     Args:
-      storages: what is written.
+      storages: the storages to write.
       before: the memories that were read.
       after: the new memories.
 
     Returns:
-      Whether they hold the new memories now.
+      Whether the storages hold the new memories now.
     """
     if sharding.Use.begun:
         after = sharding.kept(before, after)
@@ -149,7 +149,7 @@ def put_back(storages: Sequence[Any], before: Sequence[Any], after: Sequence[Any
 
 
 def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
-    """Give storages arrays where they hold tracers of this thread's: nobody else puts any there.
+    """Give storages arrays in place of tracers of this thread; no other thread replaces those.
 
     >>> give_back([], [])
     """
@@ -157,13 +157,13 @@ def give_back(storages: Sequence[Any], arrays: Sequence[Any]) -> None:
 
 
 def replace(storage: Any, array: jax.Array) -> None:
-    """Give a storage a new memory, whatever it holds."""
+    """Give a storage a new memory in place of any object that it holds."""
     while not put_back((storage,), (memory_in(storage),), (array,)):
         pass
 
 
 def memory_if_any(tensor: torch.Tensor) -> Any:
-    """What stands for the memory behind a tensor, None for fakes and wrappers, which have none."""
+    """Return the object in the storage of a tensor; None for fakes and wrappers."""
     try:
         return tensor.untyped_storage().array  # type: ignore[attr-defined]
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -171,7 +171,7 @@ def memory_if_any(tensor: torch.Tensor) -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a value: itself, or those in lists, tuples and dicts, however deep.
+    """Yield the tensors in a value: itself, or those in lists, tuples and dicts, at any depth.
 
     >>> [t.item() for t in tensors_in((torch.tensor(1), {"x": [torch.tensor(2), 3]}))]
     [1, 2]
@@ -187,11 +187,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
-    """Whether the tensor's elements are its memory as it stands: shape, order and dtype.
+    """Return whether a tensor's elements are its memory unchanged: shape, order and dtype.
 
-    Keys of calls may then leave the geometry out, and ask three things, not four: a memory of
-    another dtype is told apart by XLA's executables. The offset is one of the three, since
-    ``torch.ones(1, dtype=torch.complex64).imag`` has the shape of its memory and is contiguous.
+    Keys of calls may then leave the geometry out, and check three things, not four: XLA's
+    executables check the dtype of a memory. The offset is one of the three, since ``torch.ones(1,
+    dtype=torch.complex64).imag`` has the shape of its memory and is contiguous.
     """
     return (
         tensor.shape == memory.shape
@@ -202,7 +202,7 @@ def is_whole(tensor: torch.Tensor, memory: jax.Array) -> bool:
 
 
 def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
-    """Where ``tensor`` lies in ``memory``."""
+    """Return the place of ``tensor`` in ``memory``."""
     return windows.place(
         memory.shape,
         memory.dtype,
@@ -215,7 +215,7 @@ def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
 
 @functools.lru_cache(4096)
 def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a copy in ``torch.preserve_format``: the same where dense, else in their order.
+    """Return strides of a copy in ``torch.preserve_format``: the same if dense, else in order.
 
     >>> dense_strides((2, 2), (1, 6))
     (1, 2)
@@ -226,7 +226,7 @@ def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, 
 
 
 def span(size, stride, offset: int) -> int:
-    """How many elements of storage a geometry reaches, from the start of the storage."""
+    """Return the number of elements that a geometry reaches, from the start of the storage."""
     if 0 in size:
         return 0
     return offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

@@ -35,10 +35,10 @@ from torch_jax.memory.storage import (
 
 
 def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
-    """A CPU tensor as a new array of the same shape and dtype, on one device or sharded.
+    """Return a CPU tensor as a new array of the same shape and dtype, on one device or sharded.
 
-    The copy is NumPy's: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
-    then share the memory of that copy, which nobody else sees.
+    NumPy makes the copy: ``jnp.array(copy=True)`` compiles a program for each new shape. JAX may
+    then share the memory of that copy, which has no other user.
     """
     policies.note_doubles((tensor.dtype,), "a copy to device 'jax'")
     errors.refuse_dims(tensor.shape)
@@ -53,8 +53,7 @@ def array_of(tensor: torch.Tensor, wanted: Any = None) -> jax.Array:
 
 
 def is_host_made() -> bool:
-    """Whether small new arrays may be made on the host: not within a trace, where they would be
-    constants of the program."""
+    """Return whether small new arrays may be made on the host: in a trace they are constants."""
     return ACTIVE.tracer is None and jax_core.is_outside_traces()
 
 
@@ -68,7 +67,7 @@ _plain_read = jax.jit(_read, static_argnums=(2, 3, 4))
 
 
 def value_of(tensor: torch.Tensor) -> jax.Array:
-    """The value of a jax tensor: an array of its shape and dtype, uncopied where it is whole.
+    """Return the value of a tensor: an array of its shape and dtype, uncopied if whole.
 
     >>> value_of(torch.arange(4, device="jax").view(2, 2).t()).tolist()
     [[0, 2], [1, 3]]
@@ -88,15 +87,15 @@ def value_of(tensor: torch.Tensor) -> jax.Array:
 
 
 def as_array(tensor: torch.Tensor) -> jax.Array:
-    """The value of a tensor on any device; one on the CPU is copied."""
+    """Return the value of a tensor on any device; one on the CPU is copied."""
     return value_of(tensor) if is_jax(tensor) else array_of(tensor.detach())
 
 
 def on_host(array: jax.Array) -> np.ndarray:
-    """The array's value as NumPy sees it, read-only; an error of the computation surfaces here.
+    """Return the array's value as NumPy sees it, read-only.
 
-    It is waited for first: XLA ends the process where NumPy asks for the memory of an array whose
-    computation has failed.
+    An error of the computation is raised here: the value is awaited first, since XLA ends the
+    process where NumPy reads an array whose computation has failed.
     """
     if tracers.is_traced(array):
         raise tracers.needs_value_on_host(array)
@@ -130,14 +129,14 @@ class _Borrowed:
 
 
 def host_copy(array: jax.Array) -> torch.Tensor:
-    """An array as a CPU tensor with memory of its own; waits for the value."""
+    """Return an array as a CPU tensor with memory of its own; waits for the value."""
     if sharding.Use.begun and parts.is_split(array) and array.is_fully_addressable:
         return parts.whole(array, _borrowed)
     return _borrowed(array).view(array.shape).clone()
 
 
 def _borrowed(array: jax.Array) -> torch.Tensor:
-    """The elements of an array as a flat CPU tensor that must not be written; waits for them."""
+    """Return the elements of an array as a flat CPU tensor, not to be written; waits for them."""
     host = np.ascontiguousarray(on_host(array)).reshape(-1)
     return borrowed(host, dtypes.to_torch(array.dtype))
 
@@ -155,12 +154,12 @@ def borrowed(data: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
 
 
 def own_part(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A CPU copy of what lies in parts that this process has, which no other has to know of."""
+    """Return a CPU copy of a tensor in parts that this process has, without the other processes."""
     return parts.read(tensor, memory_of(tensor), _borrowed, is_own=True)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a jax tensor, its strides kept as by ``clone``.
+    """Return a CPU copy of a jax tensor, its strides kept as by ``clone``.
 
     >>> to_host(torch.ones(2, device="jax") + 1)
     tensor([2., 2.])
@@ -185,7 +184,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
-    """Whether a view is cut out of its memory on the host, where that compiles nothing.
+    """Return whether a view is cut out of its memory on the host, to compile nothing.
 
     A loop over ``x[i].item()`` would else compile a program for each ``i``. On an accelerator all
     of the memory comes over, so it must be small, or the view the most of it.
@@ -197,7 +196,7 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a CPU tensor on device ``jax``, its strides kept as by ``clone``.
+    """Return a copy of a CPU tensor on device ``jax``, its strides kept as by ``clone``.
 
     >>> to_device(torch.ones(2)).device
     device(type='jax', index=0)
@@ -212,7 +211,7 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def to_mesh(tensor: torch.Tensor, wanted: Any) -> torch.Tensor:
-    """A copy of a CPU tensor that is sharded, its strides kept as by ``clone``."""
+    """Return a sharded copy of a CPU tensor, its strides kept as by ``clone``."""
     stride = dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride)
     if order is None:
@@ -222,5 +221,5 @@ def to_mesh(tensor: torch.Tensor, wanted: Any) -> torch.Tensor:
 
 
 def scalar_of(tensor: torch.Tensor) -> Any:
-    """The value of a one-element jax tensor as a Python number; waits for it."""
+    """Return the value of a one-element jax tensor as a Python number; waits for it."""
     return to_host(tensor).item()

@@ -1,9 +1,9 @@
-"""Views that differ only in where they begin share one lens: the start is given at run time.
+"""Views that differ only in their start share one lens: the start is given at run time.
 
 ``x[0]``, ``x[1]``, … are views of the same sizes and strides. A lens with their starts in it would
 make each of them another program, so a loop over rows would compile at every step. Here the starts
-are taken out: :func:`place` tells the lens that all such views share, by a number that stands for
-it in keys, and the starts of the one view, which a program takes as an input.
+are taken out: :func:`place` returns the lens that all such views share, a number that names the
+lens in keys, and the starts of the one view, which a program takes as an input.
 
 >>> first, last = (place((4, 3), np.dtype("float32"), (3,), (1,), offset, np.dtype("float32"))
 ...                for offset in (0, 9))
@@ -27,8 +27,8 @@ from torch_jax.core.x64 import x64
 from torch_jax.memory import geometry
 from torch_jax.memory.geometry import Lens, Shape, Slice
 
-# Starts that have been given so often become a device array: NumPy's are copied at each call, which
-# takes half of what making an array does.
+# Starts that have been given this often become a device array: NumPy's are copied at each call,
+# which takes half the time of making an array.
 _OFTEN = 16
 _MOST_PLACES = 1 << 16
 
@@ -53,7 +53,7 @@ class Window(NamedTuple):
         return lax.dynamic_update_slice(x, part, self.starts)
 
     def bound(self, starts: Any) -> Window:
-        """Return the slice that begins where a traced vector says."""
+        """Return the slice that begins at a traced vector."""
         return self._replace(starts=tuple(starts[i] for i in range(len(self.extent))))
 
     def beginning(self, starts: np.ndarray) -> Slice:
@@ -70,12 +70,12 @@ class Window(NamedTuple):
 
 
 class Place:
-    """How a view lies in its memory.
+    """The place of a view in its memory.
 
     Attributes:
-      number: the same for views that differ only in where they begin, and for no others.
-      lens: theirs; :func:`at` makes it the lens of one view. Ready for use without starts.
-      starts: where this view begins, along each axis of the memory as the lens cuts it; None where
+      number: the same for views that differ only in their start, and for no others.
+      lens: that of these views; :func:`at` makes it the lens of one. Usable at once without starts.
+      starts: the start of this view, along each axis of the memory as the lens cuts it; None where
         the lens has no window.
       values: the same as integers of Python.
     """
@@ -88,7 +88,7 @@ class Place:
         self._uses = 0
 
     def given(self) -> Any:
-        """The starts, as a program takes them."""
+        """Return the starts, as a program takes them."""
         if self._uses < _OFTEN:
             self._uses += 1
             if self._uses == _OFTEN:
@@ -103,7 +103,7 @@ _count = itertools.count()
 
 
 def place(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype) -> Place:
-    """Where a view lies in a memory of ``shape`` and ``dtype``; see :func:`geometry.view`."""
+    """Return a view's place in a memory of ``shape`` and ``dtype``; see :func:`geometry.view`."""
     key = shape, dtype, size, stride, offset, as_dtype
     found = _places.get(key)
     if found is None:
@@ -120,10 +120,10 @@ def place(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype
 
 
 def moving(lens: Lens) -> tuple[Lens, Any]:
-    """A lens with its starts taken out, and the starts; these are None where it has none.
+    """Return a lens without its starts, and the starts; None where it has none.
 
-    Only the first slice of a lens starts at the view's offset: others cut what it has left. A lens
-    that pads stays as it is, since how far to pad hangs on where it starts.
+    Only the first slice of a lens starts at the view's offset: others cut the result of the first.
+    A lens that pads is not changed, since its padding depends on the start.
     """
     if any(isinstance(step, geometry.Pad) for step in lens):
         return lens, None
@@ -140,7 +140,7 @@ def moving(lens: Lens) -> tuple[Lens, Any]:
 def at(lens: Lens, starts: Any) -> Lens:
     """Return the lens of the view that begins at ``starts``, an integer vector, traced or not.
 
-    Where the numbers are known it is a slice like any other: XLA fuses it with what follows.
+    A lens of known numbers has a plain slice: XLA fuses that with the next operators.
     """
     if starts is None:
         return lens
@@ -152,9 +152,9 @@ def at(lens: Lens, starts: Any) -> Lens:
 
 
 def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
-    """Return where the view that begins at ``starts`` begins in a flat memory of ``shape``.
+    """Return the start, in a flat memory of ``shape``, of the view that begins at ``starts``.
 
-    In elements of the view's dtype.
+    It counts elements of the view's dtype.
 
     >>> row = place((4, 3), np.dtype("float32"), (3,), (1,), 6, np.dtype("float32"))
     >>> offset(row.lens, row.starts, (4, 3))
@@ -169,12 +169,12 @@ def offset(lens: Lens, starts: Iterable[int], shape: Shape) -> int:
 
 
 def operands(memories: Iterable[Any]) -> list[Any]:
-    """What a recorder is given as a program takes it: what is still to be computed is."""
+    """Return memories as a program takes them; those still to be computed are computed."""
     return [operand(memory) for memory in memories]
 
 
 def operand(memory: Any) -> Any:
-    """One of :func:`operands`."""
+    """Return one memory of :func:`operands`."""
     match memory:
         case Node():
             return memory.get()

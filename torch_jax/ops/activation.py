@@ -16,52 +16,52 @@ from torch_jax.ops.registry import op
 @op("relu")
 @slope(lambda x: threshold_backward(1, x, 0))
 def relu(self):
-    """NaN stays."""
+    """Clamp below at 0; NaN stays."""
     return jnp.maximum(self, 0)
 
 
 @op("threshold")
 def threshold(self, threshold, value):
-    """``value`` where not above ``threshold``; NaN stays."""
+    """Return ``value`` where not above ``threshold``; NaN stays."""
     return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
 
 
 @op("threshold_backward")
 def threshold_backward(grad_output, self, threshold):
-    """0 where not above ``threshold``."""
+    """Return 0 where not above ``threshold``."""
     return jnp.where(self <= threshold, 0, grad_output)
 
 
 @op("_prelu_kernel")
 def prelu(self, weight):
-    """The weight has been broadcast."""
+    """Use the weight, already broadcast."""
     return jnp.where(self > 0, self, weight * self)
 
 
 @op("_prelu_kernel_backward")
 def prelu_backward(grad_output, self, weight):
-    """Gradients of the input and of the weight at each element."""
+    """Return gradients of the input and of the weight at each element."""
     g, x, w = wide(grad_output, self, weight)
     return jnp.where(x > 0, g, w * g), jnp.where(x > 0, 0, x * g)
 
 
 @op("leaky_relu")
 def leaky_relu(self, negative_slope=0.01):
-    """``jax.nn.leaky_relu``."""
+    """Do ``jax.nn.leaky_relu``."""
     x, slope = wide(self, negative_slope)
     return jnp.where(x > 0, x, x * slope)
 
 
 @op("leaky_relu_backward")
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
-    """The sign of the result is that of the input."""
+    """Use the result, if given, for the sign of the input."""
     g, x, slope = wide(grad_output, self, negative_slope)
     return jnp.where(x > 0, g, g * slope)
 
 
 @op("rrelu_with_noise_backward")
 def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
-    """By the slopes drawn (``noise``), or in evaluation by their mean."""
+    """Use the slopes drawn (``noise``), or in evaluation their mean."""
     g, x, n, low, high = wide(grad_output, self, noise, lower, upper)
     if not training:
         return jnp.where(x > 0, g, g * ((low + high) / 2))
@@ -71,14 +71,14 @@ def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, 
 @op("elu")
 @slope(lambda x, alpha=1, scale=1, i=1: elu_backward(1, alpha, scale, i, False, x))
 def elu(self, alpha=1, scale=1, input_scale=1):
-    """``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
+    """Return ``scale * x`` above 0, ``scale * alpha * (exp(input_scale * x) - 1)`` below."""
     x, a, s, i = wide(self, alpha, scale, input_scale)
     return jnp.where(x < 0, jnp.expm1(x * i) * a * s, x * s)
 
 
 @op("elu_backward")
 def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
-    """Out of the input or of the result."""
+    """Take the input or the result."""
     g, x, a, s, i = wide(grad_output, self_or_result, alpha, scale, input_scale)
     below = g * i * (x + a * s) if is_result else g * i * a * s * jnp.exp(x * i)
     return jnp.where(x <= 0, below, g * s)
@@ -86,7 +86,7 @@ def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_resu
 
 @op("celu")
 def celu(self, alpha=1.0):
-    """``elu`` that is smooth for every ``alpha``."""
+    """Return ``elu`` that is smooth for every ``alpha``."""
     return elu(self, alpha, 1.0, 1.0 / jnp.asarray(alpha))
 
 
@@ -96,13 +96,13 @@ _TANH_CUBIC = 0.044715
 
 
 def _normal_cdf(x):
-    # as PyTorch has it: by erfc the tail would be exact, and take more than twice the time
+    # by erf, as in PyTorch: erfc would be exact in the tail, and take more than twice the time
     return 0.5 * (1 + jax.lax.erf(x * _SQRT1_2))
 
 
 @op("gelu")
 def gelu(self, *, approximate="none"):
-    """``x`` times the normal distribution function, or its approximation by tanh."""
+    """Return ``x`` times the normal distribution function, or its approximation by tanh."""
     (x,) = wide(self)
     if approximate == "tanh":
         return 0.5 * x * (1 + jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x)))
@@ -111,7 +111,7 @@ def gelu(self, *, approximate="none"):
 
 @op("gelu_backward")
 def gelu_backward(grad_output, self, *, approximate="none"):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     if approximate == "tanh":
         t = jnp.tanh(_TANH_SCALE * (x + _TANH_CUBIC * x * x * x))
@@ -127,14 +127,14 @@ def _sigmoid(x):
 
 @op("silu")
 def silu(self):
-    """``x * sigmoid(x)``, of complex numbers too."""
+    """Return ``x * sigmoid(x)``, of complex numbers too."""
     (x,) = wide(self)
     return x * _sigmoid(x)
 
 
 @op("silu_backward")
 def silu_backward(grad_output, self):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     s = _sigmoid(x)
     return g * jnp.conj(s * (1 + x * (1 - s)))
@@ -142,14 +142,14 @@ def silu_backward(grad_output, self):
 
 @op("mish")
 def mish(self):
-    """``x * tanh(softplus(x))``."""
+    """Return ``x * tanh(softplus(x))``."""
     (x,) = wide(self)
     return x * jnp.tanh(jax.nn.softplus(x))
 
 
 @op("mish_backward")
 def mish_backward(grad_output, self):
-    """In closed form."""
+    """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
     t = jnp.tanh(jax.nn.softplus(x))
     return g * (t + x * jax.nn.sigmoid(x) * (1 - t * t))
@@ -158,14 +158,14 @@ def mish_backward(grad_output, self):
 @op("hardtanh")
 @slope(lambda x, low=-1, high=1: hardtanh_backward(1, x, low, high))
 def hardtanh(self, min_val=-1, max_val=1):
-    """Clamped; NaN stays."""
+    """Clamp; NaN stays."""
     x, low, high = wide(self, min_val, max_val)
     return jnp.minimum(jnp.maximum(x, low), high)
 
 
 @op("hardtanh_backward")
 def hardtanh_backward(grad_output, self, min_val, max_val):
-    """0 at the limits and beyond."""
+    """Return 0 at the limits and beyond."""
     g, x, low, high = wide(grad_output, self, min_val, max_val)
     return jnp.where((x <= low) | (x >= high), 0, g)
 
@@ -173,14 +173,14 @@ def hardtanh_backward(grad_output, self, min_val, max_val):
 @op("hardsigmoid")
 @slope(lambda x: hardsigmoid_backward(1, x))
 def hardsigmoid(self):
-    """``clamp(x + 3, 0, 6) / 6``."""
+    """Return ``clamp(x + 3, 0, 6) / 6``."""
     (x,) = wide(self)
     return jnp.clip(x + 3, 0, 6) / 6
 
 
 @op("hardsigmoid_backward")
 def hardsigmoid_backward(grad_output, self):
-    """1/6 inside (-3, 3), which PyTorch rounds to float32 for float64, too."""
+    """Return 1/6 inside (-3, 3), which PyTorch rounds to float32 for float64, too."""
     g, x = wide(grad_output, self)
     return jnp.where((x > -3) & (x < 3), g * float(np.float32(1 / 6)), 0)
 
@@ -188,14 +188,14 @@ def hardsigmoid_backward(grad_output, self):
 @op("hardswish")
 @slope(lambda x: hardswish_backward(1, x))
 def hardswish(self):
-    """``x * hardsigmoid(x)``."""
+    """Return ``x * hardsigmoid(x)``."""
     (x,) = wide(self)
     return x * jnp.clip(x + 3, 0, 6) / 6
 
 
 @op("hardswish_backward")
 def hardswish_backward(grad_output, self):
-    """In closed form: 0 at -3, and 1 from 3 on."""
+    """Compute the derivative in closed form: 0 at -3, and 1 from 3 on."""
     g, x = wide(grad_output, self)
     return jnp.where(x <= -3, 0, jnp.where(x < 3, g * (x / 3 + 0.5), g))
 
@@ -203,49 +203,49 @@ def hardswish_backward(grad_output, self):
 @op("softplus")
 @slope(lambda x, beta=1, threshold=20: softplus_backward(1, x, beta, threshold))
 def softplus(self, beta=1, threshold=20):
-    """``log(1 + exp(beta x)) / beta``, and ``x`` itself where ``beta x`` exceeds ``threshold``."""
+    """Return ``log(1 + exp(beta x)) / beta``, or ``x`` where ``beta x`` exceeds ``threshold``."""
     x, b, t = wide(self, beta, threshold)
     return jnp.where(x * b > t, x, jnp.log1p(jnp.exp(x * b)) / b)
 
 
 @op("softplus_backward")
 def softplus_backward(grad_output, self, beta, threshold):
-    """``g * sigmoid(beta x)``."""
+    """Return ``g * sigmoid(beta x)``."""
     g, x, b, t = wide(grad_output, self, beta, threshold)
     return jnp.where(x * b > t, g, g * jax.nn.sigmoid(x * b))
 
 
 @op("softshrink")
 def softshrink(self, lambd=0.5):
-    """Nearer to 0 by ``lambd``; 0 within; NaN stays."""
+    """Move nearer to 0 by ``lambd``; 0 within; NaN stays."""
     x, edge = wide(self, lambd)
     return jnp.where(x > edge, x - edge, jnp.where(x < -edge, x + edge, x * 0))
 
 
 @op("hardshrink")
 def hardshrink(self, lambd=0.5):
-    """0 within ``lambd`` of 0."""
+    """Return 0 within ``lambd`` of 0."""
     x, edge = wide(self, lambd)
     return jnp.where((x >= -edge) & (x <= edge), 0, x)
 
 
 @op("softshrink_backward")
 def softshrink_backward(grad_output, self, lambd):
-    """0 within ``lambd`` of 0."""
+    """Return 0 within ``lambd`` of 0."""
     g, x, edge = wide(grad_output, self, lambd)
     return jnp.where((x >= -edge) & (x <= edge), 0, g)
 
 
 @op("hardshrink_backward")
 def hardshrink_backward(grad_out, self, lambd):
-    """0 within ``lambd`` of 0."""
+    """Return 0 within ``lambd`` of 0."""
     return softshrink_backward(grad_out, self, lambd)
 
 
 @op("log_sigmoid_forward", meta=False)
 @slope(lambda x: (log_sigmoid_backward(1, x, None), 0))
 def log_sigmoid_forward(self):
-    """The buffer is ``exp(-|x|)`` as on CPU; the meta function leaves it empty, as CUDA does."""
+    """Return the buffer ``exp(-|x|)``, as on CPU; the meta function leaves it empty."""
     (x,) = wide(self)
     buffer = jnp.exp(-jnp.abs(x))
     result = jnp.minimum(x, 0) - jnp.log1p(buffer)
@@ -254,14 +254,14 @@ def log_sigmoid_forward(self):
 
 @op("log_sigmoid_backward")
 def log_sigmoid_backward(grad_output, self, buffer):
-    """``g * sigmoid(-x)``; the buffer is not needed."""
+    """Return ``g * sigmoid(-x)``; the buffer is not needed."""
     g, x = wide(grad_output, self)
     return g * jax.nn.sigmoid(-x)
 
 
 @op("glu")
 def glu(self, dim=-1):
-    """The first half times the sigmoid of the second."""
+    """Multiply the first half by the sigmoid of the second."""
     (both,) = wide(self)
     x, gate = jnp.split(both, 2, dim)
     return x * jax.nn.sigmoid(gate)
@@ -269,7 +269,7 @@ def glu(self, dim=-1):
 
 @op("glu_backward")
 def glu_backward(grad_output, self, dim):
-    """Gradients of both halves, joined."""
+    """Return gradients of both halves, joined."""
     g, x = wide(grad_output, self)
     x, gate = jnp.split(x, 2, dim)
     s = jax.nn.sigmoid(gate)
@@ -278,7 +278,7 @@ def glu_backward(grad_output, self, dim):
 
 @op("glu_jvp")
 def glu_jvp(glu, x, dx, dim):
-    """The forward derivative."""
+    """Return the forward derivative."""
     y, x, dx = wide(glu, x, dx)
     gate = jnp.split(x, 2, dim)[1]
     da, dgate = jnp.split(dx, 2, dim)
@@ -288,6 +288,6 @@ def glu_jvp(glu, x, dx, dim):
 
 @op("glu_backward_jvp")
 def glu_backward_jvp(grad_x, grad_glu, x, dgrad_glu, dx, dim):
-    """The forward derivative of ``glu_backward``."""
+    """Return the forward derivative of ``glu_backward``."""
     g, x, dg, dx = wide(grad_glu, x, dgrad_glu, dx)
     return jax.jvp(lambda g, x: glu_backward(g, x, dim), (g, x), (dg, dx))[1]

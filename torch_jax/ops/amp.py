@@ -1,4 +1,4 @@
-"""What ``torch.amp.GradScaler`` is made of."""
+"""The operators of ``torch.amp.GradScaler``."""
 
 from __future__ import annotations
 

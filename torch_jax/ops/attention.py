@@ -1,6 +1,6 @@
-"""Scaled dot product attention and its gradient: one operator each, in the form that fits the call.
+"""Scaled dot product attention and its gradient: one operator each, in several forms.
 
-``attention_forms`` says which form; this file brings a call into its shape. Shapes are (..., heads,
+``attention_forms`` chooses the form; this file reshapes a call for it. Shapes are (..., heads,
 length, features); keys and values may have fewer heads, each then serving several of the query's.
 """
 
@@ -23,7 +23,7 @@ from torch_jax.ops.registry import op
 
 
 def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
-    """What dropout multiplies by: 0, or the scale of what is kept."""
+    """Return the factors of dropout: 0, or the scale of the elements kept."""
     if dropout_p >= 1:
         return jnp.zeros_like(like)
     mask = jax.random.bernoulli(key, 1 - dropout_p, like.shape)
@@ -31,7 +31,7 @@ def _kept(key: jax.Array, dropout_p: float, like: jax.Array) -> jax.Array:
 
 
 def _key_to_integer(key: jax.Array) -> jax.Array:
-    """The two words of a PRNG key as the int64 that PyTorch's schema has room for."""
+    """Return the two words of a PRNG key as the int64 that PyTorch's schema has room for."""
     return lax.bitcast_convert_type(jax.random.key_data(key), jnp.int64)
 
 
@@ -41,7 +41,7 @@ def _key_from_integer(seed: jax.Array) -> jax.Array:
 
 
 def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
-    """The mask of each block, from a key of its own; the gradient makes the same again."""
+    """Return the mask of each block, from a key of its own; the gradient makes the same again."""
     if not dropout_p:
         return None
 
@@ -56,7 +56,7 @@ def _dropout(key: Any, dropout_p: float) -> attention_blocks.Dropout | None:
 
 
 def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
-    """The call in five dims: the query's heads stand with the head of keys that serves them."""
+    """Return the call in five dims: the query's heads beside the head of keys that serves them."""
     lead, heads = query.shape[:-3], query.shape[-3]
     if value.shape[-3] != key.shape[-3]:
         key, value = (jnp.repeat(x, heads // x.shape[-3], axis=-3) for x in (key, value))
@@ -77,7 +77,7 @@ def _arranged(query, key, value, bias, is_causal, scale, dropout) -> Attention:
 
 
 def _in_four(bias: jax.Array, query: jax.Array) -> jax.Array:
-    """A mask with a batch, of which there is one, and heads."""
+    """Return a mask with a batch, of which there is one, and heads."""
     lead = query.shape[:-3]
     bias = bias.reshape(*(1 for _ in range(query.ndim - bias.ndim)), *bias.shape)
     if len(lead) > 1:
@@ -94,7 +94,7 @@ def _in_five(bias: jax.Array, served: int) -> jax.Array:
 
 
 def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Array:
-    """The transpose of a mask's way into five dims."""
+    """Return the transpose of a mask's way into five dims."""
     batch, served, each, *rest = grad.shape
     lead = query.shape[:-3]
     grad = grad.reshape(*(lead if len(lead) > 1 else (batch,)), served * each, *rest)
@@ -108,7 +108,7 @@ def _bias_gradient(grad: jax.Array, bias: jax.Array, query: jax.Array) -> jax.Ar
 
 
 def _machine() -> dict[str, Any]:
-    """Return what the choice of a form asks of the machine."""
+    """Return the properties of the machine by which a form is chosen."""
     platform = target.platform()
     found: dict[str, Any] = {"platform": platform, "devices": target.device_count()}
     if platform == "gpu":
@@ -122,7 +122,7 @@ def _machine() -> dict[str, Any]:
 def _kernel(
     query, key, value, bias, is_causal, dropout_p, is_gradient=False
 ) -> tuple[str, Any] | None:
-    """The platform's name and its kernel, where one takes the call."""
+    """Return the platform's name and its kernel, where a kernel takes the call."""
     shapes = [x.shape for x in (query, key, value)]
     four = all(x.ndim == 4 for x in (query, key, value))
     if not four or not all(isinstance(n, int) for shape in shapes for n in shape):
@@ -148,7 +148,7 @@ def _kernel(
 
 
 def _on(platform: str, fast: Callable[..., Any], default: Callable[..., Any], *operands: Any):
-    """``fast`` where the program is lowered for ``platform``: it may be exported to another."""
+    """Run ``fast`` where the program is lowered for ``platform``: exports may be for another."""
     return lax.platform_dependent(*operands, **{platform: fast}, default=default)
 
 
@@ -170,7 +170,7 @@ def attention(
     scale=None,
     prng,
 ):
-    """Attention; rows that are masked entirely give 0.
+    """Return attention; rows that are masked entirely give 0.
 
     Also returns log-sum-exp of the scores, the query's and keys' lengths, and the PRNG key as an
     integer, from which the gradient makes the same dropout mask.
@@ -230,7 +230,7 @@ def attention_backward(
     *,
     scale=None,
 ):
-    """Gradients of query, key, value and the bias; the scores are computed again."""
+    """Return gradients of query, key, value and bias; the scores are computed again."""
     scale, of_bias = _scale(scale, query), grad_input_mask[3] and attn_bias is not None
 
     def by_blocks(query, key, value, grad_out):
@@ -268,7 +268,7 @@ def attention_backward(
 
 
 def _gathered(grad: jax.Array, like: jax.Array) -> jax.Array:
-    """A gradient in five dims, or four for keys, in the shape of the operand.
+    """Return a gradient in five dims, or four for keys, in the shape of the operand.
 
     Where heads or batches of the operand were repeated, their gradients are summed.
     """

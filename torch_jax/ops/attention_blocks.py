@@ -1,6 +1,6 @@
 """Attention of any shape, by blocks of query rows, of which each meets all keys that it may see.
 
-A block's scores are complete rows: their softmax needs no second look, and none of them is kept.
+A block's scores are complete rows: their softmax needs no second pass, and none of them is stored.
 Under a causal mask a block is given the keys up to its own last row only, so that half of the
 work is skipped. The gradient computes the scores of a block again, from log-sum-exp, with a row for
 each key: two of its three products then take them as they lie, and one needs them turned.
@@ -23,20 +23,20 @@ from torch_jax.ops.attention_forms import Group
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import HALVES, opmath
 
-# From where a block begins, and the shape of its weights, what dropout multiplies these by.
+# The factors of dropout, by the start of a block and the shape of its weights.
 Dropout = Callable[[Any, tuple[int, ...]], jax.Array]
 
 
 class Attention(NamedTuple):
-    """One call.
+    """The arguments of a call.
 
     Attributes:
       query: (batch, key heads, query heads for each, rows, width).
       key: (batch, key heads, keys, width); so is ``value``, with a width of its own.
-      bias: what is added to scores (bool: who is seen), of the scores' five dims or 1; or None.
+      bias: numbers added to scores (bool: the keys seen), of the scores' five dims or 1; or None.
       is_causal: whether row i sees the keys up to i only.
       scale: of the scores.
-      dropout: what weights are multiplied by, or None.
+      dropout: the factors of weights, or None.
       groups: the blocks.
       divides_weights: whether weights are divided by their sum, and not the result, which is less
         work: XLA's GPU compiler then makes one kernel of a softmax.
@@ -54,14 +54,14 @@ class Attention(NamedTuple):
 
 
 def product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """``einsum`` of two operands in the second one's dtype, summed in float32 or better."""
+    """Return ``einsum`` of two operands in the second one's dtype, summed in float32 or better."""
     wide = opmath(b.dtype)
     a = a.astype(b.dtype)
     return jnp.einsum(equation, a, b, precision=precision(b.dtype), preferred_element_type=wide)
 
 
 def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
-    """The result, in float32 or better, and log-sum-exp of each row's scores.
+    """Return the result, in float32 or better, and log-sum-exp of each row's scores.
 
     Rows that see nothing give 0, and a log-sum-exp of -inf.
     """
@@ -95,7 +95,7 @@ def _exponentials(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array,
 
 
 class Gradients(NamedTuple):
-    """Of query, key and value, and of the bias where that was asked for."""
+    """Gradients of query, key and value, and of the bias where it is asked for."""
 
     query: jax.Array
     key: jax.Array
@@ -106,7 +106,7 @@ class Gradients(NamedTuple):
 def backward(
     call: Attention, grad: jax.Array, out: jax.Array, log_sum_exp: jax.Array, of_bias: bool = False
 ) -> Gradients:
-    """Gradients, in float32 or better, given that of the result."""
+    """Return gradients, in float32 or better, given that of the result."""
     # A row of nothing but -inf: its weights are to be 0, not exp(-inf + inf).
     of_rows = jnp.where(log_sum_exp == -jnp.inf, jnp.inf, log_sum_exp)[..., None]
     # The sum of weights times their gradients. Of half types it is not taken from the result,
@@ -177,7 +177,7 @@ class _Block(NamedTuple):
     seen: int
 
     def rows(self, x: jax.Array) -> jax.Array:
-        """The block's rows of an array with five dims, or with one row for all."""
+        """Return the block's rows of an array with five dims, or with one row for all."""
         if x.shape[3] == 1 or x.shape[3] == self.length:
             return x
         if isinstance(self.start, int):
@@ -189,7 +189,7 @@ class _Block(NamedTuple):
 
 
 def _by_blocks(group: Group, function: Any, call: Attention, sums: bool = False) -> Any:
-    """What ``function`` gives for the blocks of a group, their rows joined.
+    """Return the results of ``function`` for the blocks of a group, their rows joined.
 
     With ``sums`` a block gives two tuples, of which the arrays of the second are added up.
     """
@@ -213,7 +213,7 @@ def _by_blocks(group: Group, function: Any, call: Attention, sums: bool = False)
 
 
 def _unstacked(x: jax.Array) -> jax.Array:
-    """(blocks, batch, heads, heads, rows, …) as (batch, heads, heads, all rows, …)."""
+    """Return (blocks, batch, heads, heads, rows, …) as (batch, heads, heads, all rows, …)."""
     x = jnp.moveaxis(x, 0, 3)
     return x.reshape(*x.shape[:3], -1, *x.shape[5:])
 
@@ -223,7 +223,7 @@ def _joined(parts: list[jax.Array], axis: int) -> jax.Array:
 
 
 def _longer(x: jax.Array, axis: int, length: int) -> jax.Array:
-    """``x`` with zeros behind it, for the keys that no row of a group has seen."""
+    """Return ``x`` with zeros behind it, for the keys that no row of a group has seen."""
     missing = length - x.shape[axis]
     return x if not missing else jnp.pad(x, [(0, missing * (d == axis)) for d in range(x.ndim)])
 
@@ -236,7 +236,7 @@ def _scores(call: Attention, block: _Block) -> jax.Array:
 def _masked(
     scores: jax.Array, call: Attention, block: _Block, turn: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
-    """Products of rows and keys as scores; ``turn`` brings a mask into the order of their dims."""
+    """Return products of rows and keys as scores; ``turn`` orders a mask's dims like theirs."""
     scores = scores * call.scale
     if call.bias is not None:
         bias = block.rows(call.bias)
@@ -255,16 +255,16 @@ def _masked(
 
 
 def _turned(x: jax.Array) -> jax.Array:
-    """(…, heads, rows, keys) as (…, keys, heads, rows)."""
+    """Return (…, heads, rows, keys) as (…, keys, heads, rows)."""
     return jnp.moveaxis(x, 4, 2)
 
 
 def _flat(x: jax.Array) -> jax.Array:
-    """The rows of all heads that share keys, behind one another: products want one such dim."""
+    """Return rows of all heads that share keys, in sequence: products want one such dim."""
     return x.reshape(*x.shape[:2], -1, x.shape[4])
 
 
 def _summed(of_scores: jax.Array, bias: jax.Array) -> jax.Array:
-    """The transpose of broadcasting a bias over a block, but for its rows, one or as many."""
+    """Transpose the broadcast of a bias over a block, but for its rows, one or as many."""
     axes = [d for d in (0, 1, 2, 3, 4) if bias.shape[d] == 1 and of_scores.shape[d] != 1]
     return of_scores.sum(axes, keepdims=True)

@@ -1,6 +1,6 @@
-"""Which form attention takes: a kernel of the platform's, or blocks of rows, and how many.
+"""The choice of attention's form: a kernel of the platform's, or blocks of rows.
 
-One table of pure predicates over what a call is: they can be asked on any machine about any other.
+One table of pure predicates over the properties of a call, for any machine.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """What the choice hangs on.
+    """The properties of a call that decide its form.
 
     Attributes:
       platform: JAX's name: ``"cpu"``, ``"gpu"``, ``"tpu"``.
@@ -43,17 +43,17 @@ class Call(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The head size of queries and keys."""
+        """Return the head size of queries and keys."""
         return self.query[-1]
 
     @property
     def is_square(self) -> bool:
-        """Whether there are as many keys as rows, so that all readings of "causal" agree."""
+        """Return whether there are as many keys as rows, so that all readings of "causal" agree."""
         return self.query[-2] == self.key[-2]
 
     @property
     def has_plain_values(self) -> bool:
-        """Whether values are as wide as keys."""
+        """Return whether values are as wide as keys."""
         return self.value == self.key
 
 
@@ -61,11 +61,11 @@ _HALVES = ("bfloat16", "float16")
 
 
 def takes_cudnn(call: Call) -> bool:
-    """Fused attention of cuDNN: half types, on GPUs from Ampere on.
+    """Return whether cuDNN's fused attention takes a call: half types, on GPUs from Ampere on.
 
     It draws dropout by itself, from other random numbers than the generator's; where lengths
-    differ, its causal mask may begin at another corner; which rows see nothing is not known of two
-    masks at once; and it has no gradients of odd lengths. None of that is given to it.
+    differ, its causal mask may begin at another corner; under two masks at once the rows that see
+    nothing are unknown; and it has no gradients of odd lengths. It gets no such calls.
     """
     widest = 256 if call.capability >= (9, 0) else 128
     even = call.query[-2] % 2 == 0 == call.key[-2] % 2
@@ -86,7 +86,7 @@ def takes_cudnn(call: Call) -> bool:
 
 
 def takes_splash(call: Call) -> bool:
-    """Splash attention, a Pallas kernel for TPUs, which needs blocks of 128 lanes, and no mask.
+    """Return whether Pallas' splash attention for TPUs takes a call: 128 lanes, no mask.
 
     Its products of float32 are of bfloat16s, which must be allowed. XLA cannot split it over
     devices.
@@ -106,7 +106,7 @@ def takes_splash(call: Call) -> bool:
     )
 
 
-# In this order; what none of them takes goes by blocks of rows.
+# In this order; other calls go by blocks of rows.
 FORMS: tuple[tuple[str, Callable[[Call], bool]], ...] = (
     ("cudnn", takes_cudnn),
     ("splash", takes_splash),
@@ -115,7 +115,7 @@ FORMS: tuple[tuple[str, Callable[[Call], bool]], ...] = (
 
 
 def choose(call: Call) -> str:
-    """The name of the form that serves a call.
+    """Return the name of the form that serves a call.
 
     >>> shape = (2, 8, 1024, 64)
     >>> choose(Call("gpu", "bfloat16", shape, shape, shape, capability=(8, 0), cudnn=91000))
@@ -156,8 +156,8 @@ class Sizes(NamedTuple):
     most: int
 
 
-# A block of an accelerator is a launch or more, and reads keys and values again: it is cut where
-# memory asks for it, at 256 MiB of scores.
+# A block of an accelerator is a launch or more, and reads keys and values again: it is cut only to
+# save memory, at 256 MiB of scores.
 _LARGE = Sizes(512, 512, 1 << 26, 1 << 26, 1 << 26)
 # Measured on two cores, batch times heads of 8 to 48, 64 wide: blocks of 64 to 256 rows are within
 # 10 % of one another. Scores of one block stay in the cache.
@@ -175,7 +175,7 @@ def groups(shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes) -> 
     >>> groups((8, 6, 128, 64), 128, True, SIZES["tpu"])
     (Group(start=0, stop=128, block=128, keys=128),)
     """
-    if not all(isinstance(n, int) for n in (*shape, keys)):  # an export's sizes that may change
+    if not all(isinstance(n, int) for n in (*shape, keys)):  # sizes of an export that may change
         return (Group(0, shape[-2], shape[-2], keys),)
     rows, heads = shape[-2], math.prod(shape[:-2])
     causal = is_causal and rows > sizes.causal_rows

@@ -1,7 +1,7 @@
 """Attention by a kernel of the platform: cuDNN's on GPUs, splash attention of Pallas' on TPUs.
 
-A kernel is a function of query, key, value and bias, in four dims, that gives the result and
-log-sum-exp, None where no ``sums`` are asked for. Its gradient is JAX's: the kernel's own.
+A kernel is a function of query, key, value and bias, in four dims, that returns the result and
+log-sum-exp, None without ``sums``. Its gradient is JAX's: the kernel's own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def _no_cudnn() -> int:
     return 0
 
 
-# Tells the version of cuDNN, as 91000; 0 where there is none. Set by whoever knows where to look.
+# Returns the version of cuDNN, as 91000; 0 where there is none. Set by ``dispatch``.
 cudnn_version: Callable[[], int] = _no_cudnn
 
 Kernel = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 def cudnn(query, key, value, bias, is_causal: bool, scale: float, sums=True, by: str = "cudnn"):
-    """Fused attention of cuDNN, or the same call ``by="xla"``.
+    """Run cuDNN's fused attention, or the same call ``by="xla"``.
 
-    It knows no -inf: what is not to be seen is made a large negative number, and rows that see
-    nothing are made 0 afterwards.
+    It knows no -inf: scores of hidden keys become a large negative number, and rows that see
+    nothing become 0 afterwards.
     """
     sees = None
     if bias is not None:
@@ -49,14 +49,14 @@ def cudnn(query, key, value, bias, is_causal: bool, scale: float, sums=True, by:
 
 
 def _seen(sees: jax.Array | None, x: jax.Array, otherwise: float) -> jax.Array:
-    """``x``, or ``otherwise`` in rows that see nothing."""
+    """Return ``x``, or ``otherwise`` in rows that see nothing."""
     if sees is None:
         return x
     return jnp.where(sees.reshape(*sees.shape, *(1 for _ in range(x.ndim - 3))), x, otherwise)
 
 
 def _finite(bias: jax.Array, query: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A mask as finite numbers in the query's dtype, and which rows see anything."""
+    """Return a mask as finite numbers in the query's dtype, and the rows that see anything."""
     lowest = 0.5 * float(jnp.finfo(query.dtype).min)
     if bias.dtype == jnp.bool_:
         bias = jnp.where(bias, 0.0, -jnp.inf)
@@ -66,7 +66,7 @@ def _finite(bias: jax.Array, query: jax.Array, key: jax.Array) -> tuple[jax.Arra
 
 
 def splash(query, key, value, bias, is_causal: bool, scale: float, sums=True):
-    """Splash attention, which takes no bias: blocks that a causal mask hides are not computed."""
+    """Run splash attention, which takes no bias: blocks hidden by a causal mask are skipped."""
     heads, shape = query.shape[1], (query.shape[2], key.shape[2])
     scaled = (query * scale).astype(query.dtype)
     with jax.enable_x64(False):  # its indices are int32s
@@ -102,7 +102,7 @@ KERNELS: dict[str, tuple[str, Kernel]] = {"cudnn": ("cuda", cudnn), "splash": ("
 
 @functools.cache
 def splash_is_there() -> bool:
-    """Whether this JAX has splash attention where it is looked for."""
+    """Return whether this JAX has splash attention under the name used here."""
     try:
         _splash_kernel(1, (128, 128), True, False)
     except Exception:  # experimental: its names and arguments change without notice
@@ -111,7 +111,7 @@ def splash_is_there() -> bool:
 
 
 def gradients(kernel: Kernel, operands: tuple, bias: Any, is_causal: bool, scale: float, grad):
-    """Gradients of query, key and value."""
+    """Return gradients of query, key and value."""
 
     def out(*operands: Any) -> jax.Array:
         return kernel(*operands, bias, is_causal, scale, sums=False)[0]

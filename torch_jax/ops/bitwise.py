@@ -27,14 +27,14 @@ def _bitwise(
 
 
 def _left_shift(a, b):
-    """Zero where the shift is negative or as wide as the integer."""
+    """Give zero where the shift is negative or as wide as the integer."""
     bits = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < bits)
     return jnp.where(inside, jnp.left_shift(a, jnp.where(inside, b, 0)), 0)
 
 
 def _right_shift(a, b):
-    """The sign alone is left where the shift is negative or as wide as the integer."""
+    """Keep the sign alone where the shift is negative or as wide as the integer."""
     bits = a.dtype.itemsize * 8
     most = bits - (1 if jnp.issubdtype(a.dtype, jnp.signedinteger) else 0)
     inside = (b >= 0) & (b < most)

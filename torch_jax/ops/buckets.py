@@ -1,7 +1,7 @@
-"""Results whose sizes hang on values, in arrays of a few lengths: no program for each new size.
+"""Results whose sizes depend on values, in arrays of a few lengths: few programs.
 
-A count comes to the host, since PyTorch's shapes are numbers. What is computed after it is as long
-as the next power of two, and :class:`~torch_jax.ops.registry.Leading` says how much of it counts.
+A count comes to the host, since PyTorch's shapes are numbers. Later arrays are as long as the next
+power of two, with their true size in :class:`~torch_jax.ops.registry.Leading`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST = 16
 
 
 def length_for(count: int, most: int | None = None) -> int:
-    """The next power of two, ``_LEAST`` at least and ``most`` at most.
+    """Return the next power of two, ``_LEAST`` at least and ``most`` at most.
 
     >>> length_for(3), length_for(17), length_for(17, most=20)
     (16, 32, 20)
@@ -36,12 +36,12 @@ def _holds(mask):
 
 
 def count_of(mask: jax.Array) -> int:
-    """In how many places a concrete mask holds."""
+    """Return the number of places in which a concrete mask holds."""
     return int(on_host(_holds(mask)))
 
 
 def compress(x: Any, mask: Any) -> Any:
-    """The elements of a concrete vector where a concrete vector ``mask`` holds."""
+    """Return the elements of a concrete vector where a concrete vector ``mask`` holds."""
     count = count_of(mask)
     return Leading(_compress(x, mask, length_for(count, mask.size)), (count,))
 
@@ -53,20 +53,20 @@ def _compress(x, mask, length: int):
 
 
 def positions(x: jax.Array, count: int) -> Leading:
-    """The positions of the ``count`` elements that are not zero, a column for each dimension."""
+    """Return the positions of the ``count`` nonzero elements, a column for each dimension."""
     flat = _positions(x, max(count, 1), length_for(count, x.size))
     return Leading(flat, (count, x.ndim), (1, max(count, 1)))
 
 
 @functools.partial(jax.jit, static_argnames="length")
 def _positions(x, count, length: int):
-    """Each column follows the last element of the column before it, at ``count``."""
+    """Put each column after the last element of the column before it, at ``count``."""
     columns = jnp.stack(jnp.nonzero(x, size=length))
     return _packed(columns, 1, count)
 
 
 def _packed(padded, axis: int, count):
-    """A vector that begins with the first ``count`` along an axis, row-major, without gaps."""
+    """Return a vector that begins with the first ``count`` along an axis, without gaps."""
     if axis == 0:
         return padded.reshape(-1)
     length, inner = padded.shape[axis], math.prod(padded.shape[axis + 1 :])
@@ -79,13 +79,13 @@ def _packed(padded, axis: int, count):
 
 
 class Masked(NamedTuple):
-    """Indices of which some are masks that hold in equally many places.
+    """Indices with some masks, which all hold in equally many places.
 
     Attributes:
       indices: one for each dimension or, a mask, for several; None for a whole dimension.
       masks: which of them are masks.
       length: how many positions each mask is padded to.
-      shape: of what the indices pick.
+      shape: of the elements that the indices pick.
       axis: the axis of ``shape`` along which the masks' positions lie.
     """
 
@@ -97,20 +97,20 @@ class Masked(NamedTuple):
 
     @property
     def places(self) -> int:
-        """In how many places each mask holds."""
+        """Return the number of places in which each mask holds."""
         return self.shape[self.axis]
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether values of a shape are one for all places of the masks."""
+        """Return whether values of a shape are equal for all places of the masks."""
         from_the_end = len(self.shape) - self.axis
         return len(shape) < from_the_end or shape[-from_the_end] == 1
 
 
 def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked | None:
-    """The indices of ``x`` with their count; None where masks cannot be padded.
+    """Return the indices of ``x`` with their count; None where masks cannot be padded.
 
-    That is where they hold in different numbers of places, or beside an index tensor as long as
-    their positions.
+    That is the case if they hold in different numbers of places, or beside an index tensor as long
+    as their positions.
     """
     mine, others = _apart(indices, masks)
     if any(i.ndim and i.shape[-1] != 1 for i in others) or not all(mask.ndim for mask in mine):
@@ -130,18 +130,18 @@ def masked(x: jax.Array, indices: list[Any], masks: tuple[bool, ...]) -> Masked 
 
 
 def _apart(indices: list[Any], masks: tuple[bool, ...]) -> tuple[list[Any], list[Any]]:
-    """Masks, and index tensors."""
+    """Return the masks, and the index tensors."""
     marked = list(zip(indices, masks, strict=True))
     return [i for i, m in marked if m], [i for i, m in marked if not m and i is not None]
 
 
 def _picks(index: Any, mask: bool) -> list[bool]:
-    """For each dimension that an index stands for, whether it picks from that."""
+    """Return for each dimension of an index whether the index picks from it."""
     return [True] * index.ndim if mask else [index is not None]
 
 
 def at(x: jax.Array, indices: list[Any], masks: tuple[bool, ...], length: int) -> tuple:
-    """The index tuple for ``x.at``; positions that pad lie outside of ``x``."""
+    """Return the index tuple for ``x.at``; positions that pad lie outside of ``x``."""
     result: list[Any] = []
     for index, mask in zip(indices, masks, strict=True):
         if mask:
@@ -153,7 +153,7 @@ def at(x: jax.Array, indices: list[Any], masks: tuple[bool, ...], length: int) -
 
 
 def take(x: jax.Array, given: Masked) -> Leading:
-    """``x[indices]``."""
+    """Return ``x[indices]``."""
     indices, masks, length, shape, axis = given
     return Leading(_take(x, indices, masks, length, axis, max(given.places, 1)), shape)
 

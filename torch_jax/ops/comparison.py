@@ -38,41 +38,41 @@ for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
 
 @op("isnan")
 def isnan(self):
-    """False for integers."""
+    """Return False for integers."""
     return jnp.isnan(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
 
 
 @op("isinf")
 def isinf(self):
-    """False for integers."""
+    """Return False for integers."""
     return jnp.isinf(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
 
 
 @op("isposinf")
 def isposinf(self):
-    """False for integers."""
+    """Return False for integers."""
     return self == np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
 
 
 @op("isneginf")
 def isneginf(self):
-    """False for integers."""
+    """Return False for integers."""
     return self == -np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
 
 
 @op("equal", concrete=True, meta=False)
 def equal(self, other):
-    """A Python bool; tensors of different shapes are not equal."""
+    """Return a Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(on_host((self == other).all()))
 
 
 @op("_is_all_true")
 def is_all_true(self):
-    """``all`` of a bool tensor."""
+    """Return ``all`` of a bool tensor."""
     return jnp.all(self)
 
 
 @op("_is_any_true")
 def is_any_true(self):
-    """``any`` of a bool tensor."""
+    """Return ``any`` of a bool tensor."""
     return jnp.any(self)

@@ -20,7 +20,7 @@ def _make(real, imag):
 
 @op("complex", refuses="bool int complex")
 def complex_(real, imag):
-    """From real and imaginary part, of one dtype."""
+    """Return complex numbers from real and imaginary part, of one dtype."""
     if real.dtype != imag.dtype:
         raise TypeError(f"complex() of {real.dtype} and {imag.dtype}")
     return _make(*promote(real, imag))
@@ -28,7 +28,7 @@ def complex_(real, imag):
 
 @op("polar", refuses="bool int half complex")
 def polar(abs, angle):
-    """From absolute value and angle."""
+    """Return complex numbers from absolute value and angle."""
     return _polar(*promote(abs, angle))
 
 
@@ -43,7 +43,7 @@ def _polar(size, angle):
 
 @op("angle")
 def angle(self):
-    """Of reals, pi below zero; -0.0 is not below; NaN stays."""
+    """Return the angle; of reals, pi below zero; -0.0 is not below; NaN stays."""
     if category(self.dtype) == 3:
         return jnp.angle(self)
     if category(self.dtype) < 2:
@@ -54,5 +54,5 @@ def angle(self):
 
 @op("conj_physical", "_conj_physical")
 def conj_physical(self):
-    """``jnp.conj``; reals unchanged."""
+    """Do ``jnp.conj``; reals unchanged."""
     return jnp.conj(self) if category(self.dtype) == 3 else self

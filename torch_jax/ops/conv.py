@@ -16,12 +16,12 @@ from torch_jax.ops.registry import op
 
 
 def _full(values: Sequence[int], n: int) -> tuple[int, ...]:
-    """One value per spatial dimension; a single one stands for all."""
+    """Return one value per spatial dimension; a single one is repeated for all."""
     return tuple(values) * n if len(values) == 1 else tuple(values)
 
 
 def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
-    """Cross-correlation, in NC... layout; ``edges`` pads each spatial dimension at both ends."""
+    """Cross-correlate in NC... layout; ``edges`` pads each spatial dimension at both ends."""
     stride, edges, dilation, groups = geometry
 
     def convolve(input, weight):
@@ -52,7 +52,7 @@ def _correlate(input, weight, geometry, dtype=None, spread=None) -> jax.Array:
 
 
 def _depthwise(input, weight, geometry, spread) -> jax.Array:
-    """A kernel per channel, as a sum of shifted inputs: on CPUs 20 times faster than XLA's."""
+    """Convolve with a kernel per channel, as a sum of shifted inputs: 20 times faster on CPUs."""
     stride, edges, dilation, groups = geometry
     window = weight.shape[2:]
     x, weight = (v.astype(opmath(v.dtype)) for v in (input, weight))
@@ -65,7 +65,7 @@ def _depthwise(input, weight, geometry, spread) -> jax.Array:
 
 
 def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
-    """What ``_correlate`` does to an input of this size, transposed: a transposed convolution."""
+    """Transpose ``_correlate`` by the input, of this size: a transposed convolution."""
 
     def convolve(output, weight):
         return _by_correlation(output, size, weight, geometry, dtype)
@@ -79,7 +79,7 @@ def _to_input(output, size, weight, geometry, dtype=None) -> jax.Array:
 
 
 def _by_correlation(output, size, weight, geometry, dtype) -> jax.Array:
-    """``_to_input`` as a correlation with the flipped kernel."""
+    """Do ``_to_input`` as a correlation with the flipped kernel."""
     stride, edges, dilation, groups = geometry
     back = []
     for o, n, k, s, (low, _), d in zip(
@@ -97,7 +97,7 @@ def _by_correlation(output, size, weight, geometry, dtype) -> jax.Array:
 
 
 def _to_weight(output, input, shape, geometry) -> jax.Array:
-    """What ``_correlate`` does to its kernel, transposed."""
+    """Transpose ``_correlate`` by its kernel."""
     stride, edges, dilation, groups = geometry
     if groups in (1, input.shape[1]):
 
@@ -124,14 +124,14 @@ def _to_weight(output, input, shape, geometry) -> jax.Array:
 
 
 def _geometry(n, stride, padding, dilation, transposed, output_padding, groups):
-    """Stride, edges, dilation and groups of the correlation, or of the one to transpose."""
+    """Return stride, edges, dilation and groups of the correlation, or of the one to transpose."""
     stride, padding, dilation = _full(stride, n), _full(padding, n), _full(dilation, n)
     extra = _full(output_padding, n) if transposed else (0,) * n
     return stride, [(p, p - e) for p, e in zip(padding, extra, strict=True)], dilation, groups
 
 
 def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    """What the CPU refuses and PyTorch's meta function lets pass."""
+    """Raise for arguments that the CPU refuses and PyTorch's meta function lets pass."""
     if input.dtype == jnp.bool_ or (
         transposed and category(input.dtype) == 1 and input.dtype != jnp.int64
     ):
@@ -159,7 +159,7 @@ def _refuse(input, weight, bias, stride, padding, dilation, transposed, output_p
 
 @op("convolution", "convolution_overrideable", channels_last=("input", "weight"), products=True)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    """Cross-correlation, or its transpose; half types add the bias before they are rounded."""
+    """Correlate, or transpose that; half types add the bias before they are rounded."""
     n = input.ndim - 2
     _refuse(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
@@ -172,7 +172,7 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     else:
         out = _correlate(input, weight, geometry, opmath(input.dtype))
     out = out if bias is None else out + bias.astype(out.dtype).reshape(-1, *[1] * n)
-    return out.astype(input.dtype)  # the overrideable one has no meta function that would say so
+    return out.astype(input.dtype)  # the overrideable one has no meta function for it
 
 
 def _gradients(grad_output, input, weight, geometry, transposed, output_mask):
@@ -205,7 +205,7 @@ def convolution_backward(
     groups,
     output_mask,
 ):
-    """Gradients of input, weight and bias, None where ``output_mask`` does not ask."""
+    """Return gradients of input, weight and bias, None where ``output_mask`` does not ask."""
     n = input.ndim - 2
     geometry = _geometry(n, stride, padding, dilation, transposed, output_padding, groups)
     return _gradients(grad_output, input, weight, geometry, transposed, output_mask)
@@ -224,7 +224,7 @@ def convolution_backward_overrideable(
     groups,
     output_mask,
 ):
-    """``convolution_backward`` as ``torch._convolution`` reaches it."""
+    """Do ``convolution_backward`` as ``torch._convolution`` calls it."""
     geometry = stride, padding, dilation, transposed, output_padding, groups
     gradients = convolution_backward(grad_output, input, weight, None, *geometry, output_mask)
     return tuple(g if g is None else g.astype(grad_output.dtype) for g in gradients)
@@ -232,7 +232,7 @@ def convolution_backward_overrideable(
 
 @op("conv_tbc", products=True)
 def conv_tbc(self, weight, bias, pad=0):
-    """One-dimensional convolution of (time, batch, channel) with a (window, in, out) kernel."""
+    """Convolve (time, batch, channel) in one dimension with a (window, in, out) kernel."""
     out = lax.conv_general_dilated(
         self,
         weight,

@@ -1,4 +1,4 @@
-"""The forms that a convolution is computed in on CPUs: XLA's own, or products of matrices.
+"""The forms of a convolution on CPUs: XLA's own, or products of matrices.
 
 One rule for each of the three products (forward, input gradient, weight gradient), by shape; its
 evidence was taken with jaxlib 0.10.2 on a core of AVX2 at float32, in milliseconds (channels of
@@ -18,13 +18,13 @@ map and batch               forward              input gradient       weight gra
 - XLA hands a convolution to Eigen only where the map that it reads has as many elements as the
   window, and writes loops for the others, which are up to 80 times slower: :func:`is_looped`.
 - Its gradients turn the whole kernel around in memory, and that takes longer than the products
-  where these have few rows: :func:`is_few`. A kernel as it lies is a matrix of (out, in * window).
+  where these have few rows: :func:`is_few`. An unturned kernel is a matrix of (out, in * window).
 - Its weight gradient takes the batch for channels, and few of these make poor use of vector
   registers (64 -> 64, 3x3, batch 1: 56x56 takes 14.1 ms, and 4.9 as a product for each element).
 
 Elsewhere XLA's form is as good or better: 32 -> 32 on 32x32, batch 32, takes 8.4 / 8.4 / 11.5 ms,
 and patches with a product 22 / 12 / 28; transposed convolutions too. A kernel of 1x1 is a product
-in either. What the forms cost to compile: 0.2 to 0.6 s in place of 0.1 to 0.3.
+in either. The forms take longer to compile: 0.2 to 0.6 s in place of 0.1 to 0.3.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ _PRODUCTS_LIMIT = 16  # the largest window whose weight gradient is a product fo
 
 
 def is_small(window: Sequence[int]) -> bool:
-    """Whether a window may be written out element by element."""
+    """Return whether a window may be written out element by element."""
     return math.prod(window) <= _ELEMENTS_LIMIT
 
 
 def is_looped(size: Sequence[int], window: Sequence[int]) -> bool:
-    """Whether XLA computes the convolution of a map of this size by loops."""
+    """Return whether XLA computes the convolution of a map of this size by loops."""
     return math.prod(size) < math.prod(window)
 
 
 def is_few(output: jax.Array, share: int = 1) -> bool:
-    """Whether ``output``, with its channels second, has few rows: ``1/share`` of its channels."""
+    """Return whether ``output``, channels second, has few rows: ``1/share`` of its channels."""
     return share * math.prod(output.shape) <= output.shape[1] ** 2
 
 
 def forward_by_patches(input: jax.Array, weight: jax.Array, groups: int) -> bool:
-    """Whether :func:`patches_forward` is the form of a convolution."""
+    """Return whether :func:`patches_forward` is the form of a convolution."""
     window = weight.shape[2:]
     return _may_multiply(input, window, groups) and is_looped(input.shape[2:], window)
 
 
 def input_by_patches(output: jax.Array, weight: jax.Array, groups: int) -> bool:
-    """Whether :func:`patches_to_input` is the form of an input gradient."""
+    """Return whether :func:`patches_to_input` is the form of an input gradient."""
     window = weight.shape[2:]
     slow = is_looped(output.shape[2:], window) or is_few(output)
     return _may_multiply(output, window, groups) and slow
 
 
 def weight_form(output: jax.Array, input: jax.Array, window: Sequence[int], groups: int) -> Any:
-    """The function that computes a weight gradient; None where XLA's form is best."""
+    """Return the function that computes a weight gradient; None where XLA's form is best."""
     if not _may_multiply(output, window, groups):
         return None
     if is_few(output, share=4):
@@ -92,7 +92,7 @@ def _may_multiply(x: jax.Array, window: Sequence[int], groups: int) -> bool:
 
 
 def padded(x: jax.Array, first: int, edges, spread=None) -> jax.Array:
-    """Zeros around the spatial dimensions, and between their elements where these are spread.
+    """Put zeros around the spatial dimensions, and between their elements if these are spread.
 
     ``first`` is the first spatial dimension of ``x``.
     """
@@ -103,7 +103,7 @@ def padded(x: jax.Array, first: int, edges, spread=None) -> jax.Array:
 
 
 def parts(x: jax.Array, first: int, window, stride, dilation) -> Iterator[tuple]:
-    """Each element of a window and the part of a padded input that it meets.
+    """Yield each element of a window and the part of a padded input that it meets.
 
     ``first`` is the first spatial dimension of ``x``.
     """
@@ -119,20 +119,20 @@ def _rows(x: jax.Array) -> jax.Array:
 
 
 def _product(a: jax.Array, b: jax.Array, contracted: tuple[int, int]) -> jax.Array:
-    """A product of matrices over these dimensions of them."""
+    """Return a product of matrices over these dimensions of them."""
     numbers = ((contracted[:1], contracted[1:]), ((), ()))
     return lax.dot_general(a, b, numbers, precision=precision(a.dtype, "conv"))
 
 
 def _patches(input: jax.Array, window, geometry) -> jax.Array:
-    """What each place of the window meets, ``[batch, ..., in, *window]``: as a kernel lies."""
+    """Return the input at each place of the window, ``[batch, ..., in, *window]``, as a kernel."""
     stride, edges, dilation, _ = geometry
     x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
     return jnp.stack([part for _, part in parts(x, 1, window, stride, dilation)], -1)
 
 
 def patches_forward(input: jax.Array, weight: jax.Array, geometry) -> jax.Array:
-    """A convolution as one product of what each place of the window meets."""
+    """Return a convolution as one product of the input at each place of the window."""
     patches = _patches(input, weight.shape[2:], geometry)
     *lead, inputs, elements = patches.shape
     patches = patches.reshape(-1, inputs * elements)
@@ -141,7 +141,7 @@ def patches_forward(input: jax.Array, weight: jax.Array, geometry) -> jax.Array:
 
 
 def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> jax.Array:
-    """An input gradient as one product, whose parts are added where they belong."""
+    """Return an input gradient as one product, whose parts are added in place."""
     stride, edges, dilation, _ = geometry
     window, map_ = weight.shape[2:], output.shape[2:]
     product = _product(_rows(jnp.moveaxis(output, 1, -1)), weight.reshape(len(weight), -1), (1, 0))
@@ -156,13 +156,13 @@ def patches_to_input(output: jax.Array, size, weight: jax.Array, geometry) -> ja
 
 
 def patches_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
-    """A weight gradient as one product, in the order that the weight lies in."""
+    """Return a weight gradient as one product, in the weight's own order."""
     patches = _patches(input, shape[2:], geometry).reshape(-1, math.prod(shape[1:]))
     return _product(_rows(jnp.moveaxis(output, 1, -1)), patches, (0, 0)).reshape(shape)
 
 
 def elements_to_weight(output: jax.Array, input: jax.Array, shape, geometry) -> jax.Array:
-    """A weight gradient as a product for each element of the window."""
+    """Return a weight gradient as a product for each element of the window."""
     stride, edges, dilation, _ = geometry
     x = padded(jnp.moveaxis(input, 1, -1), 1, edges)
     grad = _rows(jnp.moveaxis(output, 1, -1))

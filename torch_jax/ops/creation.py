@@ -20,72 +20,72 @@ def _dtype(dtype: Any) -> np.dtype:
 
 @op("full")
 def full(size, fill_value, *, dtype=None):
-    """Without a dtype, that of the number: bool, int64, the default float or its complex."""
+    """Fill a tensor; the default dtype is the number's: bool, int64, default float or complex."""
     return _filled(size, fill_value, result_type(fill_value) if dtype is None else dtype)
 
 
 def _filled(shape, value, dtype):
-    """Cast as tensors are: 1j is true."""
+    """Cast as tensors are cast: 1j is true."""
     return jnp.full(shape, convert(jnp.asarray(value), dtype))
 
 
 @op("full_like")
 def full_like(self, fill_value, *, dtype=None):
-    """Strides and memory format are the executor's."""
+    """Fill a tensor; strides and memory format are the executor's."""
     return _filled(self.shape, fill_value, self.dtype if dtype is None else dtype)
 
 
 @op("zeros")
 def zeros(size, *, dtype=None):
-    """``jnp.zeros`` with PyTorch's default dtype."""
+    """Do ``jnp.zeros`` with PyTorch's default dtype."""
     return jnp.zeros(size, _dtype(dtype))
 
 
 @op("ones")
 def ones(size, *, dtype=None):
-    """``jnp.ones`` with PyTorch's default dtype."""
+    """Do ``jnp.ones`` with PyTorch's default dtype."""
     return jnp.ones(size, _dtype(dtype))
 
 
 @op("zeros_like")
 def zeros_like(self, *, dtype=None):
-    """``jnp.zeros_like``."""
+    """Do ``jnp.zeros_like``."""
     return jnp.zeros(self.shape, self.dtype if dtype is None else dtype)
 
 
 @op("ones_like")
 def ones_like(self, *, dtype=None):
-    """``jnp.ones_like``."""
+    """Do ``jnp.ones_like``."""
     return jnp.ones(self.shape, self.dtype if dtype is None else dtype)
 
 
 @op("zero", uniform=True)
 def zero(self):
-    """``Tensor.zero_`` comes from this."""
+    """Return zeros, for ``Tensor.zero_`` too."""
     return jnp.zeros_like(self)
 
 
 @op("fill.Scalar", "fill.Tensor", uniform=True)
 def fill(self, value):
-    """``Tensor.fill_`` comes from this."""
+    """Return a filled tensor, for ``Tensor.fill_`` too."""
     return _filled(self.shape, value, self.dtype)
 
 
 @op("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
-    """A number as a zero-dim tensor."""
+    """Return a number as a zero-dim tensor."""
     return jnp.asarray(s, _dtype(dtype))
 
 
 @op("eye")
 def eye(n, *, dtype=None):
-    """``jnp.eye``."""
+    """Do ``jnp.eye``."""
     return jnp.eye(n, dtype=_dtype(dtype))
 
 
 @op("eye.m")
 def eye_m(n, m, *, dtype=None):
-    """``jnp.eye`` with a number of columns."""
+    """Do ``jnp.eye`` with a number of columns."""
     return jnp.eye(n, m, dtype=_dtype(dtype))
 
 
@@ -93,7 +93,7 @@ _EXACT = 1 << 24  # below it every whole number is a float32
 
 
 def _sequence(start, step, count: int, dtype: np.dtype):
-    """``start + step * i``, cast once: in int64 or float64, in which PyTorch computes on CPU.
+    """Return ``start + step * i``, cast once from int64 or float64, as PyTorch does on CPU.
 
     Small whole numbers are computed in int32 with the same result: chips emulate the others.
     """
@@ -112,13 +112,13 @@ def _range_dtype(dtype: Any, *bounds: Any) -> np.dtype:
 
 
 def _step_stays(step=1, dtype=None) -> bool:
-    """Whether the meta function takes the step: it refuses one that an integer dtype makes 0."""
+    """Return whether the meta function takes the step: it refuses one that becomes 0."""
     return dtype is None or dtype == np.int64 or category(dtype) == 2 or not 0 < abs(step) < 1
 
 
 @op("arange.start_step", static=("start", "end", "step"), meta=_step_stays)
 def arange_step(start, end, step=1, *, dtype=None):
-    """The end is left out; int64 bounds are truncated before counting, as PyTorch does."""
+    """Leave the end out; int64 bounds are truncated before counting, as PyTorch does."""
     dtype = _range_dtype(dtype, start, end, step)
     if dtype == np.int64:
         start, end, step = int(start), int(end), int(step)
@@ -127,30 +127,30 @@ def arange_step(start, end, step=1, *, dtype=None):
 
 @op("arange.start", static=("start", "end"))
 def arange_start(start, end, *, dtype=None):
-    """Step 1."""
+    """Count in steps of 1."""
     return arange_step(start, end, 1, dtype=dtype)
 
 
 @op("arange", static=("end",))
 def arange(end, *, dtype=None):
-    """From 0 in steps of 1."""
+    """Count from 0 in steps of 1."""
     return arange_step(0, end, 1, dtype=dtype)
 
 
 @op("range.step", static=("start", "end", "step"))
 def range_step(start, end, step=1, *, dtype=None):
-    """``torch.range``: the end is included, and without a dtype it is the default float."""
+    """Include the end (``torch.range``); without a dtype it is the default float."""
     return _sequence(start, step, math.floor((end - start) / step) + 1, _dtype(dtype))
 
 
 @op("range", static=("start", "end"))
 def range_(start, end, *, dtype=None):
-    """``torch.range`` with step 1."""
+    """Do ``torch.range`` with step 1."""
     return range_step(start, end, 1, dtype=dtype)
 
 
 def _ramp(start, end, steps: int, dtype: np.dtype):
-    """``steps`` numbers from ``start`` to ``end``: the second half is counted from the end."""
+    """Return ``steps`` numbers from ``start`` to ``end``, the second half counted from the end."""
     if category(dtype) < 2:  # truncated by the caller's cast; only the step is a fraction
         start, end = (jnp.asarray(x).astype(dtype).astype(np.float64) for x in (start, end))
     else:
@@ -172,14 +172,14 @@ def _ramp_dtype(dtype: Any, start: Any, end: Any) -> np.dtype:
 
 @op(*(f"linspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def linspace(start, end, steps, *, dtype=None):
-    """For integer dtypes bounds are truncated first, and the values again."""
+    """Return a ramp; for integer dtypes bounds are truncated first, and the values again."""
     dtype = _ramp_dtype(dtype, start, end)
     return _ramp(start, end, steps, dtype).astype(dtype)
 
 
 @op(*(f"logspace{o}" for o in ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")))
 def logspace(start, end, steps, base=10.0, *, dtype=None):
-    """``base`` to the powers of :func:`linspace`."""
+    """Return ``base`` to the powers of :func:`linspace`."""
     dtype = _ramp_dtype(dtype, start, end)
     exponents = _ramp(start, end, steps, dtype)
     return jnp.power(jnp.asarray(base).astype(exponents.dtype), exponents).astype(dtype)
@@ -187,19 +187,19 @@ def logspace(start, end, steps, base=10.0, *, dtype=None):
 
 @op("tril_indices")
 def tril_indices(row, col, offset=0, *, dtype=np.int64):
-    """Positions on and below a diagonal, as a constant of shape ``(2, count)``."""
+    """Return positions on and below a diagonal, as a constant of shape ``(2, count)``."""
     return jnp.asarray(np.stack(np.tril_indices(row, offset, col)).astype(dtype or np.int64))
 
 
 @op("triu_indices")
 def triu_indices(row, col, offset=0, *, dtype=np.int64):
-    """Positions on and above a diagonal, as a constant of shape ``(2, count)``."""
+    """Return positions on and above a diagonal, as a constant of shape ``(2, count)``."""
     return jnp.asarray(np.stack(np.triu_indices(row, offset, col)).astype(dtype or np.int64))
 
 
 @op("kaiser_window.beta")
 def kaiser_window(window_length, periodic, beta, *, dtype=None):
-    """A periodic window is the symmetric one of one more element, without the last."""
+    """Return a window; a periodic one is a longer symmetric one without its last element."""
     dtype = _dtype(dtype)
     intervals = window_length if periodic else window_length - 1
     if window_length <= 1:
@@ -212,11 +212,11 @@ def kaiser_window(window_length, periodic, beta, *, dtype=None):
 
 @op("kaiser_window.periodic")
 def kaiser_window_12(window_length, periodic, *, dtype=None):
-    """With ``beta`` 12."""
+    """Return the window with ``beta`` 12."""
     return kaiser_window(window_length, periodic, 12.0, dtype=dtype)
 
 
 @op("kaiser_window")
 def kaiser_window_periodic(window_length, *, dtype=None):
-    """Periodic, with ``beta`` 12."""
+    """Return the periodic window with ``beta`` 12."""
     return kaiser_window(window_length, True, 12.0, dtype=dtype)

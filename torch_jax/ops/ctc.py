@@ -1,8 +1,8 @@
 """Connectionist temporal classification: the forward-backward algorithm in log space.
 
-Lengths reach the operator as Python integers, other ones with every batch. So it runs outside the
-executor's ``jit`` and calls a function of its own, which takes them as arrays: what compiles anew
-is another number of steps or labels only.
+Lengths reach the operator as Python integers, and change with every batch. So it runs outside the
+executor's ``jit`` and calls a function of its own, which takes them as arrays: only another number
+of steps or labels compiles again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_jax.ops.registry import op
 
 
 def _padded(targets, lengths, longest, blank):
-    """The labels (N, S), be they given so or one after another; ``blank`` fills the rest."""
+    """Return the labels (N, S), given so or one after another; ``blank`` fills the rest."""
     where = jnp.arange(longest)
     if targets.ndim == 1:
         start = jnp.cumsum(lengths) - lengths
@@ -30,7 +30,7 @@ def _padded(targets, lengths, longest, blank):
 
 
 def _states(labels, blank):
-    """The labels with blanks between (N, 2S+1), and where a blank can be jumped over."""
+    """Return the labels with blanks between (N, 2S+1), and flags of blanks that can be skipped."""
     count, longest = labels.shape
     states = jnp.full((count, 2 * longest + 1), blank, labels.dtype).at[:, 1::2].set(labels)
     before = jnp.pad(states, ((0, 0), (2, 0)), constant_values=-1)[:, :-2]
@@ -38,7 +38,7 @@ def _states(labels, blank):
 
 
 def _step(alpha, emitted, jumps):
-    """Each state is entered from itself, from the one before, or from the one before that."""
+    """Enter each state from itself, from the one before, or from the one before that."""
     pad = functools.partial(jnp.pad, constant_values=-jnp.inf)
     stay = jnp.logaddexp(alpha, pad(alpha, ((0, 0), (1, 0)))[:, :-1])
     jump = jnp.where(jumps, pad(alpha, ((0, 0), (2, 0)))[:, :-2], -jnp.inf)
@@ -46,7 +46,7 @@ def _step(alpha, emitted, jumps):
 
 
 def _emissions(log_probs, states):
-    """(T, N, 2S+1): the log probability that each state's label is emitted at each step."""
+    """Return (T, N, 2S+1): the log probability of each state's label at each step."""
     return jnp.take_along_axis(log_probs, states[None], axis=2)
 
 
@@ -80,10 +80,10 @@ def _forward(log_probs, targets, input_lengths, target_lengths, longest, blank):
 def _backward(
     grad, log_probs, targets, input_lengths, target_lengths, loss, alpha, blank, zero_infinity
 ):
-    """The gradient of what went into the log_softmax: probabilities less posteriors.
+    """Return the gradient of the log_softmax's input: probabilities less posteriors.
 
-    That is what PyTorch returns, rather than the derivative by log_probs; log_softmax's own
-    gradient leaves it as it is.
+    PyTorch returns this, rather than the derivative by log_probs; log_softmax's own gradient does
+    not change it.
     """
     steps, count, _ = log_probs.shape
     longest = alpha.shape[2] // 2
@@ -94,7 +94,7 @@ def _backward(
     ends = (place == end) | ((place == end - 1) & (end > 0))
 
     def step(beta, now):
-        """Backwards in time is forwards with states reversed; it begins at each last step."""
+        """Step backwards in time: forwards with states reversed, from each last step."""
         emission, is_last = now
         jump = jnp.pad(jumps, ((0, 0), (0, 2)))[:, 2:]
         new = _step(beta[:, ::-1], emission[:, ::-1], jump[:, ::-1])[:, ::-1]
@@ -134,7 +134,7 @@ def _by_posteriors(log_probs, targets, inputs, labels, blank=0, zero_infinity=Fa
 @op("_ctc_loss", concrete=True)
 @differentiated_as(_by_posteriors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
-    """Also returns the forward variables (N, T, 2S+1), for the gradient."""
+    """Return the loss and the forward variables (N, T, 2S+1), for the gradient."""
     if log_probs.size == 0:
         raise RuntimeError(f"ctc_loss: log_probs must not be empty, but is {log_probs.shape}")
     inputs, labels = _lengths(input_lengths, target_lengths)
@@ -161,7 +161,7 @@ def ctc_loss_backward(
 
 @op("_ctc_loss.Tensor", concrete=True, meta=False, host=("input_lengths", "target_lengths"))
 def ctc_loss_tensor(*args, **kwargs):
-    """The lengths are read, since the number of states is a shape."""
+    """Read the lengths, since the number of states is a shape."""
     return ctc_loss(*args, **kwargs)
 
 

@@ -1,8 +1,8 @@
-"""How a lowering states its derivative, where JAX would find another one than PyTorch has.
+"""Derivatives stated by lowerings, where JAX's own would differ from PyTorch's.
 
-JAX differentiates the primitives that a lowering is made of. Where the function has a kink or its
-formula a pole, or where PyTorch's gradient is another one by convention, the lowering says what the
-derivative is. The program of the lowering itself stays as it is.
+JAX differentiates the primitives of a lowering. Where the function has a kink or its
+formula a pole, or where PyTorch's gradient is another one by convention, the lowering states the
+derivative. The program of the lowering itself does not change.
 
 All of them are derivatives in forward mode, which JAX transposes for reverse mode.
 
@@ -38,7 +38,7 @@ def differentiated_as(twin: Function) -> Callable[[Function], Function]:
 def slope(*slopes: Function) -> Callable[[Function], Function]:
     """Mark an elementwise function by its slopes, one for each of its first operands.
 
-    A slope takes what the function takes: PyTorch's kernel ``<name>_backward`` gives it for a
+    A slope has the function's arguments: PyTorch's kernel ``<name>_backward`` gives it for a
     gradient of 1. By operands without a slope there is no derivative.
     """
 
@@ -91,7 +91,7 @@ def _stated(rule: Callable[[Function, tuple, tuple], Any]) -> Callable[[Function
 
 
 def _fitting(change: Any, result: Any) -> Any:
-    """A change in the dtype and shape of what it is a change of."""
+    """Return a change in the dtype and shape of the result that it changes."""
     dtype, shape = jnp.result_type(result), jnp.shape(result)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return np.zeros(shape, jax.dtypes.float0)
@@ -100,17 +100,17 @@ def _fitting(change: Any, result: Any) -> Any:
 
 @differentiated_as(lambda x: x * jnp.sign(x))
 def magnitude(x: jax.Array) -> jax.Array:
-    """The absolute value of reals, whose slope at 0 is 0."""
+    """Return the absolute value of reals, whose slope at 0 is 0."""
     return jnp.abs(x)
 
 
 @differentiated_as(lambda x: jnp.where(x == 0, 0, jnp.sqrt(jnp.where(x == 0, 1, x))))
 def root(x: jax.Array) -> jax.Array:
-    """The square root, whose slope at 0 is 0: that of a norm or a deviation."""
+    """Return the square root, whose slope at 0 is 0: that of a norm or a deviation."""
     return jnp.sqrt(x)
 
 
 @differentiated_as(lambda x, p: jnp.where(x == 0, 0, jnp.where(x == 0, 1, x) ** p))
 def power_of_size(x: jax.Array, p: float) -> jax.Array:
-    """A power of what is not negative, whose slope at 0 is 0."""
+    """Return a power of nonnegative numbers, whose slope at 0 is 0."""
     return x**p

@@ -19,13 +19,13 @@ from torch_jax.ops.registry import op
 
 @op("dist", static=("p",))
 def dist(self, other, p=2):
-    """The norm of the difference of two tensors."""
+    """Return the norm of the difference of two tensors."""
     return vector_norm(jnp.subtract(*promote(self, other)), p)
 
 
 @op("_euclidean_dist")
 def euclidean_dist(x1, x2):
-    """By one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near."""
+    """Use one matrix product: ``|a|² + |b|² - 2 a·b``, which loses digits where rows are near."""
     product = jnp.matmul(x1, x2.swapaxes(-1, -2), precision=lax.Precision.HIGHEST)
     a = jnp.sum(x1 * x1, -1)[..., :, None]
     b = jnp.sum(x2 * x2, -1)[..., None, :]
@@ -33,7 +33,7 @@ def euclidean_dist(x1, x2):
 
 
 def _with_all_largest(difference, p):
-    """Of equal largest differences each has the whole slope."""
+    """Return a distance for which each of equal largest differences has the whole slope."""
     distance = vector_norm(difference, p, (-1,))
     if p != np.inf:
         return distance
@@ -54,7 +54,7 @@ def _one_by_one(x1, x2, p, compute_mode=None):
     return _distance(_differences(x1, x2), p)
 
 
-# the values of ``compute_mode``, and the number of rows beyond which the product is used unasked
+# the values of ``compute_mode``, and the number of rows beyond which the product is used
 _IF_LARGE, _WITH_PRODUCT = 0, 1
 _LARGE = 25
 
@@ -62,7 +62,7 @@ _LARGE = 25
 @op("_cdist_forward", static=("p",))
 @differentiated_as(_one_by_one)
 def cdist(x1, x2, p, compute_mode):
-    """The product serves Euclidean distances of many rows, as on CPU."""
+    """Use the product for Euclidean distances of many rows, as on CPU."""
     mode = compute_mode or _IF_LARGE
     large = max(x1.shape[-2], x2.shape[-2]) > _LARGE
     if p == 2 and (mode == _WITH_PRODUCT or (mode == _IF_LARGE and large)):
@@ -71,7 +71,7 @@ def cdist(x1, x2, p, compute_mode):
 
 
 def _slope(difference, distance, p: float):
-    """The derivative of ``distance`` with respect to ``difference``; 0 where it is not defined."""
+    """Return the derivative of ``distance`` by ``difference``; 0 where it is not defined."""
     size, sign = jnp.abs(difference), jnp.sign(difference)
     if p == 0:
         return jnp.zeros_like(difference)
@@ -89,7 +89,7 @@ def _slope(difference, distance, p: float):
 
 @op("_cdist_backward", static=("p",))
 def cdist_backward(grad, x1, x2, p, cdist):
-    """The gradient of the first operand."""
+    """Return the gradient of the first operand."""
     if grad.size == 0 or x1.size == 0:
         return jnp.zeros_like(x1)  # not broadcast to the batch of ``x2``
     slope = _slope(_differences(x1, x2), cdist[..., None], p)
@@ -102,14 +102,14 @@ def _pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @op("_pdist_forward", static=("p",))
 def pdist(self, p=2.0):
-    """Distances of the pairs of rows above the diagonal."""
+    """Return distances of the pairs of rows above the diagonal."""
     i, j = _pairs(len(self))
     return _distance(self[i] - self[j], p)
 
 
 @op("_pdist_backward", static=("p",))
 def pdist_backward(grad, self, p, pdist):
-    """Each pair pulls at both of its rows."""
+    """Return gradients: each pair pulls at both of its rows."""
     i, j = _pairs(len(self))
     pull = grad[:, None] * _slope(self[i] - self[j], pdist[:, None], p)
     rows = jax.ops.segment_sum(pull, jnp.asarray(i), len(self))

@@ -9,7 +9,7 @@ from torch_jax.ops.registry import op
 
 @op("native_dropout", random=True, drawn_like="input")
 def native_dropout(input, p, train, *, key):
-    """The input with a part ``p`` of it zeroed and the rest scaled up; and the mask of the rest."""
+    """Return the input with a part ``p`` zeroed and the rest scaled up; and the rest's mask."""
     if train is False:
         return input, jnp.ones(input.shape, bool)
     keep = 1 - jnp.asarray(p, jnp.float32)
@@ -19,5 +19,5 @@ def native_dropout(input, p, train, *, key):
 
 @op("native_dropout_backward")
 def native_dropout_backward(grad_output, mask, scale):
-    """``grad_output * mask * scale``."""
+    """Return ``grad_output * mask * scale``."""
     return grad_output * (mask * scale).astype(floating(grad_output.dtype))

@@ -18,12 +18,12 @@ def _in_range(weight, indices):
 
 
 def _rows(table: jax.Array, indices: jax.Array) -> jax.Array:
-    """Rows of the table; an index out of range, were it negative, reads NaN."""
+    """Return rows of the table; an index out of range, were it negative, reads NaN."""
     return table.at[indices].get(mode="fill", wrap_negative_indices=False)
 
 
 def _add_rows(rows: jax.Array, indices: jax.Array, count: int) -> jax.Array:
-    """A table of ``count`` rows that are sums of those with the same index; others fall away."""
+    """Return a table of ``count`` rows, sums of those with the same index; others fall away."""
     table = jnp.zeros((count, rows.shape[-1]), rows.dtype)
     return table.at[indices].add(rows, mode="drop", wrap_negative_indices=False)
 
@@ -42,13 +42,13 @@ def _counted_rows(weight, indices, padding_idx=-1, scale_grad_by_freq=False, spa
 @op("embedding", check=_in_range)
 @differentiated_as(_counted_rows)
 def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    """Rows of ``weight``; the other arguments concern the gradient."""
+    """Return rows of ``weight``; the other arguments concern the gradient."""
     return _rows(weight, indices)
 
 
 @op("embedding_dense_backward")
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
-    """Rows of ``grad_output`` added up by index, except those of ``padding_idx``."""
+    """Return rows of ``grad_output`` added up by index, except those of ``padding_idx``."""
     indices = indices.reshape(-1)
     rows = grad_output.reshape(len(indices), grad_output.shape[-1])
     return _table_grad(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
@@ -81,7 +81,7 @@ def embedding_renorm(self, indices, max_norm, norm_type):
 
 
 def _bag_of(indices, offsets):
-    """The bag that each index belongs to, given where bags begin."""
+    """Return the bag that each index belongs to, given the starts of bags."""
     begun = jnp.zeros(indices.shape[0], indices.dtype).at[offsets].add(1, mode="drop")
     return jnp.cumsum(begun) - 1
 
@@ -98,7 +98,7 @@ def _embedding_bag(
     include_last_offset=False,
     padding_idx=-1,
 ):
-    """Sums, means or maxima of rows over bags; also bag of each index, bag sizes and argmax."""
+    """Return sums, means or maxima over bags; also bag of each index, bag sizes and argmax."""
     begins = offsets[:-1] if include_last_offset else offsets
     count = begins.shape[0]
     bag = _bag_of(indices, begins)
@@ -121,7 +121,7 @@ def _embedding_bag(
 
 
 def _first_largest(rows, out, bag, count):
-    """The position of the first row that holds the maximum of a bag."""
+    """Return the position of the first row that holds the maximum of a bag."""
     n = rows.shape[0]
     position = jnp.where(rows == _rows(out, bag), jnp.arange(n)[:, None], n)
     return jax.ops.segment_min(position, bag, count)
@@ -135,7 +135,7 @@ def _rows_of_first_largest(rows, indices, bag, count):
 
 @differentiated_as(_rows_of_first_largest)
 def _bag_max(rows, indices, bag, count):
-    """Maxima over bags, and the index of the first row that holds each."""
+    """Return maxima over bags, and the index of the first row that holds each."""
     out = jax.ops.segment_max(rows, bag, count)
     first = _first_largest(rows, out, bag, count)
     return out, indices.at[first].get(mode="fill", fill_value=-1)
@@ -154,7 +154,7 @@ def _embedding_bag_dense_backward(
     per_sample_weights,
     padding_idx=-1,
 ):
-    """Gradient of the table."""
+    """Return the gradient of the table."""
     grad = grad.astype(opmath(grad.dtype))
     if mode == _MAX:
         columns = jnp.broadcast_to(jnp.arange(grad.shape[1]), maximum_indices.shape)
@@ -173,7 +173,7 @@ def _embedding_bag_dense_backward(
 def _embedding_bag_per_sample_weights_backward(
     grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1
 ):
-    """Gradient of the weights of a sum: each row times the gradient of its bag."""
+    """Return the gradient of the weights of a sum: each row times the gradient of its bag."""
     dtype = opmath(grad.dtype)
     out = (grad[offset2bag].astype(dtype) * _rows(weight, indices).astype(dtype)).sum(1)
     return out if padding_idx < 0 else jnp.where(indices == padding_idx, 0, out)

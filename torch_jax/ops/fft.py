@@ -23,7 +23,7 @@ def _scaled(x: jax.Array, sizes: Sequence[int], normalization: int) -> jax.Array
 
 
 def _along(x: jax.Array, dims: Sequence[int], kind: lax.FftType, last: int = 0) -> jax.Array:
-    """One XLA transform without scaling over ``dims``; ``last`` is the last one's full size."""
+    """Run one XLA transform without scaling over ``dims``; ``last`` is the last one's full size."""
     ndim = x.ndim
     dims = [d % ndim for d in dims]
     back = range(ndim - len(dims), ndim)
@@ -46,7 +46,7 @@ def _complex(x: jax.Array, dims: Sequence[int], forward: bool) -> jax.Array:
 
 
 def _order(strides: Sequence[int], dims: Sequence[int], last: Sequence[int] = ()) -> list[int]:
-    """The dimensions as the CPU's results have them in memory.
+    """Return the dimensions in the memory order of the CPU's results.
 
     Those that are not transformed come first, then ``dims``, then ``last``, both by their strides
     in the input.
@@ -72,7 +72,7 @@ def fft_c2c(self, dim, normalization, forward, *, self_strides):
 
 @op("_fft_r2c", strided=("self",))
 def fft_r2c(self, dim, normalization, onesided, *, self_strides):
-    """The last of ``dim`` is the one of which half is kept."""
+    """Keep half of the last of ``dim``."""
     sizes = [self.shape[d] for d in dim]
     order = tuple(_order(self_strides, dim[:-1], dim[-1:]))
     if self.size == 0:
@@ -89,7 +89,7 @@ def fft_r2c(self, dim, normalization, onesided, *, self_strides):
 
 @op("_fft_c2r", strided=("self",))
 def fft_c2r(self, dim, normalization, last_dim_size, *, self_strides):
-    """The imaginary parts that a real signal cannot have are passed over."""
+    """Ignore the imaginary parts that a real signal cannot have."""
     sizes = [*(self.shape[d] for d in dim[:-1]), last_dim_size]
     if self.size == 0:
         shape = list(self.shape)

@@ -14,7 +14,7 @@ from torch_jax.ops.registry import InOrder, op
 
 @op("im2col")
 def im2col(self, kernel_size, dilation, padding, stride):
-    """Every window of (..., C, H, W) as a column of C * kernel values: (..., C * kernel, L)."""
+    """Return every window of (..., C, H, W) as a column: (..., C * kernel, L)."""
     *batch, channels, height, width = self.shape
     edges = [(0, 0, 0)] * (self.ndim - 2) + [(p, p, 0) for p in padding]
     x = lax.pad(self, jnp.zeros((), self.dtype), edges)
@@ -39,7 +39,7 @@ def im2col(self, kernel_size, dilation, padding, stride):
 
 @op("col2im")
 def col2im(self, output_size, kernel_size, dilation, padding, stride):
-    """The transpose of ``im2col``: overlapping values add up."""
+    """Return the transpose of ``im2col``: overlapping values add up."""
     channels = self.shape[-2] // (kernel_size[0] * kernel_size[1])
     self = self.astype(opmath(self.dtype))
     image = jax.ShapeDtypeStruct((*self.shape[:-2], channels, *output_size), self.dtype)

@@ -27,12 +27,12 @@ BERNOULLI = (
 
 @slope(lambda x: polygamma(1, x))
 def digamma(x):
-    """At zero, infinity of the other sign; NaN at negative integers."""
+    """Return digamma: at zero, infinity of the other sign; NaN at negative integers."""
     return jnp.where(x == 0, jnp.copysign(np.inf, -x).astype(x.dtype), lax.digamma(x))
 
 
 def zeta(x, q):
-    """Hurwitz's zeta by Euler and Maclaurin's formula, also for negative ``q``.
+    """Return Hurwitz's zeta by Euler and Maclaurin's formula, also for negative ``q``.
 
     Terms are added one by one while ``q + k`` is at most 9, and ten at least, in double precision.
     """
@@ -47,7 +47,7 @@ def zeta(x, q):
 
 
 def _leading_terms(x, q):
-    """The sum of ``(q + k) ** -x``, the last term, its ``q + k``, and where the rest is nothing."""
+    """Return the sum of ``(q + k) ** -x``, the last term, its ``q + k``, and if the rest is 0."""
 
     def more(state):
         k, base, _, _, done = state
@@ -67,7 +67,7 @@ def _leading_terms(x, q):
 
 
 def _remainder(x, total, last, base):
-    """``total`` and the sum of what follows ``last``, which is ``base ** -x``."""
+    """Return ``total`` and the sum of the terms after ``last``, which is ``base ** -x``."""
     total = total + last * base / (x - 1) - last / 2
     done = jnp.zeros(x.shape, bool)
     power = last / base * x
@@ -80,7 +80,7 @@ def _remainder(x, total, last, base):
 
 
 def _trigamma(x):
-    """Reflected for arguments below a half."""
+    """Reflect arguments below a half."""
     low = x < 0.5
     value = zeta(jnp.asarray(2, x.dtype), jnp.where(low, 1 - x, x))
     value = jnp.where(x == np.inf, 0, value)
@@ -90,7 +90,7 @@ def _trigamma(x):
 @op("polygamma", refuses="complex")
 @slope(lambda n, x: polygamma(n + 1, x))
 def polygamma(n, self):
-    """The ``n``-th derivative of digamma."""
+    """Return the ``n``-th derivative of digamma."""
     x = wide_float(self)
     if n < 2:
         return (digamma, _trigamma)[n](x)
@@ -101,14 +101,14 @@ def polygamma(n, self):
 
 @op("mvlgamma", refuses="bool complex")
 def mvlgamma(self, p):
-    """A sum of ``lgamma``."""
+    """Return a sum of ``lgamma``."""
     x = wide_float(self)
     terms = (lax.lgamma(x - j / 2) for j in range(p))
     return sum(terms, x.dtype.type(p * (p - 1) / 4 * math.log(math.pi)))
 
 
 def _incomplete_gamma(inside: Callable[..., jax.Array], at_zero: int) -> Callable[..., jax.Array]:
-    """``inside`` for positive finite arguments, in double precision, as its error grows with ``a``.
+    """Wrap ``inside``, for positive finite arguments, in double precision: errors grow with ``a``.
 
     ``at_zero`` is the limit for ``x`` = 0.
     """

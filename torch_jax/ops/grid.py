@@ -19,14 +19,14 @@ _ZEROS, _BORDER, _REFLECTION = range(3)
 
 
 def _to_pixels(coordinate, size: int, align_corners: bool):
-    """From [-1, 1] to [0, size - 1], or to the pixels' outer edges."""
+    """Map [-1, 1] to [0, size - 1], or to the pixels' outer edges."""
     if align_corners:
         return (coordinate + 1) / 2 * (size - 1)
     return ((coordinate + 1) * size - 1) / 2
 
 
 def _clip(x, size: int):
-    """Into the image; nothing flows back where it had to be moved, nor at the edge."""
+    """Clip into the image; the slope is 0 where a point had to be moved, and at the edge."""
     return jnp.where(x <= 0, 0, jnp.where(x >= size - 1, size - 1, x))
 
 
@@ -41,14 +41,14 @@ def _reflect(x, size: int, align_corners: bool):
 
 
 def _inside(x, size: int, padding_mode: int, align_corners: bool):
-    """Coordinates after the padding mode; with zeros they may lie outside."""
+    """Return coordinates after the padding mode; with zeros they may lie outside."""
     if padding_mode == _REFLECTION:
         x = _reflect(x, size, align_corners)
     return x if padding_mode == _ZEROS else _clip(x, size)
 
 
 def _read(image: jax.Array, points: list[jax.Array]) -> jax.Array:
-    """Values (N, C, taps, ...) of the image at whole coordinates (N, taps, ...); 0 outside."""
+    """Return values (N, C, taps, ...) of the image at coordinates (N, taps, ...); 0 outside."""
     valid = jnp.ones(points[0].shape, bool)
     flat = jnp.zeros(points[0].shape, jnp.int32)
     for x, size in zip(points, image.shape[2:], strict=True):
@@ -96,7 +96,7 @@ def _sample(image, grid, mode, padding_mode, align_corners):
 
 @op("grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    """Linear (0), nearest (1) or cubic (2) interpolation, beyond the edge as padding_mode says."""
+    """Interpolate linear (0), nearest (1) or cubic (2), beyond the edge by ``padding_mode``."""
     return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
@@ -104,7 +104,7 @@ def grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
 def grid_sampler_backward(
     grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask
 ):
-    """Gradients of input and grid."""
+    """Return gradients of input and grid."""
     options = interpolation_mode, padding_mode, align_corners
     dtype = opmath(input.dtype)
     args = input.astype(dtype), grid.astype(dtype)

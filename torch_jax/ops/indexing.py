@@ -23,17 +23,17 @@ from torch_jax.ops.registry import column_major, op
 
 
 def is_mask(index) -> bool:
-    """Whether an index (or what stands for it before the call) is a mask: bool, or uint8."""
+    """Return whether an index, or its form before the call, is a mask: bool, or uint8."""
     return index is not None and index.dtype in (np.bool_, np.uint8)
 
 
 def positions_of(mask) -> tuple[np.ndarray, ...]:
-    """One int64 vector per dimension of a concrete mask: where it holds, in row-major order."""
+    """Return positions where a concrete mask holds, row-major: an int64 vector per dimension."""
     return np.nonzero(on_host(mask))
 
 
 def _expand_masks(self, indices) -> tuple:
-    """The index tuple for ``x.at``: slices for None, and positions for masks."""
+    """Return the index tuple for ``x.at``: slices for None, and positions for masks."""
     result: list = []
     for index in indices:
         if not is_mask(index):
@@ -47,7 +47,7 @@ def _expand_masks(self, indices) -> tuple:
 
 
 def _padded(self, indices) -> buckets.Masked | None:
-    """Indices with masks that are padded, where they can be."""
+    """Return indices with masks padded, where possible."""
     if not _has_mask(indices):
         return None
     axis = 0
@@ -69,7 +69,7 @@ def _match_shapes(shapes: list[tuple[int, ...]]) -> None:
 
 
 def _refuse_empty(self, positions) -> None:
-    """A dimension of no elements has none that a number could name."""
+    """Raise for a dimension of no elements, which no number can index."""
     for dim, index in enumerate(positions):
         if not isinstance(index, slice) and index.size != 0 and self.shape[dim] == 0:
             raise IndexError(f"index is out of bounds for dimension with size 0: dimension {dim}")
@@ -88,7 +88,7 @@ def _has_mask(indices) -> bool:
 
 
 def _knows_masks(indices) -> bool:
-    """PyTorch's meta functions refuse masks of uint8, which the CPU takes."""
+    """Return False for masks of uint8: PyTorch's meta functions refuse them, the CPU does not."""
     return not any(i is not None and i.dtype == np.uint8 for i in indices)
 
 
@@ -96,7 +96,7 @@ def _knows_masks(indices) -> bool:
 
 
 def bounds(index, size: int, dim: int, wrap: bool = False):
-    """The ``(ok, message)`` of a check that ``index`` is below ``size``, and not negative.
+    """Return ``(ok, message)`` of a check that ``index`` is below ``size``, and not negative.
 
     With ``wrap``, negative numbers count from the end.
     """
@@ -105,7 +105,7 @@ def bounds(index, size: int, dim: int, wrap: bool = False):
 
 
 def dim_bounds(self, dim, index):
-    """:func:`bounds` along a dimension, as a RuntimeError: for ``check=``."""
+    """Return :func:`bounds` along a dimension, as a RuntimeError: for ``check=``."""
     return *bounds(index, self.shape[dim] if self.ndim else 1, dim), RuntimeError
 
 
@@ -135,7 +135,7 @@ def _check_flat(self, index):
 
 
 def strict(index, size: int):
-    """``index`` with negative numbers out of range, so that JAX does not count from the end."""
+    """Return ``index`` with negative numbers out of range, so that JAX does not wrap them."""
     return jnp.where(index < 0, size, index)
 
 
@@ -143,7 +143,7 @@ _LOGICAL = {"add": "max", "multiply": "min"}  # sums of bool are or, products an
 
 
 def write(x, at: tuple, values, method: str = "set"):
-    """``x.at[at].<method>(values)``; positions out of range are left out."""
+    """Do ``x.at[at].<method>(values)``; positions out of range are left out."""
     if x.dtype == jnp.bool_:
         method = _LOGICAL.get(method, method)
     if method == "set" and _is_one_row(x, at):
@@ -186,7 +186,7 @@ def _write_row(x, dim: int, index, values):
     check=check_indices,
 )
 def index(self, indices):
-    """NumPy's rules, which are PyTorch's: adjacent indices stay in place, others go first."""
+    """Index by the rules of NumPy and PyTorch: adjacent indices stay in place, others go first."""
     padded = _padded(self, indices)
     if padded is not None:
         return buckets.take(self, padded)
@@ -194,7 +194,7 @@ def index(self, indices):
 
 
 def _masked_values(self, indices, values):
-    """Where ``self[..., mask, ...] = values`` writes, and what, without knowing the count.
+    """Return where ``self[..., mask, ...] = values`` writes, and the values, without a count.
 
     The k-th place where the mask holds takes the k-th of the values.
     """
@@ -213,7 +213,7 @@ def _masked_values(self, indices, values):
 
 
 def _one_mask(indices) -> bool:
-    """Whether the indices are Nones and then one mask, which needs no positions."""
+    """Return whether the indices are Nones and then one mask, which needs no positions."""
     *before, last = indices
     return is_mask(last) and last.ndim > 0 and all(i is None for i in before)
 
@@ -251,7 +251,7 @@ def _check_put(self, indices, values):
     check=_check_put,
 )
 def index_put(self, indices, values, accumulate=False, unsafe=False):
-    """``self[indices] = values`` or ``+=``; one mask is a select, with no position computed."""
+    """Do ``self[indices] = values`` or ``+=``; one mask is a select, without positions."""
     masked = _one_mask(indices)
     padded = None if masked else _padded(self, indices)
     padded = padded if padded is not None and padded.takes(values.shape) else None
@@ -285,7 +285,7 @@ def _write_padded(x, indices, masks, length, values, accumulate):
 
 
 def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
-    """``self`` with a dimension at least, and the index tuple for ``x.at`` along ``dim``."""
+    """Return ``self`` with a dimension at least, and the index tuple along ``dim``."""
     x = self.reshape(-1) if self.ndim == 0 else self
     dim %= x.ndim
     index = strict(index.reshape(-1), x.shape[dim])
@@ -294,7 +294,7 @@ def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
 
 @op("index_select", host=("index",), check=_check_dim)
 def index_select(self, dim, index):
-    """``jnp.take`` along a dimension, where negative numbers are out of range."""
+    """Do ``jnp.take`` along a dimension, where negative numbers are out of range."""
     x, at = along(self, dim, index)
     result = x.at[at].get(mode="fill")
     return result.reshape(()) if self.ndim == 0 else result
@@ -302,7 +302,7 @@ def index_select(self, dim, index):
 
 @op("index_add", host=("index",), check=dim_bounds)
 def index_add(self, dim, index, source, *, alpha=1):
-    """``x.at[…].add``; for bool, or."""
+    """Do ``x.at[…].add``; for bool, or."""
     if source.ndim == self.ndim > 0:
         _refuse_other_slices(self.shape, source.shape, dim)
     x, at = along(self, dim, index)
@@ -324,7 +324,7 @@ def _refuse_other_slices(shape, given, dim):
 
 @op("index_copy", host=("index",), check=_check_dim)
 def index_copy(self, dim, index, source):
-    """Of several equal indices the last one wins where JAX runs on the CPU, else any."""
+    """Write by index; of equal indices the last one wins where JAX is on the CPU, else any."""
     if index.dtype != jnp.int64:
         raise RuntimeError(f"index_copy_(): Expected a long tensor for index, not {index.dtype}")
     x, at = along(self, dim, index)
@@ -334,7 +334,7 @@ def index_copy(self, dim, index, source):
 
 @op("index_fill.int_Scalar", "index_fill.int_Tensor", host=("index",), check=_check_dim_wrapping)
 def index_fill(self, dim, index, value):
-    """Here negative indices count from the end."""
+    """Fill by index; here negative indices count from the end."""
     x = self.reshape(-1) if self.ndim == 0 else self
     at = (slice(None),) * (dim % x.ndim) + (index.reshape(-1),)
     value = jnp.asarray(value).astype(x.dtype)
@@ -346,7 +346,7 @@ def index_fill(self, dim, index, value):
 
 @op("take", host=("index",), check=_check_flat)
 def take(self, index):
-    """Elements by position in the flattened tensor."""
+    """Return elements by position in the flattened tensor."""
     return self.reshape(-1).at[index].get(mode="fill")
 
 
@@ -363,7 +363,7 @@ def put(self, index, source, accumulate=False):
 
 @op("masked_select", concrete=True, meta=False)
 def masked_select(self, mask):
-    """The elements where the mask holds, as a vector; both are broadcast."""
+    """Return the elements where the mask holds, as a vector; both are broadcast."""
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     return buckets.compress(*(jnp.broadcast_to(x, shape).reshape(-1) for x in (self, mask)))
 
@@ -376,7 +376,7 @@ def _check_source(mask, source, self):
 
 @op("masked_scatter", check=_check_source)
 def masked_scatter(self, mask, source):
-    """The k-th place where the mask holds takes the k-th element of the source."""
+    """Give the k-th place where the mask holds the k-th element of the source."""
     if mask.dtype != jnp.bool_:
         raise RuntimeError(f"masked_scatter expects a mask of bool, not of {mask.dtype}")
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
@@ -389,7 +389,7 @@ def masked_scatter(self, mask, source):
 
 @op("masked_scatter_backward")
 def masked_scatter_backward(grad_output, mask, sizes):
-    """The gradient where the mask holds, in order, and zeros after it."""
+    """Return the gradient where the mask holds, in order, and zeros after it."""
     count = math.prod(sizes)
     mask = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
     kth = jnp.where(mask, jnp.cumsum(mask.astype(jnp.int64)) - 1, count)
@@ -399,7 +399,7 @@ def masked_scatter_backward(grad_output, mask, sizes):
 
 @op("nonzero", concrete=True, meta=False)
 def nonzero(self):
-    """``np.argwhere``, a column for each dimension laid out in one piece."""
+    """Return ``np.argwhere``, a column for each dimension laid out in one piece."""
     if self.size and self.ndim:
         return buckets.positions(self, buckets.count_of(self))
     return column_major(np.argwhere(on_host(self)))
@@ -407,7 +407,7 @@ def nonzero(self):
 
 @op("nonzero_static", meta=False)  # whose strides are not those of the CPU
 def nonzero_static(self, *, size, fill_value=-1):
-    """The first ``size`` positions, padded with ``fill_value``: nothing depends on values."""
+    """Return the first ``size`` positions, padded: the shape depends on no values."""
     if self.ndim == 0 or self.size == 0:
         return jnp.full((size, self.ndim), fill_value, jnp.int64)
     where = jnp.nonzero(self, size=size, fill_value=fill_value)

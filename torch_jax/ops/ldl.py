@@ -24,7 +24,7 @@ _ALPHA = (1 + math.sqrt(17)) / 8  # bounds the growth of elements best
 
 
 class _State(NamedTuple):
-    """Half way through: rows from ``k`` on of ``rest``, a whole matrix, are to be eliminated."""
+    """The state half way through: rows from ``k`` on of ``rest`` are to be eliminated."""
 
     k: jax.Array
     rest: jax.Array
@@ -34,7 +34,7 @@ class _State(NamedTuple):
 
 
 def _size(x: jax.Array) -> jax.Array:
-    """What pivots are compared by, for complex numbers not the absolute value."""
+    """Return the size by which pivots are compared: of complex numbers not the absolute value."""
     return jnp.abs(x.real) + jnp.abs(x.imag) if jnp.iscomplexobj(x) else jnp.abs(x)
 
 
@@ -45,7 +45,7 @@ def _largest(x: jax.Array, where: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _choose(a: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The row to swap with, whether it makes a block of two, and whether the column is zero."""
+    """Return the row to swap with, a flag of a block of two, and a flag of a zero column."""
     rows = jnp.arange(len(a))
     diagonal = _size(a[k, k])
     below, row = _largest(a[:, k], rows > k)
@@ -63,7 +63,7 @@ def _swapped(a: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
 
 
 def _eliminate(state: _State, conj: Callable[[Any], Any]) -> _State:
-    """One step: a block of one or two rows."""
+    """Eliminate a block of one or two rows."""
     k, a, factor, pivots, info = state
     rows = jnp.arange(len(a))
     pivot, two, singular = _choose(a, k)
@@ -73,7 +73,7 @@ def _eliminate(state: _State, conj: Callable[[Any], Any]) -> _State:
     d, e, b = a[k, k], a[second, second], a[second, k]
 
     one_x = jnp.where(singular, 0, x / jnp.where(singular, 1, d))
-    # scaled by the corner, which is larger than what is on the diagonal, so that nothing overflows
+    # scaled by the corner, which is larger than the diagonal, so that nothing overflows
     corner = jnp.where(two, jnp.abs(b) if conj is jnp.conj else b, 1)
     d, e, b = d / corner, e / corner, b / corner
     scale = 1 / jnp.where(two, d * e - b * conj(b), 1) / corner
@@ -94,7 +94,7 @@ def _eliminate(state: _State, conj: Callable[[Any], Any]) -> _State:
 
 @op("linalg_ldl_factor_ex", concrete=raises)
 def linalg_ldl_factor_ex(self, *, hermitian=False, check_errors=False):
-    """The lower triangle is read. Zeros above the diagonal, pivots and info in int32."""
+    """Read the lower triangle; return zeros above the diagonal, pivots and info in int32."""
     n = self.shape[-1]
 
     def factorize(a):
@@ -119,7 +119,7 @@ def linalg_ldl_factor_ex(self, *, hermitian=False, check_errors=False):
 
 
 def _unpacked(factor: jax.Array, pivots: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """L with its rows in their last order, that order, and which rows begin a block of two."""
+    """Return L in the last order of its rows, that order, and the first rows of blocks of two."""
     n = len(factor)
     columns = jnp.arange(n)
 
@@ -179,6 +179,6 @@ def linalg_ldl_solve(LD, pivots, B, *, hermitian=False):
 
 
 def _is_corner(begins: jax.Array) -> jax.Array:
-    """Where D, not L, is below the diagonal."""
+    """Return where D, not L, is below the diagonal."""
     rows = jnp.arange(len(begins))
     return (rows[:, None] == rows + 1) & begins

@@ -22,7 +22,7 @@ def adjoint(x: jax.Array) -> jax.Array:
 
 
 def nothing(x: jax.Array) -> jax.Array:
-    """What stands for an output that was not asked for: an empty array."""
+    """Return an empty array, in place of an output that was not asked for."""
     return jnp.zeros((0,), x.dtype)
 
 
@@ -30,7 +30,7 @@ def _real(dtype) -> np.dtype:
     return np.finfo(dtype).dtype
 
 
-# Errors. A factorization tells in ``info`` (int32) of the first pivot that failed, from 1 on, or 0.
+# Errors. ``info`` (int32) of a factorization is the first pivot that failed, from 1 on, or 0.
 
 _MESSAGES = {
     "inv": (
@@ -65,7 +65,7 @@ _MESSAGES = {
 
 @op("_linalg_check_errors", concrete=True, meta=False)
 def check_errors(info, api_name, *, is_matrix):
-    """Raise for a failed factorization. A trace knows no values and raises nothing."""
+    """Raise for a failed factorization, but not in a trace, which knows no values."""
     if isinstance(info, jax.core.Tracer):
         return ()
     flat = on_host(info).reshape(-1)
@@ -79,7 +79,7 @@ def check_errors(info, api_name, *, is_matrix):
 
 
 def raises(check_errors: bool = False) -> bool:
-    """Whether an operator looks at its own errors, so that it must know values (``concrete=``)."""
+    """Return whether an operator raises its own errors, and so must know values (``concrete=``)."""
     return check_errors
 
 
@@ -92,7 +92,7 @@ def raised(info: jax.Array, api_name: str, wanted: bool = True) -> None:
 
 
 def lu_factor(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """L and U in one array, pivots counted from 1, and info."""
+    """Return L and U in one array, pivots counted from 1, and info."""
     k = min(x.shape[-2:])
     if x.size == 0:
         pivots = jnp.broadcast_to(jnp.arange(1, k + 1, dtype=jnp.int32), (*x.shape[:-2], k))
@@ -104,7 +104,7 @@ def lu_factor(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def permutation(pivots: jax.Array, size: int) -> jax.Array:
-    """The rows' order that ``pivots`` lead to: L @ U is A[order]."""
+    """Return the rows' order that ``pivots`` lead to: L @ U is A[order]."""
     if pivots.size == 0:
         return jnp.broadcast_to(jnp.arange(size), (*pivots.shape[:-1], size))
     return lax_linalg.lu_pivots_to_permutation(pivots - 1, size)
@@ -150,7 +150,7 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
 
 
 def _determinant_parts(A, A_is_contiguous):
-    """LU, pivots, the diagonal of U, and the sign of the permutation.
+    """Return LU, pivots, the diagonal of U, and the sign of the permutation.
 
     A contiguous real matrix is factored transposed: PyTorch's gradient counts on it.
     """
@@ -183,7 +183,7 @@ def linalg_slogdet(A, *, A_is_contiguous):
 
 
 def _first_bad_minor(x: jax.Array) -> jax.Array:
-    """The order of the first leading minor that is not positive, by elimination; 0 if none is."""
+    """Return the order of the first leading minor that is not positive; 0 if none is."""
 
     def eliminate(k, state):
         x, bad = state
@@ -199,7 +199,7 @@ def _first_bad_minor(x: jax.Array) -> jax.Array:
 
 @differentiated_as(lambda x, lower: (x + adjoint(x)) / 2)
 def hermitian_of(x: jax.Array, lower: bool) -> jax.Array:
-    """The Hermitian matrix of which ``x`` holds one triangle."""
+    """Return the Hermitian matrix of which ``x`` holds one triangle."""
     half = jnp.tril(x, -1) if lower else jnp.triu(x, 1)
     diagonal = jnp.eye(x.shape[-1], dtype=x.dtype) * jnp.real(x)
     return half + adjoint(half) + diagonal
@@ -207,7 +207,7 @@ def hermitian_of(x: jax.Array, lower: bool) -> jax.Array:
 
 @op("linalg_cholesky_ex", concrete=raises)
 def linalg_cholesky_ex(self, *, upper=False, check_errors=False):
-    """A matrix that is not positive-definite gives NaN, where LAPACK stops half way."""
+    """Give NaN for a matrix that is not positive-definite, where LAPACK stops half way."""
     x = hermitian_of(self, lower=not upper)
     if x.size == 0:
         return x, jnp.zeros(x.shape[:-2], jnp.int32)
@@ -246,7 +246,7 @@ def linalg_qr(A, mode="reduced"):
 
 @op("geqrf", meta=False)
 def geqrf(self):
-    """The reflectors below the diagonal, as LAPACK has them, and their scales."""
+    """Return the reflectors below the diagonal, as LAPACK does, and their scales."""
     if self.ndim < 2:
         raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
     h, tau = jnp.linalg.qr(self, mode="raw")
@@ -268,12 +268,12 @@ def ormqr(self, input2, input3, left=True, transpose=False):
     return lax_linalg.ormqr(self, input2, input3, left=left, transpose=transpose)
 
 
-# Eigenvalues and singular values. Where LAPACK says that it did not converge, these are NaN.
+# Eigenvalues and singular values. Where LAPACK reports no convergence, these are NaN.
 
 
 @op("_linalg_eigh")
 def linalg_eigh(A, UPLO="L", compute_v=True):
-    """One triangle is read, and of the diagonal the real part."""
+    """Read one triangle, and of the diagonal the real part."""
     if A.size == 0:
         w = jnp.zeros(A.shape[:-1], _real(A.dtype))
         return w, A if compute_v else nothing(A)
@@ -285,7 +285,7 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
 
 
 def _eig(x: jax.Array, vectors: bool) -> list[jax.Array]:
-    """On the host where JAX has no kernel, which is so on TPU."""
+    """Compute on the host where JAX has no kernel, as on TPU."""
     if x.size == 0:
         dtype = np.result_type(x.dtype, np.complex64)
         values = jnp.zeros(x.shape[:-1], dtype)

@@ -14,7 +14,7 @@ from torch_jax.ops.registry import column_major, op
 
 
 def batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two stacks of matrices, their batch dimensions broadcast to each other."""
+    """Return two stacks of matrices, their batch dimensions broadcast to each other."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (
         jnp.broadcast_to(a, (*batch, *a.shape[-2:])),
@@ -23,7 +23,7 @@ def batched(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _is_vector(a: jax.Array, b: jax.Array) -> bool:
-    """Whether ``b`` is a stack of vectors, not of matrices."""
+    """Return whether ``b`` is a stack of vectors, not of matrices."""
     return b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
 
 
@@ -58,7 +58,7 @@ def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
 
 
 def _lu_solve(lu, order, b, adjoint):
-    """A x = b, or with the adjoint of A, where ``L @ U`` is ``A[order]``."""
+    """Solve A x = b, or with the adjoint of A, where ``L @ U`` is ``A[order]``."""
     if not adjoint:
         b = jnp.take_along_axis(b, order[..., None], axis=-2)
         y = triangular(lu, b, upper=False, unit=True)
@@ -120,7 +120,7 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
 def _check_lstsq(a, b, driver: str) -> None:
-    """What PyTorch asks of the arguments; it has no meta function that would."""
+    """Raise for arguments that PyTorch refuses; its meta function does not exist."""
     rows = b.shape[-1:] if _is_vector(a, b) else b.shape[-2:-1]
     problem = ""
     if a.ndim < 2:
@@ -138,13 +138,13 @@ def _check_lstsq(a, b, driver: str) -> None:
 
 
 def _reads_rank(driver=None):
-    """The residuals of these drivers are there only where all matrices have full rank."""
+    """Return whether residuals need the rank: some drivers give them for full rank only."""
     return driver in ("gelss", "gelsd")
 
 
 @op("linalg_lstsq", static=("rcond",), concrete=_reads_rank, meta=False)
 def linalg_lstsq(self, b, rcond=None, *, driver=None):
-    """All drivers go by the singular values; they differ in what they give besides."""
+    """Solve by the singular values for all drivers, which differ in their other results."""
     driver = driver or "gelsy"
     _check_lstsq(self, b, driver)
     m, n = self.shape[-2:]

@@ -20,7 +20,7 @@ NONE, MEAN, SUM = range(3)
 
 
 def _wide(*operands: Any) -> list[Any]:
-    """The operands in their common dtype, the half types as float32."""
+    """Return the operands in their common dtype, the half types as float32."""
     promoted = promote(*operands)
     dtype = opmath(next(x.dtype for x in promoted if x is not None))
     return [None if x is None else x.astype(dtype) for x in promoted]
@@ -33,7 +33,7 @@ def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
 
 
 def _spread(grad: Any, loss_size: int, reduction: int) -> Any:
-    """The gradient of each element's loss, given that of the reduced loss."""
+    """Return the gradient of each element's loss, given that of the reduced loss."""
     return grad / max(loss_size, 1) if reduction == MEAN else grad
 
 
@@ -95,13 +95,13 @@ def huber_loss_backward(grad_output, self, target, reduction, delta):
 
 @op("soft_margin_loss")
 def soft_margin_loss(self, target, reduction=MEAN):
-    """Half types are rounded after each step, as on CPU: ``exp`` overflows in them."""
+    """Round half types after each step, as on CPU: ``exp`` overflows in them."""
     dtype, z = _soft_margin(self, target)
     return _reduce(rounded(jnp.log1p(z), dtype), reduction)
 
 
 def _soft_margin(self, target):
-    """The dtype of the loss, and ``exp(-self * target)`` with its digits and its range."""
+    """Return the dtype of the loss, and ``exp(-self * target)`` with its digits and range."""
     dtype = result_type(self, target)
     a, b = _wide(self, target)
     return dtype, rounded(jnp.exp(rounded(-a * b, dtype)), dtype)
@@ -122,7 +122,7 @@ def _is_probability(self):
 
 @op("binary_cross_entropy", check=_is_probability)
 def binary_cross_entropy(self, target, weight=None, reduction=MEAN):
-    """Logarithms are bounded below by -100."""
+    """Bound logarithms below by -100."""
     x, y, w = _wide(self, target, weight)
     loss = _cross_entropy(x, y)
     return _reduce(loss if w is None else loss * w, reduction)
@@ -166,7 +166,7 @@ def _class_axis(x: jax.Array) -> int:
 
 
 def _refuse(self, target, weight) -> None:
-    """What the CPU refuses; PyTorch's meta function takes no bytes for targets."""
+    """Raise the CPU's errors; PyTorch's meta function takes no bytes as targets."""
     classes = self.shape[_class_axis(self)]
     if self.ndim - target.ndim not in (0, 1) or self.ndim == 0 or self.ndim == target.ndim > 1:
         raise ValueError(f"a target of {self.ndim - 1} dimensions is expected, not {target.ndim}")
@@ -179,7 +179,7 @@ def _refuse(self, target, weight) -> None:
 
 
 def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Array]:
-    """The class of each sample, and its weight, which is zero where it is to be ignored."""
+    """Return the class of each sample, and its weight, zero where it is to be ignored."""
     target = target.astype(jnp.int64)
     dtype = opmath(self.dtype)
     used = target != ignore_index
@@ -191,7 +191,7 @@ def _nll_weights(self, target, weight, ignore_index) -> tuple[jax.Array, jax.Arr
 
 @op("nll_loss_forward", "nll_loss2d_forward", check=_target_in_range, meta=False)
 def nll_loss_forward(self, target, weight, reduction, ignore_index):
-    """Also returns the sum of the weights; it is zero, as on CPU, where nothing is reduced."""
+    """Return the loss and the sum of the weights; the sum is zero where nothing is reduced."""
     _refuse(self, target, weight)
     axis = _class_axis(self)
     index, w = _nll_weights(self, target, weight, ignore_index)
@@ -258,7 +258,7 @@ def _pull_back(loss, x, grad_output):
 
 
 def _label_sets(target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which positions of ``target`` (N, C) come before the first -1, and which classes they name.
+    """Return the positions of ``target`` (N, C) before the first -1, and the classes they name.
 
     The classes are a bool (N, C).
     """

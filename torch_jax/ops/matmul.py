@@ -21,7 +21,7 @@ _SCALARS = ("beta", "alpha")
 
 
 def dot(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
-    """``lax.dot_general`` with the precision that is set; half types give float32."""
+    """Do ``lax.dot_general`` with the precision that is set; half types give float32."""
     if a.dtype != b.dtype:
         raise RuntimeError(f"expected scalar type {a.dtype} but found {b.dtype}")
     exact, wide = precision(a.dtype), opmath(a.dtype)
@@ -41,7 +41,7 @@ def matrix_product(
 
 
 def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ())) -> jax.Array:
-    """``dot`` whose bfloat16s give bfloat16 on chips, which sum them in float32.
+    """Return ``dot`` whose bfloat16s give bfloat16 on chips, which sum in float32.
 
     Over a mesh, XLA then sums the parts of a product in half the bytes. The precision is the
     default: it is exact for bfloat16, and the compiler of TPUs fails on batches with another
@@ -49,12 +49,12 @@ def _rounded(a: jax.Array, b: jax.Array, contract: tuple, batch: tuple = ((), ()
     """
     if a.dtype != jnp.bfloat16 or a.dtype != b.dtype or target.on_cpu():
         return dot(a, b, contract, batch)
-    exact = lax.Precision.DEFAULT  # whatever JAX is set to
+    exact = lax.Precision.DEFAULT  # under any setting of JAX
     return lax.dot_general(a, b, (contract, batch), precision=exact, preferred_element_type=a.dtype)
 
 
 def _blend(self, product, beta, alpha):
-    """``beta * self + alpha * product``, without reading ``self`` where ``beta`` is 0."""
+    """Return ``beta * self + alpha * product``, without a read of ``self`` if ``beta`` is 0."""
     if category(product.dtype) == 1:
         beta, alpha = int(beta), int(alpha)  # integer tensors truncate them
     if alpha != 1:
@@ -68,19 +68,19 @@ def _blend(self, product, beta, alpha):
 
 @op("mm", "bmm", products=True, rows="self")
 def mm(self, mat2):
-    """Matrix product, one or a batch."""
+    """Multiply matrices, one pair or a batch."""
     return matrix_product(self, mat2, _rounded)
 
 
 @op("mm.dtype", "bmm.dtype", products=True)
 def mm_dtype(self, mat2, out_dtype):
-    """Matrix product of half types whose float32 sum is not rounded back."""
+    """Multiply matrices of half types; the float32 sum is not rounded back."""
     return matrix_product(self, mat2).astype(out_dtype)
 
 
 @op("addmm", "baddbmm", static=_SCALARS, products=True, rows="mat1")
 def addmm(self, mat1, mat2, *, beta=1, alpha=1):
-    """``beta * self + alpha * (mat1 @ mat2)``."""
+    """Return ``beta * self + alpha * (mat1 @ mat2)``."""
     if mat2.ndim == self.ndim == 2 < mat1.ndim and len(self) > 1:  # its rows as those of ``mat1``
         self = self.reshape(*mat1.shape[:-1], -1)
     return _broadcast(_blend(self, matrix_product(mat1, mat2), beta, alpha), mat1, mat2)
@@ -88,7 +88,7 @@ def addmm(self, mat1, mat2, *, beta=1, alpha=1):
 
 @op("addmm.dtype", "baddbmm.dtype", static=_SCALARS, products=True)
 def addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
-    """``addmm`` of half types with a float32 result."""
+    """Do ``addmm`` of half types with a float32 result."""
     return addmm(self, mat1, mat2, beta=beta, alpha=alpha).astype(out_dtype)
 
 
@@ -98,45 +98,45 @@ def _broadcast(x, mat1, mat2):
 
 @op("_addmm_activation", static=_SCALARS, products=True)
 def _addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False):
-    """``addmm`` and then relu or gelu."""
+    """Do ``addmm`` and then relu or gelu."""
     x = addmm(self, mat1, mat2, beta=beta, alpha=alpha)
     return jax.nn.gelu(x, approximate=False) if use_gelu else jnp.maximum(x, 0)
 
 
 @op("addbmm", static=_SCALARS, products=True)
 def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
-    """``beta * self`` and the sum over the batch of the products: one contraction of two axes."""
+    """Add ``beta * self`` and the batch's sum of products: one contraction of two axes."""
     product = dot(batch1, batch2, ((0, 2), (0, 1)))
     return jnp.broadcast_to(_blend(self, product, beta, alpha), product.shape)
 
 
 @op("mv", products=True)
 def mv(self, vec):
-    """Matrix times vector."""
+    """Multiply a matrix by a vector."""
     return dot(self, vec, ((1,), (0,)))
 
 
 @op("addmv", static=_SCALARS, products=True)
 def addmv(self, mat, vec, *, beta=1, alpha=1):
-    """``beta * self + alpha * (mat @ vec)``."""
+    """Return ``beta * self + alpha * (mat @ vec)``."""
     return jnp.broadcast_to(_blend(self, mv(mat, vec), beta, alpha), mat.shape[:1])
 
 
 @op("dot", products=True)
 def vector_dot(self, tensor):
-    """Inner product of two vectors, without conjugation."""
+    """Return the inner product of two vectors, without conjugation."""
     return dot(self, tensor, ((0,), (0,)))
 
 
 @op("vdot", products=True)
 def vdot(self, other):
-    """Inner product of two vectors, the first conjugated."""
+    """Return the inner product of two vectors, the first conjugated."""
     return dot(self.conj(), other, ((0,), (0,)))
 
 
 @op("addr", static=_SCALARS)
 def addr(self, vec1, vec2, *, beta=1, alpha=1):
-    """``beta * self`` and ``alpha`` times the outer product; for bool, ``or`` and ``and``."""
+    """Add ``beta * self`` and ``alpha`` times the outer product; for bool, ``or`` and ``and``."""
     dtype = result_type(self, vec1, vec2)
     self, vec1, vec2 = promote(self, vec1, vec2)
     if category(dtype) == 0:
@@ -149,13 +149,13 @@ def addr(self, vec1, vec2, *, beta=1, alpha=1):
 
 @op("_int_mm")
 def _int_mm(self, mat2):
-    """Product of int8 matrices, summed in int32."""
+    """Return the product of int8 matrices, summed in int32."""
     return lax.dot(self, mat2, preferred_element_type=jnp.int32)
 
 
 @op("_trilinear", products=True)
 def _trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
-    """Product of three tensors, each lacking the dimensions ``expand``, summed over ``sumdim``."""
+    """Multiply three tensors, each lacking the dimensions ``expand``, and sum over ``sumdim``."""
     operands = []
     rank = i1.ndim + len(expand1)
     for x, expand in ((i1, expand1), (i2, expand2), (i3, expand3)):

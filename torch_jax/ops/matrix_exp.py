@@ -15,7 +15,7 @@ from jax.lax import Precision
 from torch_jax.ops.promotion import opmath
 from torch_jax.ops.registry import op
 
-# a row each for the five sums of 1, A, A², A³ and A⁶ that the polynomial is made of
+# a row each for the polynomial's five sums of 1, A, A², A³ and A⁶
 _SUMS = np.array(
     [
         [0, -1.00365581030144618e-01, -8.02924648241156932e-03, -8.92138498045729985e-04, 0],
@@ -49,7 +49,7 @@ def _polynomial(a: jax.Array) -> jax.Array:
 
 @op("linalg_matrix_exp")
 def linalg_matrix_exp(self):
-    """Half types are computed in float32."""
+    """Compute half types in float32."""
     if self.size == 0:
         return self
     a = self.astype(opmath(self.dtype))

@@ -22,19 +22,19 @@ _STATS = ("running_mean", "running_var")
 
 
 def _wide(*arrays):
-    """The arrays in the dtype that is computed in, that of the first; None stays None."""
+    """Return the arrays in the dtype of the computation, by the first; None stays None."""
     dtype = opmath(arrays[0].dtype)
     return [None if x is None else x.astype(dtype) for x in arrays]
 
 
 def _moments(x: jax.Array, axes: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance, the reduced axes kept; two passes, so nothing cancels."""
+    """Return mean and biased variance, the reduced axes kept; two passes, so nothing cancels."""
     mean = _mean(x, axes)
     return mean, _mean(jnp.square(x - mean), axes)
 
 
 def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
-    """The dtype that the CPU saves moments in: a half type's float32 parameters have a say."""
+    """Return the dtype of the CPU's moments, also by a half type's float32 parameters."""
     refuse("normalization", input.dtype, "bool int complex")
     others = {p.dtype for p in parameters if p is not None and p.dtype != input.dtype}
     if others and (input.dtype not in HALVES or others != {np.dtype(np.float32)}):
@@ -43,7 +43,7 @@ def _statistics_dtype(input: jax.Array, *parameters: jax.Array | None) -> Any:
 
 
 def _saved_mean(mean: jax.Array, x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """The mean that the forward saved, or, where it was rounded to a half type, a better one."""
+    """Return the mean of the forward pass, or a better one if it was rounded to a half type."""
     if mean.dtype not in HALVES:
         return mean.astype(x.dtype)
     return x.mean(axes, keepdims=True).reshape(mean.shape)
@@ -55,12 +55,12 @@ def _affine(x, weight, bias):
 
 
 def _standardized_grad(grad, x_hat, rstd, axes):
-    """Gradient with respect to x of ``x_hat = (x - mean) * rstd`` over ``axes``."""
+    """Return the gradient by x of ``x_hat = (x - mean) * rstd`` over ``axes``."""
     return rstd * (grad - _mean(grad, axes) - x_hat * _mean(grad * x_hat, axes))
 
 
 def _mean(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """The mean over ``axes``, which are kept."""
+    """Return the mean over ``axes``, which are kept."""
     return sums.row_mean(x) if tuple(axes) == (x.ndim - 1,) else x.mean(axes, keepdims=True)
 
 
@@ -79,7 +79,7 @@ def _refuse_shapes(input, normalized_shape, *parameters) -> None:
 # PyTorch's meta function saves moments as CUDA does, in float32.
 @op("native_layer_norm", meta=False)
 def native_layer_norm(input, normalized_shape, weight, bias, eps):
-    """Standardize over the last dimensions; also returns mean and reciprocal deviation."""
+    """Standardize over the last dimensions; return mean and reciprocal deviation, too."""
     _refuse_shapes(input, normalized_shape, weight, bias)
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     saved = _statistics_dtype(input, weight, bias)
@@ -94,7 +94,7 @@ def native_layer_norm(input, normalized_shape, weight, bias, eps):
 def native_layer_norm_backward(
     grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask
 ):
-    """Gradients of input, weight and bias."""
+    """Return gradients of input, weight and bias."""
     split = input.ndim - len(normalized_shape)
     inner = tuple(range(split, input.ndim))
     x, grad, rstd, weight_wide = _wide(input, grad_out, rstd, weight)
@@ -113,7 +113,7 @@ def native_layer_norm_backward(
 
 
 def _channels(x: jax.Array | None, ndim: int) -> Any:
-    """A vector of one value per channel, shaped to broadcast over (batch, channel, ...)."""
+    """Return a vector of one value per channel, shaped to broadcast over (batch, channel, ...)."""
     return None if x is None else x.reshape(1, x.size, *[1] * (ndim - 2))
 
 
@@ -122,7 +122,7 @@ def _all_but_channel(ndim: int) -> tuple[int, ...]:
 
 
 def _channels_last(x: jax.Array) -> jax.Array:
-    """Channels moved to the end: XLA's CPU backend sums over all other dimensions faster there.
+    """Move channels to the end: XLA's CPU backend sums over other dimensions faster there.
 
     Its convolutions want them there too, and between two of these all transposes cancel.
     """
@@ -134,25 +134,23 @@ def _channels_first(x: jax.Array) -> jax.Array:
 
 
 def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
-    """``out`` in channels_last strides where the input, or what it was sliced from, has these."""
+    """Return ``out`` in channels_last strides where the input, or its base, has these."""
     order = (0, *range(2, out.ndim), 1)
     least = 0
     for axis in reversed(order):
         if out.ndim not in (4, 5) or strides[axis] < least or out.shape[axis] == 0:
             return out
-        if (
-            axis == 0 and least == strides[1]
-        ):  # one number a channel: nothing tells the orders apart
+        if axis == 0 and least == strides[1]:  # one number a channel: the orders are equal
             return out
         least = strides[axis] * out.shape[axis]
     return InOrder(out, order)
 
 
-_FEW_PLACES = 8  # images of fewer are summed as they are
+_FEW_PLACES = 8  # images of fewer are summed in one piece
 
 
 def _sums(x: jax.Array) -> jax.Array:
-    """Sums of ``[batch, ..., channels]`` over all dimensions but the last.
+    """Return sums of ``[batch, ..., channels]`` over all dimensions but the last.
 
     On CPUs each image is a product with ones. XLA sums in one row of additions for each channel,
     with strides, where no dimension is above 32: that takes 3 to 14 times longer (32 images of
@@ -171,7 +169,7 @@ def _sums(x: jax.Array) -> jax.Array:
 
 
 def _channel_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean and biased variance of each channel, as ``_moments`` gives them, both vectors."""
+    """Return mean and biased variance of each channel, as of ``_moments``, both vectors."""
     x = _channels_last(x)
     count = math.prod(x.shape[:-1])
     mean = _sums(x) / count
@@ -181,7 +179,7 @@ def _channel_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
 ):
-    """Output, mean and reciprocal deviation, and the new running statistics (None: unchanged)."""
+    """Return output, mean, reciprocal deviation, and new running statistics (None: unchanged)."""
     n, axes = input.ndim, _all_but_channel(input.ndim)
     saved = _statistics_dtype(input, weight, bias, running_mean, running_var)
     x, weight, bias, old_mean, old_var = _wide(input, weight, bias, running_mean, running_var)
@@ -219,21 +217,21 @@ op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 def _native_batch_norm_legit_functional(
     input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
 ):
-    """Batch norm that returns its new running statistics."""
+    """Run batch norm, and return its new running statistics."""
     parameters = input, weight, bias, running_mean, running_var
     *results, mean, var = _batch_norm(*parameters, training, momentum, eps, input_strides)
     return *results, *_running((running_mean, running_var), (mean, var))
 
 
 def _running(old, new):
-    """The new running statistics, in the dtypes of the old ones; those where nothing is new."""
+    """Return the new running statistics, in the old dtypes; the old ones where nothing is new."""
     pairs = zip(old, new, strict=True)
     return [o if n is None else n.astype(o.dtype) for o, n in pairs]
 
 
 @op("_native_batch_norm_legit.no_stats", **_OPTIONS)
 def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, eps, input_strides):
-    """Batch norm by the batch's own statistics, which it does not keep."""
+    """Run batch norm by the batch's own statistics, which are not stored."""
     return _batch_norm(input, weight, bias, None, None, True, momentum, eps, input_strides)[:3]
 
 
@@ -241,7 +239,7 @@ def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, e
 def _native_batch_norm_legit_no_training(
     input, weight, bias, running_mean, running_var, momentum, eps, input_strides
 ):
-    """Batch norm by running statistics; the statistics it saves are empty."""
+    """Run batch norm by running statistics; the saved statistics are empty."""
     parameters = input, weight, bias, running_mean, running_var
     return _batch_norm(*parameters, False, momentum, eps, input_strides)[:3]
 
@@ -250,7 +248,7 @@ def _native_batch_norm_legit_no_training(
 def _batch_norm_with_update(
     input, weight, bias, running_mean, running_var, momentum, eps, input_strides
 ):
-    """Batch norm in training; the fourth output, cuDNN's reserve, is empty."""
+    """Run batch norm in training; the fourth output, cuDNN's reserve, is empty."""
     parameters = input, weight, bias, running_mean, running_var
     results = _batch_norm(*parameters, True, momentum, eps, input_strides)
     return *results[:3], jnp.zeros(0, jnp.uint8), *results[3:]
@@ -260,7 +258,7 @@ def _batch_norm_with_update(
 def _batch_norm_with_update_functional(
     input, weight, bias, running_mean, running_var, momentum, eps, input_strides
 ):
-    """``_batch_norm_with_update`` that returns its new running statistics."""
+    """Run ``_batch_norm_with_update``, and return its new running statistics."""
     parameters = input, weight, bias, running_mean, running_var
     *results, mean, var = _batch_norm_with_update(*parameters, momentum, eps, input_strides)
     return *results, *_running((running_mean, running_var), (mean, var))
@@ -270,7 +268,7 @@ def _batch_norm_with_update_functional(
 def _batch_norm_no_update(
     input, weight, bias, running_mean, running_var, momentum, eps, input_strides
 ):
-    """Batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
+    """Run batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
     parameters = input, weight, bias, running_mean, running_var
     results = _batch_norm(*parameters, False, momentum, eps, input_strides)
     return *results[:3], jnp.zeros(0, jnp.uint8)
@@ -289,7 +287,7 @@ def native_batch_norm_backward(
     eps,
     output_mask,
 ):
-    """Gradients of input, weight and bias."""
+    """Return gradients of input, weight and bias."""
     x, grad, weight, mean, rstd = _wide(input, grad_out, weight, save_mean, save_invstd)
     if not train:
         mean, var = _wide(input, running_mean, running_var)[1:]
@@ -325,7 +323,7 @@ def batch_norm_backward(
     output_mask,
     reserve,
 ):
-    """The gradient of ``_batch_norm_with_update`` and ``_batch_norm_no_update``."""
+    """Return the gradient of ``_batch_norm_with_update`` and ``_batch_norm_no_update``."""
     stats = running_mean, running_var, save_mean, save_var
     return native_batch_norm_backward(grad_out, input, weight, *stats, update, eps, output_mask)
 
@@ -335,7 +333,7 @@ def batch_norm_backward(
 
 @op("native_group_norm", **_OPTIONS)
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps, input_strides):
-    """Standardize each group of channels; mean and reciprocal deviation are (batch, group)."""
+    """Standardize groups of channels; mean and reciprocal deviation are (batch, group)."""
     saved = _statistics_dtype(input, weight, bias)
     x, weight, bias = _wide(input, weight, bias)
     x = x.reshape(N, group, C // group * HxW)
@@ -361,7 +359,7 @@ def native_group_norm_backward(
     group,
     output_mask,
 ):
-    """Gradients of input, weight and bias."""
+    """Return gradients of input, weight and bias."""
     n, axes = input.ndim, _all_but_channel(input.ndim)
     x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
     grouped = N, group, C // group * HxW
@@ -384,7 +382,7 @@ def native_group_norm_backward(
 
 @op("_fused_rms_norm_backward")
 def _fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
-    """Gradients of input and weight."""
+    """Return gradients of input and weight."""
     split = input.ndim - len(normalized_shape)
     inner = tuple(range(split, input.ndim))
     x, grad, rstd, weight = _wide(input, grad_out, rstd, weight)
@@ -404,7 +402,7 @@ def _others(ndim: int, dim: int) -> tuple[int, ...]:
 
 @op("_weight_norm_interface")
 def _weight_norm_interface(v, g, dim=0):
-    """``v`` scaled to the norms ``g`` along ``dim``; also the norms it had."""
+    """Scale ``v`` to the norms ``g`` along ``dim``; return the former norms, too."""
     v, g = _wide(v, g)
     norms = jnp.sqrt(jnp.square(v).sum(_others(v.ndim, dim), keepdims=True))
     return v * (g / norms), norms
@@ -412,7 +410,7 @@ def _weight_norm_interface(v, g, dim=0):
 
 @op("_weight_norm_interface_backward")
 def _weight_norm_interface_backward(grad_w, saved_v, saved_g, saved_norms, dim):
-    """Gradients of ``v`` and ``g``."""
+    """Return gradients of ``v`` and ``g``."""
     grad, v, g, norms = _wide(grad_w, saved_v, saved_g, saved_norms)
     along = (grad * v).sum(_others(v.ndim, dim), keepdims=True) / norms
     return (g / norms) * (grad - v * (along / norms)), along

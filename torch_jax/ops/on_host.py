@@ -1,4 +1,4 @@
-"""Values of arrays as Python's side of an operator needs them, where shapes hang on values."""
+"""Values of arrays on the host, for operators whose shapes depend on values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LISTENERS: list[Callable[[], None]] = []  # called where an operator looks at a 
 
 
 def on_host(array: Any) -> np.ndarray:
-    """An array as NumPy sees it; where its computation failed, the error is raised.
+    """Return an array as NumPy sees it; raise the error of a failed computation.
 
-    It is waited for first: XLA ends the process where NumPy asks for the memory of an array whose
-    computation has failed.
+    The array is awaited first: XLA ends the process where NumPy reads an array whose computation
+    has failed.
 
     >>> on_host(jax.numpy.arange(3))
     array([0, 1, 2], dtype=int32)
     """
-    for told in LISTENERS:
-        told()
+    for listener in LISTENERS:
+        listener()
     return np.asarray(jax.block_until_ready(array))

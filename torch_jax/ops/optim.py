@@ -1,7 +1,7 @@
 """The fused optimizer steps: lists of parameters, gradients and states in, their new values out.
 
 A step's count has been raised already when the operator is called. With ``grad_scale`` gradients
-are divided by it first, and come back so; where ``found_inf`` is 1 nothing changes.
+are divided by it first, and returned so; where ``found_inf`` is 1 nothing changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _each(
 ) -> list[list[jax.Array]]:
     """Apply ``update(param, grad, *states, step)`` at each position of the lists.
 
-    It gives the new param and states; a list of states that is empty stays so. All is computed in
-    float32 at least.
+    ``update`` returns the new param and states; an empty list of states stays empty. All is
+    computed in float32 at least.
     """
     columns: list[list[jax.Array]] = [[] for _ in range(2 + len(states))]
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
@@ -53,7 +53,7 @@ def _each(
 
 
 def _bias_correction(beta, step):
-    """``1 - beta ** step``, exact in float32 for a beta near 1."""
+    """Return ``1 - beta ** step``, exact in float32 for a beta near 1."""
     return -jnp.expm1(step * jnp.log(beta))
 
 
@@ -101,10 +101,10 @@ def _adam(decoupled: bool) -> Callable[..., list[list[jax.Array]]]:
 @op("torch_jax::adam_", "torch_jax::adam_.counted", meta=False)
 def adam_(params, grads, means, squares, maxima, sizes, corrections, decay, weight, beta2, share,
           eps, kind, maximize):  # fmt: skip
-    """The steps of ``torch.optim.Adam(foreach=True)``, in the order in which PyTorch takes them.
+    """Step as ``torch.optim.Adam(foreach=True)``, in PyTorch's order of operators.
 
-    Between two of its operators a value has the dtype of the parameter, as there. ``weight`` is
-    ``1 - beta1``, ``share`` is ``1 - beta2``, ``decay`` what multiplies parameters or is added.
+    Between two operators a value has the dtype of the parameter, as in PyTorch. ``weight`` is ``1 -
+    beta1``, ``share`` is ``1 - beta2``, ``decay`` multiplies parameters or is added.
     ``sizes`` and ``corrections`` are numbers, or tensors of one.
     """
 
@@ -150,7 +150,7 @@ def fused_sgd(
     grad_scale=None,
     found_inf=None,
 ):
-    """The first step sets the momentum buffers, which hold nothing before; none: no momentum."""
+    """Set the momentum buffers in the first step, before which they are empty, or None."""
 
     def update(param, grad, *buffer):
         grad = -grad if maximize else grad
@@ -194,5 +194,5 @@ op("_fused_adagrad.tensor_lr", meta=False)(_adagrad)
 
 @op("_fused_adagrad", meta=False)
 def fused_adagrad(self, grads, state_sums, state_steps, **settings):
-    """Its schema writes the steps too; they stay as they are."""
+    """Step; the schema writes the steps too, which do not change."""
     return [*_adagrad(self, grads, state_sums, state_steps, **settings), state_steps]

@@ -24,7 +24,7 @@ def constant_pad_nd(self, pad, value=0):
 
 
 def _extend(x, padding, left: Callable, right: Callable):
-    """Concatenate to each padded dimension what ``left`` and ``right`` make of its ends."""
+    """Concatenate to each padded dimension the results of ``left`` and ``right`` for its ends."""
     for i in range(len(padding) // 2):
         axis = x.ndim - 1 - i
         before, after = padding[2 * i : 2 * i + 2]

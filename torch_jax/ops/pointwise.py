@@ -29,14 +29,14 @@ from torch_jax.ops.registry import op
 
 
 def wide(*operands: Any, to_float: bool = False) -> list[Any]:
-    """The operands in the dtype PyTorch computes their result in; None stays None."""
+    """Return the operands in the dtype PyTorch computes their result in; None stays None."""
     dtype = result_type(*operands)
     dtype = opmath(floating(dtype) if to_float else dtype)
     return [None if x is None else jnp.asarray(x).astype(dtype) for x in operands]
 
 
 def is_one(x: Any) -> bool:
-    """Whether a factor is the schema's default, which is never traced."""
+    """Return whether a factor is the schema's default, which is never traced."""
     return type(x) is int and x == 1
 
 
@@ -45,7 +45,7 @@ def _scaled(x, factor):
 
 
 def _times_alpha(x, alpha):
-    """Scaled by a number that must be of no higher kind, and a bool for bools only."""
+    """Scale by a number that must be of no higher kind, and a bool for bools only."""
     kind = 1 if is_one(alpha) else category(jnp.asarray(alpha).dtype)
     if kind > max(category(x.dtype), 1) or (kind == 0 and category(x.dtype) > 0):
         raise TypeError(f"alpha of dtype {jnp.asarray(alpha).dtype} for operands of {x.dtype}")
@@ -54,7 +54,7 @@ def _times_alpha(x, alpha):
 
 @op("add.Tensor", "add.Scalar")
 def add(self, other, *args, alpha=1):
-    """Of bools, ``or``; ``alpha`` is positional in the Scalar overload."""
+    """Add; of bools, ``or``; ``alpha`` is positional in the Scalar overload."""
     self, other = wide(self, other)
     return self + _times_alpha(other, args[0] if args else alpha)
 
@@ -76,7 +76,7 @@ def _refuse_bools(a, b):
 
 @op("sub.Tensor", "sub.Scalar")
 def sub(self, other, *args, alpha=1):
-    """``alpha`` is positional in the Scalar overload. PyTorch's meta function takes bools."""
+    """Subtract; ``alpha`` is positional in the Scalar overload. The meta function takes bools."""
     _refuse_bools(self, other)
     self, other = wide(self, other)
     return self - _times_alpha(other, args[0] if args else alpha)
@@ -84,13 +84,13 @@ def sub(self, other, *args, alpha=1):
 
 @op("rsub.Tensor", "rsub.Scalar")
 def rsub(self, other, *args, alpha=1):
-    """``other - alpha * self``."""
+    """Return ``other - alpha * self``."""
     return sub(other, self, *args, alpha=alpha)
 
 
 @op("_add_relu.Tensor", "_add_relu.Scalar")
 def add_relu(self, other, *args, alpha=1):
-    """``relu(self + alpha * other)``, of which NaN becomes 0, and infinity the largest number."""
+    """Return ``relu(self + alpha * other)``; NaN becomes 0, infinity the largest number."""
     total = add(self, other, *args, alpha=alpha)
     if category(total.dtype) == 2:
         return jnp.where(total > 0, jnp.minimum(total, jnp.finfo(total.dtype).max), 0)
@@ -99,7 +99,7 @@ def add_relu(self, other, *args, alpha=1):
 
 @op("mul.Tensor", "mul.Scalar")
 def mul(self, other):
-    """Of bools, ``and``."""
+    """Multiply; of bools, ``and``."""
     self, other = wide(self, other)
     return self * other
 
@@ -119,7 +119,7 @@ def exact_quotient(a, b):
 
 
 def rounded(x, dtype):
-    """``x``, computed in float32, with no more digits than the half type ``dtype`` has."""
+    """Return ``x``, computed in float32, with the digits of the half type ``dtype``."""
     if x.dtype == dtype:
         return x
     limits = jnp.finfo(dtype)
@@ -128,7 +128,7 @@ def rounded(x, dtype):
 
 @differentiated_as(lambda a, b: jnp.zeros_like(a))
 def _floor_divide(a, b):
-    """Python's floor division; the float remainder is taken off first, so the quotient is exact."""
+    """Divide as Python's ``//``; the float remainder is taken off first: an exact quotient."""
     if category(a.dtype) != 2:
         return jnp.floor_divide(a, b)
     rest = lax.rem(a, b)
@@ -141,7 +141,7 @@ def _floor_divide(a, b):
 
 
 def _check_divisor(self, other):
-    """For ``check=``: no integer is divided by zero."""
+    """Return, for ``check=``, whether no integer is divided by zero."""
     dtype = result_type(self, other)
     if category(dtype) == 1:  # a number that the dtype cannot hold wraps: 256 is 0 for uint8
         divisor = jnp.asarray(other).astype(dtype)
@@ -155,7 +155,7 @@ def _check_rounded(self, other, rounding_mode):
 
 @op("div.Tensor_mode", "div.Scalar_mode", check=_check_rounded)
 def divide_mode(self, other, *, rounding_mode):
-    """True division without a rounding mode."""
+    """Divide truly without a rounding mode."""
     if rounding_mode is None:
         return quotient(*wide(self, other, to_float=True))
     dtype, is_number = result_type(self, other), jnp.ndim(other) == 0
@@ -171,14 +171,14 @@ def divide_mode(self, other, *, rounding_mode):
 
 @op("div.Tensor", "div.Scalar")
 def divide(self, other):
-    """Of integers, a float."""
+    """Divide; integers give a float."""
     return divide_mode(self, other, rounding_mode=None)
 
 
 @op("floor_divide", meta="mul.Tensor", check=_check_divisor)
 @op("floor_divide.Scalar", meta="mul.Scalar", check=_check_divisor)
 def floor_divide(self, other):
-    """``div`` with ``rounding_mode="floor"``. Its own meta function, in Python, loses strides."""
+    """Do ``div`` with ``rounding_mode="floor"``. The meta function, in Python, loses strides."""
     return divide_mode(self, other, rounding_mode="floor")
 
 
@@ -191,7 +191,7 @@ def _with_fixed_sign(self, other):
 @op("copysign.Scalar", meta="div.Scalar", refuses="complex")
 @differentiated_as(_with_fixed_sign)
 def copysign(self, other):
-    """``jnp.copysign``. Its own meta function, in Python, loses strides."""
+    """Do ``jnp.copysign``. The meta function, in Python, loses strides."""
     return jnp.copysign(*wide(self, other, to_float=True))
 
 
@@ -201,18 +201,18 @@ def copysign(self, other):
     check=_check_divisor,
 )
 def remainder(self, other):
-    """The sign is the divisor's."""
+    """Give the remainder the divisor's sign."""
     return jnp.remainder(*wide(self, other))
 
 
 @op("fmod.Tensor", "fmod.Scalar", refuses="bool complex", check=_check_divisor)
 def fmod(self, other):
-    """The sign is the dividend's."""
+    """Give the remainder the dividend's sign."""
     return lax.rem(*jnp.broadcast_arrays(*wide(self, other)))
 
 
 def _integer_power(base, exponent):
-    """Integer power; a negative exponent gives the integer part of the reciprocal.
+    """Return an integer power; a negative exponent gives the reciprocal's integer part.
 
     ``jnp.power`` looks at the exponent's last six bits only.
     """
@@ -241,7 +241,7 @@ def _power_but_0_to_0(self, exponent):
 @op("pow.Tensor_Tensor", "pow.Scalar", refuses="bool")
 @differentiated_as(_power_but_0_to_0)
 def power(self, exponent):
-    """Integers stay integers."""
+    """Return the power; integers stay integers."""
     self, exponent = wide(self, exponent)
     if category(self.dtype) == 1:
         return _integer_power(self, exponent)
@@ -251,7 +251,7 @@ def power(self, exponent):
 
 
 def _power_of_zero(exponent):
-    """As the C library has it for complex numbers: only the sign of the real part counts."""
+    """Return complex powers of 0 as the C library: only the sign of the real part counts."""
     real = jnp.where(exponent.real < 0, jnp.inf, jnp.nan)
     power = lax.complex(real, jnp.full_like(real, jnp.nan)).astype(exponent.dtype)
     return jnp.where(exponent.real > 0, 0, power)
@@ -271,7 +271,7 @@ _POWERS: dict[Any, Callable[[jax.Array], jax.Array]] = {
 
 @op("pow.Tensor_Scalar", static=("exponent",))
 def power_scalar(self, exponent):
-    """The exponent is static: common ones are products and roots, as PyTorch computes them."""
+    """Return the power by a static exponent: common ones are products and roots, as in PyTorch."""
     dtype = result_type(self, exponent)
     if category(dtype) == 1 and exponent < 0:
         raise ValueError("Integers to negative integer powers are not allowed.")
@@ -300,17 +300,17 @@ def _elementwise(
 
 
 def _hypot(a, b):
-    """Scaled by the larger side, so that squares do not overflow; infinity wins over NaN."""
+    """Scale by the larger side, so that squares do not overflow; infinity wins over NaN."""
     return jnp.hypot(a, b)
 
 
 def _heaviside(x, values):
-    """``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
+    """Return ``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
     return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
 
 
 def logaddexp(a, b):
-    """Equal infinities add to themselves. The angle of complex results is not wrapped around."""
+    """Add equal infinities to themselves. The angle of complex results is not wrapped around."""
     if category(a.dtype) == 3:
         return _complex_logaddexp(a, b)
     same = jnp.isinf(a) & (a == b)
@@ -333,7 +333,7 @@ def _logaddexp2(a, b):
 
 
 def _x_times(log: Callable[[jax.Array], jax.Array], least: int) -> Callable[..., Any]:
-    """``x * log(y)`` that is 0 where ``x`` is, except for NaN in ``y``; ``log(least)`` is -inf."""
+    """Return ``x * log(y)``, 0 where ``x`` is, except for NaN in ``y``; ``log(least)`` is -inf."""
 
     def product(x, y):
         return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, 0, x * log(y)))
@@ -400,7 +400,7 @@ _elementwise(jnp.nextafter, "nextafter", wide=_promoted, refuses="bool int compl
 
 @op("ldexp.Tensor")
 def ldexp(self, other):
-    """``self * 2 ** other``; the power is rounded to a half type, too."""
+    """Return ``self * 2 ** other``; the power is rounded to a half type, too."""
     dtype = floating(result_type(self, other))
     self, other = wide(self, other, to_float=True)
     return self * rounded(jnp.exp2(other), dtype)
@@ -408,21 +408,21 @@ def ldexp(self, other):
 
 @op("addcmul", refuses="bool")
 def addcmul(self, tensor1, tensor2, *, value=1):
-    """``self + value * tensor1 * tensor2``."""
+    """Return ``self + value * tensor1 * tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
     return self + _scaled(a * b, value)
 
 
 @op("addcdiv", refuses="bool")
 def addcdiv(self, tensor1, tensor2, *, value=1):
-    """``self + value * tensor1 / tensor2``."""
+    """Return ``self + value * tensor1 / tensor2``."""
     self, a, b = wide(self, tensor1, tensor2)
     return self + _scaled(a / b, value)
 
 
 @op("lerp.Tensor", "lerp.Scalar")
 def lerp(self, end, weight):
-    """Counted from the nearer end, so that weight 1 gives ``end`` exactly."""
+    """Count from the nearer end, so that weight 1 gives ``end`` exactly."""
     refuse("lerp", result_type(self, end), "bool int")
     self, end, weight = wide(self, end, weight)
     step = weight * (end - self)
@@ -431,7 +431,7 @@ def lerp(self, end, weight):
 
 def _clamped(self, min=None, max=None):
     self, low, high = promote(self, min, max)
-    if low is not None:  # which has no slope where both limits are one
+    if low is not None:  # it has no slope where both limits are one
         slope = low if high is None else jnp.where(low == high, lax.stop_gradient(low), low)
         self = jnp.where(self < low, slope, self)
     return self if high is None else jnp.where(self > high, high, self)
@@ -440,7 +440,7 @@ def _clamped(self, min=None, max=None):
 @op("clamp", "clamp.Tensor", refuses="complex")
 @differentiated_as(_clamped)
 def clamp(self, min=None, max=None):
-    """Above both limits where they cross, ``max`` counts; NaN stays."""
+    """Limit; ``max`` counts where the limits cross; NaN stays."""
     self, low, high = promote(self, min, max)
     if low is not None:
         self = jnp.maximum(self, low)
@@ -449,37 +449,37 @@ def clamp(self, min=None, max=None):
 
 @op("clamp_min", "clamp_min.Tensor", refuses="complex")
 def clamp_min(self, min):
-    """``clamp`` with a lower limit."""
+    """Do ``clamp`` with a lower limit."""
     return clamp(self, min)
 
 
 @op("clamp_max", "clamp_max.Tensor", refuses="complex")
 def clamp_max(self, max):
-    """``clamp`` with an upper limit."""
+    """Do ``clamp`` with an upper limit."""
     return clamp(self, None, max)
 
 
 @op("copy")
 def copy(self, src):
-    """``src`` with the shape and dtype of ``self``."""
+    """Return ``src`` with the shape and dtype of ``self``."""
     return convert(jnp.broadcast_to(src, self.shape), self.dtype)
 
 
 @op("where.self", meta=lambda condition: condition.dtype == jnp.bool_)
 def where(condition, self, other):
-    """``jnp.where`` with PyTorch's promotion. The meta function takes no uint8 for a condition."""
+    """Do ``jnp.where`` with PyTorch's promotion. The meta function takes no uint8 condition."""
     return jnp.where(condition != 0, *promote(self, other))
 
 
 @op("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(self, mask, value):
-    """``value`` where ``mask`` is true, in the dtype of ``self``."""
+    """Return ``value`` where ``mask`` is true, in the dtype of ``self``."""
     value = jnp.asarray(value)
     return jnp.where(mask, convert(value, self.dtype), self)
 
 
 @op("_masked_scale")
 def masked_scale(self, mask, scale):
-    """``self * mask * scale``, of dropout."""
+    """Return ``self * mask * scale``, of dropout."""
     x = self.astype(opmath(self.dtype))
     return x * mask.astype(x.dtype) * scale

@@ -21,13 +21,13 @@ Of = Callable[[jax.Array, jax.Array], jax.Array]  # of x and n
 
 
 def _whole(n):
-    """As int64; -1 for what does not fit."""
+    """Return int64; -1 for numbers that do not fit."""
     fits = jnp.abs(n) < 2.0**63
     return jnp.where(fits, jnp.where(fits, n, 0).astype(jnp.int64), -1)
 
 
 def recurrence(x: jax.Array, n: jax.Array, first: jax.Array, step: Step) -> jax.Array:
-    """``P_n`` where ``P_0`` is 1, ``P_1`` is ``first`` and ``P_k+1 = step(k, x, P_k, P_k-1)``.
+    """Return ``P_n``: ``P_0`` is 1, ``P_1`` is ``first`` and ``P_k+1 = step(k, x, P_k, P_k-1)``.
 
     It runs to the largest ``n``, or to where the rest has become NaN.
     """
@@ -63,12 +63,12 @@ def _polynomial(name: str, function: Of) -> None:
 
 
 class Chebyshev(NamedTuple):
-    """One of the four kinds.
+    """A kind of Chebyshev's polynomials, of four.
 
     Attributes:
       first: ``P_1`` of ``x``.
       wave: ``P_n`` within -1..1, as trigonometric functions of ``arccos(x)``.
-      above: from which ``n`` on the wave is used, and for shifted ``x``.
+      above: the least ``n`` for which the wave is used, and that for shifted ``x``.
       ends: ``P_n(1)`` and ``|P_n(-1)|``, whose sign is that of ``(-1) ** n``.
     """
 
@@ -92,7 +92,7 @@ def _u_wave(x, n):
 
 
 def _v_wave(x, n):
-    """So near -1 that the angle has no digits left, the value there."""
+    """Return the wave; so near -1 that the angle has no digits left, the value there."""
     angle = jnp.arccos(x)
     wave = jnp.cos((n.astype(x.dtype) + 0.5) * angle) / jnp.cos(angle / 2)
     return jnp.where(jnp.sin(angle / 2) == 1, (_sign(n) * _odd(n)).astype(x.dtype), wave)
@@ -128,7 +128,7 @@ def _step_chebyshev(k, x, current, previous):
 
 
 def _chebyshev(kind: Chebyshev, shifted: bool) -> Of:
-    """A wave within -1..1 for all but small ``n``; else the recurrence, which grows outside."""
+    """Return a wave within -1..1 for all but small ``n``; else the recurrence."""
 
     def function(x, n):
         x = 2 * x - 1 if shifted else x
@@ -152,7 +152,7 @@ for _letter, _kind in KINDS.items():
 
 
 def _hermite(factor: int) -> Of:
-    """The physicist's (``factor`` 2) or the probabilist's (1): NaN where ``n`` is too large."""
+    """Return the physicist's (``factor`` 2) or probabilist's (1): NaN where ``n`` is too large."""
 
     def step(k, x, current, previous):
         return factor * (x * current - k * previous)

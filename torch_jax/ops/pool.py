@@ -44,7 +44,7 @@ class _Dim:
         self.edges = padding, jax.core.max_dim(0, end - size - padding)
 
     def starts(self, offset: int) -> int:
-        """Where the slice of every window's element ``offset`` begins, in the padded input."""
+        """Return the start of the slice, in the padded input, of all elements ``offset``."""
         return offset * self.dilation
 
     def slice(self, x: jax.Array, offset: int, axis: int) -> jax.Array:
@@ -64,7 +64,7 @@ def _dims(shape, n, kernel, stride, padding, dilation, ceil_mode) -> list[_Dim]:
 
 
 def _divisor(dims: list[_Dim], count_include_pad: bool) -> Any:
-    """How many elements each window has: those of the input, or of it and its padding."""
+    """Return the number of elements of each window: of the input, or with its padding."""
     xp: Any = np if all(isinstance(d.count, int) for d in dims) else jnp
     total = xp.ones((), np.int64)
     for d in dims:
@@ -96,7 +96,7 @@ def _avg_pool(n, self, kernel, stride, padding, ceil_mode, count_include_pad, di
 
 
 def _transpose(function, grad, like):
-    """The transpose of a linear function of something like ``like``, at ``grad``."""
+    """Return the transpose of a linear function of an array like ``like``, at ``grad``."""
     grad = grad.astype(opmath(grad.dtype))
     return jax.linear_transpose(function, jax.ShapeDtypeStruct(like.shape, grad.dtype))(grad)[0]
 
@@ -132,7 +132,7 @@ def _register_avg_pool(n: int) -> None:
 
 
 def _adaptive_windows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each of ``count`` windows that cover ``size`` elements."""
+    """Return begin and end of each of ``count`` windows that cover ``size`` elements."""
     i = np.arange(count)
     return i * size // count, -(-(i + 1) * size // count)
 
@@ -154,7 +154,7 @@ def _adaptive_mean(x: jax.Array, axis: int, count: int) -> jax.Array:
 
 
 def _mean_of_any_size(x: jax.Array, axis: int, count: int) -> jax.Array:
-    """The same of a size that is a symbol of ``jax.export``: every window sees all elements."""
+    """Return the mean for a size that is a symbol of ``jax.export``: windows see all elements."""
     i, size = jnp.arange(count), x.shape[axis]
     begin, end = i * size // count, -(-(i + 1) * size // count)
     at = jnp.arange(size)
@@ -173,7 +173,7 @@ def _adaptive_avg_pool(x, output_size):
 
 @op("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def adaptive_avg_pool(self, output_size):
-    """Means over as many windows as the output has elements, which may overlap."""
+    """Return means over as many windows as the output has elements, which may overlap."""
     name = f"adaptive_avg_pool{len(output_size)}d"
     if 0 in self.shape[-len(output_size) :]:
         raise RuntimeError(f"{name}(): there are no elements to take means of: {list(self.shape)}")
@@ -191,13 +191,13 @@ def _register_adaptive_avg_pool_backward(n: int) -> None:
 
 
 def _flat_index(shape: tuple[int, ...], n: int) -> jax.Array:
-    """For each element its place among the last ``n`` dimensions, flattened."""
+    """Return each element's place among the last ``n`` dimensions, flattened."""
     place = jnp.arange(math.prod(shape[-n:]), dtype=jnp.int32).reshape(shape[-n:])
     return jnp.broadcast_to(place, shape)
 
 
 def _maximum(candidates: Iterable[tuple[jax.Array, jax.Array]]) -> tuple[jax.Array, jax.Array]:
-    """The largest of values with places; the place -1, of padding, loses against any other."""
+    """Return the largest of values with places; the place -1, of padding, loses to any other."""
     rest = iter(candidates)
     best, place = next(rest)
     for value, at in rest:
@@ -215,7 +215,7 @@ def _lowest(dtype):
 
 
 def _max_pool(n, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
-    """Maxima and their places in the input."""
+    """Return maxima and their places in the input."""
     dims = _dims(self.shape, n, kernel_size, stride, padding, dilation, ceil_mode)
     values, places = self, _flat_index(self.shape, n)
     for axis in reversed(range(self.ndim - n, self.ndim)):
@@ -301,7 +301,7 @@ def _register_max_pool(n: int) -> None:
 
 
 def _fractional_starts(sample, size: int, count: int, kernel: int):
-    """Where the windows along one dimension begin, for each (batch, channel)."""
+    """Return the starts of windows along one dimension, for each (batch, channel)."""
     if count == 1:
         return jnp.full((*sample.shape, 1), size - kernel)
     alpha = jnp.asarray((size - kernel) / (count - 1), sample.dtype)
@@ -352,7 +352,7 @@ def _unpool(n, self, indices, output_size, method="set"):
     return put(self.reshape(count, each), mode="drop").reshape(*lead, *output_size)
 
 
-# what has a place in common with others has the gradient of that place, too
+# values that share a place all have the gradient of that place
 _put = differentiated_as(functools.partial(_unpool, method="add"))(_unpool)
 
 
@@ -364,13 +364,13 @@ def _check_unpool(indices, output_size):
 
 @op("max_unpool2d", channels_last=("self",), check=_check_unpool)
 def max_unpool2d(self, indices, output_size):
-    """Each value at its place in a tensor of zeros."""
+    """Put each value at its place in a tensor of zeros."""
     return _put(2, self, indices, output_size)
 
 
 @op("max_unpool3d", check=_check_unpool)
 def max_unpool3d(self, indices, output_size, stride, padding):
-    """Each value at its place in a tensor of zeros."""
+    """Put each value at its place in a tensor of zeros."""
     return _put(3, self, indices, output_size)
 
 

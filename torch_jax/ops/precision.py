@@ -1,7 +1,7 @@
 """The precision of float32 products, handed to the functions of this folder while they are traced.
 
-Who calls a function of the table says by :func:`precisions_are` what holds for the call. Only
-operators with the option ``products`` are told: what they compile to is kept by precision.
+The caller of a function of the table sets the precision of the call by :func:`precisions_are`. Only
+operators with the option ``products`` see it: their programs are stored by precision.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jax import lax
 
 
 class Precisions(NamedTuple):
-    """Of matrix products and of convolutions, by PyTorch's names.
+    """Precisions of matrix products and of convolutions, by PyTorch's names.
 
     ``"highest"`` is float32; ``"high"`` TF32, or sums of products of bfloat16s as exact as that;
-    ``"medium"`` whatever the platform is fastest with.
+    ``"medium"`` the fastest form of the platform.
     """
 
     matmul: str
@@ -41,7 +41,7 @@ _current: contextvars.ContextVar[Precisions | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def precisions_are(precisions: tuple[str, str] | None) -> Iterator[None]:
-    """Set what :func:`precision` says to functions called (or traced) inside; None: to nobody."""
+    """Set :func:`precision` for functions called (or traced) inside; None: no precision."""
     token = _current.set(None if precisions is None else Precisions(*precisions))
     try:
         yield
@@ -50,7 +50,7 @@ def precisions_are(precisions: tuple[str, str] | None) -> Iterator[None]:
 
 
 def current() -> Precisions:
-    """What holds for the call under way.
+    """Return the precisions of the call under way.
 
     Raises ``LookupError`` within an operator that lacks the option ``products``.
     """
@@ -64,7 +64,7 @@ def current() -> Precisions:
 
 
 def precision(dtype: Any, of: str = "matmul") -> lax.Precision:
-    """The precision of products of ``dtype``; ``of`` is ``"matmul"`` or ``"conv"``.
+    """Return the precision of products of ``dtype``; ``of`` is ``"matmul"`` or ``"conv"``.
 
     Only products of float32, and of complex numbers of such, may be less exact than they can be.
 

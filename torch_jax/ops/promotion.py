@@ -28,7 +28,7 @@ _COMPLEX_OF = {np.dtype(np.float64): np.dtype(np.complex128)}
 
 
 def default_float() -> np.dtype:
-    """The dtype of a float made from integers or Python numbers (``torch.get_default_dtype``)."""
+    """Return the float dtype made from integers or numbers (``torch.get_default_dtype``)."""
     return _default.get()
 
 
@@ -43,7 +43,7 @@ def default_float_is(dtype: np.dtype) -> Iterator[None]:
 
 
 def category(dtype: Any) -> int:
-    """0 bool, 1 integer, 2 float, 3 complex."""
+    """Return 0 for bool, 1 for integer, 2 for float, 3 for complex."""
     if dtype == jnp.bool_:
         return 0
     if jnp.issubdtype(dtype, jnp.integer):
@@ -52,7 +52,7 @@ def category(dtype: Any) -> int:
 
 
 def refuse(name: str, dtype: Any, kinds: str) -> None:
-    """Raise what PyTorch's CPU kernels raise where ``dtype`` is of one of ``kinds``.
+    """Raise as PyTorch's CPU kernels where ``dtype`` is of one of ``kinds``.
 
     These are words out of bool, int, half, float and complex; a half type is no float here.
 
@@ -66,7 +66,7 @@ def refuse(name: str, dtype: Any, kinds: str) -> None:
 
 
 def join(a: np.dtype | None, b: np.dtype | None) -> np.dtype | None:
-    """The smallest dtype that holds both, as ``torch.promote_types``; None is neutral."""
+    """Return the smallest dtype that holds both, as ``torch.promote_types``; None is neutral."""
     if a is None or b is None or a == b:
         return b if a is None else a
     if category(a) != category(b) or category(a) in (1, 2):
@@ -83,7 +83,7 @@ def join(a: np.dtype | None, b: np.dtype | None) -> np.dtype | None:
 
 
 def is_wrapped(x: Any) -> bool:
-    """Whether ``x`` is a Python number, or the weakly typed scalar it becomes under a trace."""
+    """Return whether ``x`` is a Python number, or its weakly typed scalar under a trace."""
     return not hasattr(x, "dtype") or bool(getattr(x, "weak_type", False) and x.ndim == 0)
 
 
@@ -95,7 +95,7 @@ def _wrapped_dtype(x: Any) -> np.dtype:
 
 
 def result_type(*operands: Any) -> np.dtype:
-    """The dtype PyTorch gives an elementwise op on ``operands`` (``torch.result_type``)."""
+    """Return PyTorch's dtype of an elementwise op on ``operands`` (``torch.result_type``)."""
     dimensioned = zero_dim = wrapped = None
     for x in operands:
         if x is None:
@@ -117,12 +117,12 @@ def _outrank(high: np.dtype | None, low: np.dtype | None) -> np.dtype | None:
 
 
 def floating(dtype: np.dtype) -> np.dtype:
-    """``dtype``, or the default float for integers and bool."""
+    """Return ``dtype``, or the default float for integers and bool."""
     return dtype if category(dtype) >= 2 else default_float()
 
 
 def promote(*operands: Any, to_float: bool = False) -> list[Any]:
-    """The operands as arrays of their common dtype; None stays None."""
+    """Return the operands as arrays of their common dtype; None stays None."""
     dtype = result_type(*operands)
     if to_float:
         dtype = floating(dtype)
@@ -130,14 +130,14 @@ def promote(*operands: Any, to_float: bool = False) -> list[Any]:
 
 
 def opmath(dtype: Any) -> np.dtype:
-    """The dtype PyTorch computes in: float32 for the half types, else ``dtype`` itself."""
+    """Return the dtype PyTorch computes in: float32 for half types, else ``dtype`` itself."""
     return np.dtype(np.float32) if np.dtype(dtype) in HALVES else np.dtype(dtype)
 
 
 def convert(x: jax.Array, dtype: Any) -> jax.Array:
-    """``x`` cast to ``dtype`` as ``Tensor.to`` casts on the CPU.
+    """Return ``x`` cast to ``dtype`` as ``Tensor.to`` casts on the CPU.
 
-    What float8_e4m3fn, which has no infinity, cannot hold saturates, where XLA gives NaN.
+    Numbers outside of float8_e4m3fn, which has no infinity, saturate; XLA gives NaN.
     """
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
@@ -152,12 +152,12 @@ def convert(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """Floats as integers, out of range and NaN as on x86, where XLA saturates.
+    """Return floats as integers, out of range and NaN as on x86, where XLA saturates.
 
-    The processor converts to 32 or 64 bits with a sign and gives the lowest number for all that
-    does not fit; shorter integers keep the low bits. PyTorch's vectorized kernels differ among
-    themselves for uint32: here it is as for a single element. Of uint64 the upper half of the range
-    is taken off before and put back after.
+    The processor converts to 32 or 64 bits with a sign and gives the lowest number for all numbers
+    that do not fit; shorter integers keep the low bits. PyTorch's vectorized kernels differ among
+    themselves for uint32: here the result is that of a single element. Of uint64 the upper half of
+    the range is taken off before and put back after.
     """
     x = x.astype(opmath(x.dtype))
     signed = np.dtype(np.int64 if dtype.itemsize == 8 or dtype in _BY_64_BITS else np.int32)

@@ -16,7 +16,7 @@ from torch_jax.ops.registry import op
 
 
 def _unit(key, shape, dtype):
-    """Uniform in [0, 1), a multiple of 2^-(bits of the mantissa) of ``dtype``; in ``opmath``."""
+    """Draw uniform in [0, 1), multiples of 2^-(mantissa bits of ``dtype``), in ``opmath``."""
     bits = jnp.finfo(dtype).nmant + 1
     words = np.uint64 if bits > 24 else np.uint32
     random = jax.random.bits(key, shape, words) >> words(words().itemsize * 8 - bits)
@@ -24,13 +24,13 @@ def _unit(key, shape, dtype):
 
 
 def _continuous(name: str, dtype) -> None:
-    """PyTorch's refusal of a dtype that is not real, or has no fractions."""
+    """Raise PyTorch's error for a dtype that is not real, or has no fractions."""
     if category(dtype) != 2:
         raise RuntimeError(f"{name} is a continuous distribution, and {dtype} no floating dtype")
 
 
 def _uniform(key, shape, dtype, low=0.0, high=1.0):
-    """In [low, high): drawn in ``opmath``, then rounded; what is rounded up to high becomes low."""
+    """Draw in [low, high) in ``opmath``, then round; numbers rounded up to high become low."""
     refuse("uniform", dtype, "bool int complex")
     low, high = (jnp.asarray(x).astype(opmath(dtype)) for x in (low, high))
     x = (_unit(key, shape, opmath(dtype)) * (high - low) + low).astype(dtype)
@@ -38,13 +38,13 @@ def _uniform(key, shape, dtype, low=0.0, high=1.0):
 
 
 def _normal(key, shape, dtype):
-    """Standard normal, in ``opmath``; a complex one has variance 1 in all."""
+    """Draw standard normals, in ``opmath``; a complex one has variance 1 in all."""
     refuse("normal", dtype, "bool int")
     return jax.random.normal(key, shape, opmath(dtype))
 
 
 def _integers(key, shape, low: int, count: int):
-    """Uniform in [low, low + count) as int64, by remainder of far more random bits, as PyTorch."""
+    """Draw int64 uniform in [low, low + count), by remainder of more random bits, as PyTorch."""
     if count >= 1 << 64:
         return jax.random.bits(key, shape, np.uint64).astype(jnp.int64)
     words = np.uint32 if count <= 1 << 16 else np.uint64
@@ -53,7 +53,7 @@ def _integers(key, shape, low: int, count: int):
 
 
 def _limit(dtype) -> int:
-    """One more than the greatest number that ``random_`` gives without bounds."""
+    """Return one more than the greatest number that ``random_`` gives without bounds."""
     if category(dtype) == 0:
         return 2
     if category(dtype) == 1:
@@ -70,7 +70,7 @@ def _dtype(dtype: Any) -> np.dtype:
 
 @op("rand", "rand.generator", random=True, drawn_like="size")
 def rand(size, *, dtype=None, key):
-    """Uniform in [0, 1)."""
+    """Draw uniform in [0, 1)."""
     dtype = _dtype(dtype)
     if category(dtype) == 3:
         parts = _unit(key, (2, *size), np.finfo(dtype).dtype)
@@ -79,31 +79,31 @@ def rand(size, *, dtype=None, key):
 
 
 def _meta_knows(self=None, mean=None, dtype=None) -> bool:
-    """Meta functions refuse integers (and more) with RuntimeError: kernels do that rightly."""
+    """Return False for integers and others: meta functions refuse them with RuntimeError."""
     given = [dtype] if dtype is not None else [x.dtype for x in (self, mean) if hasattr(x, "dtype")]
     return all(category(d) == 2 for d in given)
 
 
 @op("randn", "randn.generator", random=True, drawn_like="size", meta=_meta_knows)
 def randn(size, *, dtype=None, key):
-    """Standard normal."""
+    """Draw standard normals."""
     return _normal(key, size, _dtype(dtype))
 
 
 @op("rand_like", "rand_like.generator", random=True, drawn_like="self")
 def rand_like(self, *, dtype=None, key):
-    """Uniform in [0, 1)."""
+    """Draw uniform in [0, 1)."""
     return rand(self.shape, dtype=dtype or self.dtype, key=key)
 
 
 @op("randn_like", "randn_like.generator", random=True, drawn_like="self")
 def randn_like(self, *, dtype=None, key):
-    """Standard normal."""
+    """Draw standard normals."""
     return randn(self.shape, dtype=dtype or self.dtype, key=key)
 
 
 def _randint(low: int, high: int, size, dtype, key):
-    """Integers in [low, high), which must be numbers of ``dtype``."""
+    """Draw integers in [low, high), which must be numbers of ``dtype``."""
     refuse("random", dtype, "complex")
     if low >= high:
         raise RuntimeError(
@@ -117,35 +117,35 @@ def _randint(low: int, high: int, size, dtype, key):
 
 @op("randint", "randint.generator", random=True, drawn_like="size")
 def randint(high, size, *, dtype=np.int64, key):
-    """Integers in [0, high)."""
+    """Draw integers in [0, high)."""
     return _randint(0, high, size, dtype or np.int64, key)
 
 
 @op("randint.low", "randint.low_generator", random=True, drawn_like="size")
 def randint_low(low, high, size, *, dtype=np.int64, key):
-    """Integers in [low, high)."""
+    """Draw integers in [low, high)."""
     return _randint(low, high, size, dtype or np.int64, key)
 
 
 @op("randint_like", "randint_like.generator", random=True, drawn_like="self")
 def randint_like(self, high, *, dtype=None, key):
-    """Integers in [0, high)."""
+    """Draw integers in [0, high)."""
     return _randint(0, high, self.shape, dtype or self.dtype, key)
 
 
 @op("randint_like.low_dtype", "randint_like.low_generator_dtype", random=True, drawn_like="self")
 def randint_like_low(self, low, high, *, dtype=None, key):
-    """Integers in [low, high)."""
+    """Draw integers in [low, high)."""
     return _randint(low, high, self.shape, dtype or self.dtype, key)
 
 
 @op("randperm", "randperm.generator", random=True)
 def randperm(n, *, dtype=np.int64, key):
-    """A permutation of ``range(n)``."""
+    """Draw a permutation of ``range(n)``."""
     return jax.random.permutation(key, lax.iota(np.int32 if n < 2**31 else np.int64, n))
 
 
-# ---- filling a tensor (``uniform_`` and the like are derived from these)
+# ---- filling a tensor (``uniform_`` and similar are derived from these)
 
 
 def _check_bounds(self, from_=0.0, to=1.0):
@@ -156,7 +156,7 @@ def _check_bounds(self, from_=0.0, to=1.0):
 
 @op("uniform", random=True, drawn_like="self", check=_check_bounds)
 def uniform(self, low=0.0, high=1.0, *, key):
-    """In [from, to)."""
+    """Draw uniform in [from, to)."""
     if category(self.dtype) == 3:
         keys = jax.random.split(key)
         real = jnp.finfo(self.dtype).dtype
@@ -170,13 +170,13 @@ def _check_std(std=1.0):
 
 @op("normal_functional", random=True, drawn_like="self", meta=_meta_knows, check=_check_std)
 def normal_functional(self, mean=0.0, std=1.0, *, key):
-    """``normal_``."""
+    """Draw as ``normal_``."""
     return _normal(key, self.shape, self.dtype) * std + mean
 
 
 @op("normal.float_float", random=True, drawn_like="size", meta=_meta_knows, check=_check_std)
 def normal_size(mean, std, size, *, dtype=None, key):
-    """A new tensor."""
+    """Draw a new tensor."""
     return _normal(key, size, _dtype(dtype)) * std + mean
 
 
@@ -189,14 +189,14 @@ def normal_size(mean, std, size, *, dtype=None, key):
     check=_check_std,
 )
 def normal(mean, std=1.0, *, key):
-    """One draw for each mean and standard deviation, broadcast."""
+    """Draw once for each mean and standard deviation, broadcast."""
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
     dtype = next(x.dtype for x in (mean, std) if jnp.ndim(x) or not getattr(x, "weak_type", True))
     return _normal(key, shape, dtype) * std + mean
 
 
 def _draw(key, p, shape):
-    """True with probability ``p``."""
+    """Draw True with probability ``p``."""
     p = jnp.asarray(p)
     dtype = np.float64 if p.dtype == np.float64 else np.float32
     return _unit(key, shape, np.dtype(dtype)) < p.astype(dtype)
@@ -218,13 +218,13 @@ def _check_self(self):
 
 @op("bernoulli", random=True, drawn_like="self", check=_check_self)
 def bernoulli(self, *, key):
-    """1 with the probability that each element says."""
+    """Draw 1 with the probability in each element."""
     return _draw(key, self, self.shape)
 
 
 @op("bernoulli.p", "bernoulli_.float", static=("p",), random=True, drawn_like="self")
 def bernoulli_p(self, p=0.5, *, key):
-    """1 with one probability; in place it has a default that it lacks here."""
+    """Draw 1 with one probability; in place it has a default that it lacks here."""
     _check_probability(p)
     refuse("bernoulli", self.dtype, "complex")
     return _draw(key, np.float32(p), self.shape)
@@ -232,31 +232,31 @@ def bernoulli_p(self, p=0.5, *, key):
 
 @op("bernoulli.Tensor", host=("p",), random=True, check=_inside)
 def bernoulli_tensor(self, p, *, key):
-    """1 with the probability of each element of ``p``, broadcast."""
+    """Draw 1 with the probability of each element of ``p``, broadcast."""
     return _draw(key, p, self.shape)
 
 
 @op("random", random=True, drawn_like="self")
 def random(self, *, key):
-    """Integers from 0 to the greatest that the dtype holds (and all below it) exactly."""
+    """Draw integers from 0 to the greatest up to which the dtype is exact."""
     refuse("random", self.dtype, "complex")
     return _integers(key, self.shape, 0, _limit(self.dtype))
 
 
 @op("random.to", random=True, drawn_like="self")
 def random_to(self, to, *, key):
-    """Integers in [0, to)."""
+    """Draw integers in [0, to)."""
     return _randint(0, to, self.shape, self.dtype, key)
 
 
 @op("random.from", random=True, drawn_like="self")
 def random_from(self, low, to=None, *, key):
-    """Integers in [from, to), or from there to the greatest of the dtype."""
+    """Draw integers in [from, to), or from there to the greatest of the dtype."""
     return _randint(low, _limit(self.dtype) if to is None else to, self.shape, self.dtype, key)
 
 
 def _open_unit(key, shape, dtype):
-    """Uniform in (0, 1]."""
+    """Draw uniform in (0, 1]."""
     return 1 - _unit(key, shape, dtype)
 
 
@@ -266,7 +266,7 @@ def _check_lambd(lambd=1.0):
 
 @op("exponential", random=True, drawn_like="self", check=_check_lambd)
 def exponential(self, lambd=1.0, *, key):
-    """Rate ``lambd``; never 0, but for an infinite rate."""
+    """Draw with rate ``lambd``; never 0, but for an infinite rate."""
     _continuous("exponential", self.dtype)
     wide = opmath(self.dtype)
     u = _open_unit(key, self.shape, wide)
@@ -275,7 +275,7 @@ def exponential(self, lambd=1.0, *, key):
 
 @op("geometric", static=("p",), random=True, drawn_like="self", meta=_meta_knows)
 def geometric(self, p, *, key):
-    """How many trials up to the first success: 1, 2, …"""
+    """Draw the number of trials up to the first success: 1, 2, …"""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     refuse("geometric", self.dtype, "bool complex")
@@ -290,7 +290,7 @@ def _check_sigma(sigma=1.0):
 
 @op("cauchy", random=True, drawn_like="self", check=_check_sigma)
 def cauchy(self, median=0.0, sigma=1.0, *, key):
-    """``median + sigma * tan(pi * (u - 1/2))``."""
+    """Draw ``median + sigma * tan(pi * (u - 1/2))``."""
     _continuous("cauchy", self.dtype)
     wide = opmath(self.dtype)
     return jax.random.cauchy(key, self.shape, wide) * sigma + median
@@ -302,7 +302,7 @@ def _check_log_std(std=2.0):
 
 @op("log_normal", random=True, drawn_like="self", meta=_meta_knows, check=_check_log_std)
 def log_normal(self, mean=1.0, std=2.0, *, key):
-    """The exponential of a normal."""
+    """Draw the exponential of a normal."""
     refuse("log_normal", self.dtype, "bool int complex")
     return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean)
 
@@ -317,13 +317,13 @@ def _check_rate(self):
 
 @op("poisson", random=True, check=_check_rate)
 def poisson(self, generator=None, *, key):
-    """Counts, in the dtype of the rates."""
+    """Draw counts, in the dtype of the rates."""
     return jax.random.poisson(key, self.astype(opmath(self.dtype)), dtype=np.int64)
 
 
 @op("binomial", random=True, meta=False)
 def binomial(count, prob, generator=None, *, key):
-    """Successes in ``count`` trials."""
+    """Draw successes in ``count`` trials."""
     shape = jnp.broadcast_shapes(count.shape, prob.shape)
     wide = opmath(count.dtype)
     n, p = (jnp.broadcast_to(x, shape).astype(wide) for x in (count, prob))
@@ -332,7 +332,7 @@ def binomial(count, prob, generator=None, *, key):
 
 @op("_standard_gamma", random=True)
 def _standard_gamma(self, generator=None, *, key):
-    """Scale 1; at least the least positive number, as PyTorch."""
+    """Draw with scale 1; at least the least positive number, as PyTorch."""
     wide = opmath(self.dtype)
     x = jax.random.gamma(key, self.astype(wide), dtype=wide)
     return jnp.maximum(x, jnp.finfo(self.dtype).tiny)
@@ -340,14 +340,14 @@ def _standard_gamma(self, generator=None, *, key):
 
 @op("_standard_gamma_grad", meta=False)
 def _standard_gamma_grad(self, output):
-    """The derivative of a gamma draw by its concentration."""
+    """Return the derivative of a gamma draw by its concentration."""
     wide = opmath(self.dtype)
     return lax.random_gamma_grad(self.astype(wide), output.astype(wide)).astype(self.dtype)
 
 
 @op("_sample_dirichlet", random=True, meta=False)
 def _sample_dirichlet(self, generator=None, *, key):
-    """Gamma draws that sum to 1, computed from logarithms so that small ones do not vanish."""
+    """Draw gammas that sum to 1, from logarithms so that small ones do not vanish."""
     wide = opmath(self.dtype)
     logs = jax.random.loggamma(key, self.astype(wide), dtype=wide)
     x = jnp.maximum(jax.nn.softmax(logs, -1), jnp.finfo(self.dtype).tiny)
@@ -364,7 +364,7 @@ def _check_weights(self, num_samples, replacement=False):
 
 @op("multinomial", random=True, check=_check_weights)
 def multinomial(self, num_samples, replacement=False, *, key):
-    """Positions drawn by weight: by the cumulative sum, or without replacement by a race.
+    """Draw positions by weight: by the cumulative sum, or without replacement by a race.
 
     In a race of exponential clocks whose rates are the weights, the order of arrival is that of
     drawing without replacement.
@@ -397,7 +397,7 @@ def _rrelu(self, lower, upper, training, key):
 
 @op("rrelu_with_noise", random=True)
 def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key):
-    """In training each negative element has a slope of its own, written to ``noise``."""
+    """Draw, in training, a slope for each negative element, written to ``noise``."""
     return _rrelu(self, lower, upper, training, key)
 
 
@@ -405,6 +405,6 @@ def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, gene
 def rrelu_with_noise_functional(
     self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key
 ):
-    """``rrelu_with_noise`` that returns the slopes."""
+    """Do ``rrelu_with_noise``, and return the slopes."""
     x, slopes = _rrelu(self, lower, upper, training, key)
     return x, noise if slopes is None else slopes

@@ -1,7 +1,7 @@
 """Sums, products, extremes, moments and norms over dimensions.
 
 Half types accumulate in float32, integers sum in int64. ``None`` and, for most, an empty list of
-dimensions stand for all of them; a number has no dimension but takes 0 and -1 for one.
+dimensions mean all of them; a number has no dimension but takes 0 and -1 for one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Dims = int | tuple[int, ...] | None
 
 
 def axes(x: jax.Array, dim: Dims) -> tuple[int, ...]:
-    """The dimensions to reduce, as JAX takes them."""
+    """Return the dimensions to reduce, as JAX takes them."""
     if isinstance(dim, int):
         dim = (dim,)
     if not dim:
@@ -40,18 +40,18 @@ def axes(x: jax.Array, dim: Dims) -> tuple[int, ...]:
 
 
 def count(x: jax.Array, dim: Dims) -> int:
-    """How many elements are reduced to one."""
+    """Return the number of elements that are reduced to one."""
     return math.prod(x.shape[d] for d in axes(x, dim))
 
 
 def _counted(x: jax.Array, dim: Dims) -> Any:
-    """:func:`count` in the dtype of ``x``; under ``jax.export`` it may be a symbol."""
+    """Return :func:`count` in the dtype of ``x``; under ``jax.export`` it may be a symbol."""
     n: Any = count(x, dim)
     return x.dtype.type(n) if isinstance(n, int) else jnp.asarray(n).astype(x.dtype)
 
 
 def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
-    """``x`` in the dtype that sums and products are taken in."""
+    """Return ``x`` in the dtype that sums and products are taken in."""
     if dtype is not None:
         x = convert(x, dtype)
     return x.astype(np.int64 if category(x.dtype) < 2 and dtype is None else opmath(x.dtype))
@@ -59,13 +59,13 @@ def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
 
 @op("sum")
 def sum_all(self, *, dtype=None):
-    """Integers and bools sum in int64."""
+    """Sum; integers and bools in int64."""
     return sum_dim(self, None, dtype=dtype)
 
 
 @op("sum.dim_IntList")
 def sum_dim(self, dim, keepdim=False, *, dtype=None):
-    """Integers and bools sum in int64."""
+    """Sum; integers and bools in int64."""
     if dtype == jnp.bool_:
         return jnp.any(self, axes(self, dim), keepdims=keepdim)
     x = _accumulable(self, dtype)
@@ -78,7 +78,7 @@ def sum_dim(self, dim, keepdim=False, *, dtype=None):
 
 @op("nansum", meta=lambda dim=None: dim != ())
 def nansum(self, dim=None, keepdim=False, *, dtype=None):
-    """NaN counts as zero. The meta function has another view of an empty list."""
+    """Sum with NaN as zero. The meta function reads an empty list of dims otherwise."""
     refuse("nansum", self.dtype if dtype is None else dtype, "complex")
     result = dtype or (np.int64 if category(self.dtype) < 2 else self.dtype)
     if category(self.dtype) == 2:
@@ -88,33 +88,33 @@ def nansum(self, dim=None, keepdim=False, *, dtype=None):
 
 @op("prod")
 def prod_all(self, *, dtype=None):
-    """Integers and bools multiply in int64."""
+    """Multiply; integers and bools in int64."""
     x = _accumulable(self, dtype)
     return jnp.prod(x)
 
 
 @op("prod.dim_int")
 def prod_dim(self, dim, keepdim=False, *, dtype=None):
-    """Integers and bools multiply in int64."""
+    """Multiply; integers and bools in int64."""
     x = _accumulable(self, dtype)
     return jnp.prod(x, axes(x, dim), keepdims=keepdim)
 
 
 @op("mean")
 def mean_all(self, *, dtype=None):
-    """NaN of nothing."""
+    """Return the mean; NaN of nothing."""
     return mean_dim(self, None, dtype=dtype)
 
 
 @op("mean.dim")
 def mean_dim(self, dim, keepdim=False, *, dtype=None):
-    """NaN of nothing."""
+    """Return the mean; NaN of nothing."""
     x = _accumulable(self, dtype)
     return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), _counted(x, dim))
 
 
 def _moments(x, dim, correction, keepdim):
-    """Variance and mean; none or less than none degrees of freedom divide by 0."""
+    """Return variance and mean; no degrees of freedom, or fewer, divide by 0."""
     x = x.astype(opmath(x.dtype))
     n = count(x, dim)
     mean = quotient(jnp.sum(x, axes(x, dim), keepdims=True), _counted(x, dim))
@@ -129,31 +129,31 @@ def _moments(x, dim, correction, keepdim):
 
 @op("var.correction", refuses="bool int")
 def var(self, dim=None, *, correction=None, keepdim=False):
-    """``correction`` is 1 unless given."""
+    """Return the variance; ``correction`` is 1 unless given."""
     return _moments(self, dim, correction, keepdim)[0]
 
 
 @op("std.correction", refuses="bool int")
 def std(self, dim=None, *, correction=None, keepdim=False):
-    """The root of :func:`var`."""
+    """Return the root of :func:`var`."""
     return root(var(self, dim, correction=correction, keepdim=keepdim))
 
 
 @op("var_mean.correction", refuses="bool int")
 def var_mean(self, dim=None, *, correction=None, keepdim=False):
-    """Variance and mean in one pass."""
+    """Return variance and mean in one pass."""
     return _moments(self, dim, correction, keepdim)
 
 
 @op("std_mean.correction", refuses="bool int")
 def std_mean(self, dim=None, *, correction=None, keepdim=False):
-    """Deviation and mean in one pass."""
+    """Return deviation and mean in one pass."""
     variance, mean = _moments(self, dim, correction, keepdim)
     return root(variance), mean
 
 
 def _reduces_some(self, dim=None):
-    """For ``meta=``: false where PyTorch's meta function misses that CPU raises IndexError."""
+    """Return False, for ``meta=``, where the meta function misses the CPU's IndexError."""
     return dim in (None, ()) or count(self, dim) != 0
 
 
@@ -164,7 +164,7 @@ def _require_some(name: str, x: jax.Array, dim: Dims) -> None:
 
 
 def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax.Array]) -> None:
-    """``amax``, ``max``, ``max.dim`` and ``argmax``, or those of ``min``; NaN wins."""
+    """Enter ``amax``, ``max``, ``max.dim`` and ``argmax``, or those of ``min``; NaN wins."""
 
     def positions(x, dim, keepdim):
         index = arg(x.reshape(1) if x.ndim == 0 else x, dim, keepdims=keepdim)
@@ -208,7 +208,7 @@ _extreme("min", jnp.min, jnp.argmin)
 
 @op("aminmax", meta=_reduces_some, refuses="complex")
 def aminmax(self, *, dim=None, keepdim=False):
-    """Smallest and largest, over one dimension or all."""
+    """Return smallest and largest, over one dimension or all."""
     over = axes(self, dim)
     _require_some("aminmax", self, dim)
     return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
@@ -216,7 +216,7 @@ def aminmax(self, *, dim=None, keepdim=False):
 
 @op("_aminmax", "_aminmax.dim", refuses="complex")
 def aminmax_positional(self, dim=None, keepdim=False):
-    """:func:`aminmax` with positional arguments."""
+    """Do :func:`aminmax` with positional arguments."""
     return aminmax(self, dim=dim, keepdim=keepdim)
 
 
@@ -245,13 +245,13 @@ _logic("all", jnp.all)
 
 @op("count_nonzero", "count_nonzero.dim_IntList")
 def count_nonzero(self, dim=None):
-    """``jnp.count_nonzero``."""
+    """Do ``jnp.count_nonzero``."""
     return jnp.sum(self != 0, axes(self, dim), dtype=np.int64)
 
 
 @op("logsumexp")
 def logsumexp(self, dim, keepdim=False):
-    """Minus infinity of nothing; integers become floats."""
+    """Return log-sum-exp: minus infinity of nothing; integers become floats."""
     x = self.astype(opmath(floating(self.dtype)))
     over = axes(x, dim)
     if count(x, dim) == 0:
@@ -261,12 +261,12 @@ def logsumexp(self, dim, keepdim=False):
 
 @op("trace", refuses="bool")
 def trace(self):
-    """Integers sum in int64."""
+    """Sum the diagonal; integers in int64."""
     return jnp.trace(_accumulable(self, None))
 
 
 def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """``(sum |x|^ord)^(1/ord)`` with its limits at 0 and at the infinities."""
+    """Return ``(sum |x|^ord)^(1/ord)`` with its limits at 0 and at the infinities."""
     x = x.astype(opmath(x.dtype))
     over = axes(x, dim)
     if ord == 2:
@@ -288,13 +288,13 @@ def vector_norm(x: jax.Array, ord: float, dim: Dims = None, keepdim: bool = Fals
 
 @op("linalg_vector_norm", static=("ord",))
 def linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    """Cast to ``dtype`` first."""
+    """Return the norm, after a cast to ``dtype``."""
     return vector_norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim)
 
 
 @op("linalg__powsum", static=("ord",), refuses="bool int")
 def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    """``sum |x|^ord``."""
+    """Return ``sum |x|^ord``."""
     x = self if dtype is None else self.astype(dtype)
     size = jnp.abs(x.astype(opmath(x.dtype)))
     return jnp.sum(power_of_size(size, ord), axes(x, dim), keepdims=keepdim)
@@ -302,19 +302,19 @@ def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
 
 @op("norm.Scalar", "norm.ScalarOpt_dtype", "native_norm", static=("p",))
 def norm(self, p=2, *, dtype=None):
-    """The norm of all elements; without ``p``, 2."""
+    """Return the norm of all elements; without ``p``, 2."""
     return norm_dim(self, p, None, dtype=dtype)
 
 
 @op("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", static=("p",))
 def norm_dim(self, p, dim, keepdim=False, *, dtype=None):
-    """The norm over dimensions; without ``p``, 2."""
+    """Return the norm over dimensions; without ``p``, 2."""
     return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
 @op("_foreach_norm.Scalar", static=("ord",), meta=False)
 def foreach_norm(self, ord=2, dtype=None):
-    """The norm of each tensor; its own dtype unless one is given."""
+    """Return the norm of each tensor, in its own dtype unless one is given."""
     return [
         vector_norm(x if dtype is None else x.astype(dtype), ord).astype(
             jnp.abs(jnp.zeros((), x.dtype if dtype is None else dtype)).dtype
@@ -325,19 +325,19 @@ def foreach_norm(self, ord=2, dtype=None):
 
 @op("native_norm.ScalarOpt_dim_dtype", static=("p",))
 def native_norm_dim(self, p, dim, keepdim, dtype):
-    """:func:`norm_dim` with positional arguments."""
+    """Do :func:`norm_dim` with positional arguments."""
     return norm_dim(self, p, dim, keepdim, dtype=dtype)
 
 
 @op("_foreach_powsum.Scalar", static=("ord",), meta=False)
 def foreach_powsum(self, ord=2, dtype=None):
-    """``sum |x|^ord`` of each tensor."""
+    """Return ``sum |x|^ord`` of each tensor."""
     return [linalg_powsum(x, ord, dtype=dtype).astype(dtype or x.dtype) for x in self]
 
 
 @op("renorm", static=("p",))
 def renorm(self, p, dim, maxnorm):
-    """Slices along ``dim`` whose norm exceeds ``maxnorm`` are scaled down to it."""
+    """Scale slices along ``dim`` whose norm exceeds ``maxnorm`` down to it."""
     x = self.astype(opmath(self.dtype))
     others = tuple(d for d in range(x.ndim) if d != dim % x.ndim)
     size = vector_norm(x, p, others, keepdim=True)

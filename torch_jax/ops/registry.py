@@ -1,7 +1,7 @@
 """The table of operators: ATen overload → pure JAX function.
 
 A function here takes and returns ``jax.Array`` and Python values only, in the order and with the
-names of the ATen schema. How its arguments arrive:
+names of the ATen schema. Its arguments arrive so:
 
 - ``Tensor`` as an array, ``Tensor[]`` as a list of arrays, an absent optional as ``None``;
 - ``Scalar`` and ``float`` as a traced number (weakly typed, so that another learning rate does not
@@ -11,8 +11,8 @@ names of the ATen schema. How its arguments arrive:
   not passed at all;
 - ``Generator`` as ``key``, a JAX PRNG key (see ``random=``).
 
-What it returns is cast to the dtypes PyTorch's own meta function gives, and its shapes must be
-those. In-place, ``out=`` and ``_foreach_`` variants are derived from the functional overload.
+Its results are cast to the dtypes of PyTorch's own meta function, and must have its shapes.
+In-place, ``out=`` and ``_foreach_`` variants are derived from the functional overload.
 
 >>> from torch_jax.ops import registry
 >>> @registry.op("my_namespace.double")
@@ -35,7 +35,7 @@ from torch_jax.ops import promotion
 
 
 class Lowering(NamedTuple):
-    """How one ATen overload is computed with JAX.
+    """The JAX function of one ATen overload, with its options.
 
     Attributes:
       function: the pure JAX function.
@@ -49,24 +49,25 @@ class Lowering(NamedTuple):
       host: names of tensor arguments that may live on the CPU (indices).
       writes: names of arguments that the operator writes though its schema does not say so
         (``running_mean`` of ``native_batch_norm``); the function returns their new values last.
-      meta: whether PyTorch's meta function says output shapes and dtypes, and checks the inputs;
+      meta: whether PyTorch's meta function gives output shapes and dtypes, and checks the inputs;
         or a predicate over the arguments, as for ``concrete``; or the name of another overload of
         the same arguments, whose meta function knows the strides better.
-      meta_error: what to raise where the meta function raises RuntimeError and the CPU does not.
+      meta_error: the error to raise where the meta function raises RuntimeError and the CPU does
+        not.
       check: a function of some of the arguments, by name (``from_`` for one called ``from``, which
         is a keyword of Python), that returns ``(ok, message)`` or
-        ``(ok, message, type)``: a traced bool, and text and type (IndexError) of what is raised
-        where it is false (setting ``check_indices``); or None where the dtypes tell already.
+        ``(ok, message, type)``: a traced bool, and text and type (IndexError) of the error
+        where it is false (setting ``check_indices``); or None where the dtypes already decide.
       contiguous: names of tensor arguments whose contiguity PyTorch's formulas look at; the
         function takes ``<name>_is_contiguous``, a bool, for each.
       strided: names of tensor arguments by whose strides the outputs' are chosen; the function
         takes ``<name>_strides`` for each.
       channels_last: names of tensor arguments of which one in channels_last strides makes the
-        outputs so too (PyTorch's meta functions do not say so for convolutions).
+        outputs so too (PyTorch's meta functions do not, for convolutions).
       uniform: writes one value everywhere, so that elements it writes may share memory.
       integers: names of ``int`` and ``int[]`` arguments that arrive as traced integers and vectors
         in eager mode, so that ``x.roll(i)`` compiles once for all ``i`` (as Python values within a
-        trace). The shapes of the results must not hang on them, nor what the meta function checks.
+        trace). Neither the results' shapes nor the meta function's checks may depend on them.
       rows: name of a matrix argument whose rows come in as many dims as its memory has them in,
         where TPUs are compiled for; the result then has these dims in place of its first.
       products: the function asks for the precision of products (:mod:`~torch_jax.ops.precision`),
@@ -97,7 +98,7 @@ TABLE: dict[str, Lowering] = {}
 
 
 class InOrder(NamedTuple):
-    """A result whose strides PyTorch's meta function does not tell as the CPU has them.
+    """A result whose strides on the CPU are not those of PyTorch's meta function.
 
     Attributes:
       value: the array.
@@ -109,7 +110,7 @@ class InOrder(NamedTuple):
 
 
 class Leading(NamedTuple):
-    """A result that is the first elements of a longer array, which stays behind it as memory.
+    """A result that is the first elements of a longer array, its memory.
 
     Attributes:
       value: the array.
@@ -123,7 +124,7 @@ class Leading(NamedTuple):
 
 
 def column_major(x: jax.Array | np.ndarray) -> InOrder:
-    """A stack of matrices laid out as LAPACK does."""
+    """Return a stack of matrices laid out as LAPACK does."""
     last = x.ndim - 1
     return InOrder(x, (*range(last - 1), last, last - 1))
 
@@ -138,7 +139,7 @@ def lowering(
     refuses: str = "",
     **options: Any,
 ) -> Lowering:
-    """A lowering of ``aten.<name>``, which is not in the table; for the options see :func:`op`."""
+    """Return a lowering of ``aten.<name>``, outside the table; for the options see :func:`op`."""
     if refuses:
         function = _refusing(function, name.partition(".")[0], refuses)
     sets: dict[str, Any] = {"host": frozenset(host), "integers": frozenset(integers)}
@@ -150,7 +151,7 @@ def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[.
 
     The options are the attributes of :class:`Lowering`, and ``refuses``: the kinds of dtypes
     that PyTorch's CPU kernels do not take though its meta function does, such as
-    ``"bool half complex"`` (:func:`promotion.refuse`); the operands' common dtype is meant.
+    ``"bool half complex"`` (:func:`promotion.refuse`); of the operands' common dtype.
     """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +165,7 @@ def op(*names: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[.
 
 
 def _refusing(function: Callable[..., Any], name: str, kinds: str) -> Callable[..., Any]:
-    """``function``, which raises where the common dtype of its operands is of ``kinds``."""
+    """Return ``function``, which raises where its operands' common dtype is of ``kinds``."""
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:

@@ -18,19 +18,19 @@ from torch_jax.ops.registry import op
 
 
 class Taps(NamedTuple):
-    """For each output along a dimension, the inputs it reads and their weights: (out, taps)."""
+    """The inputs that each output along a dimension reads, and their weights: (out, taps)."""
 
     place: np.ndarray
     weight: np.ndarray
 
     def merge(self) -> Taps:
-        """The weights of an input that an output reads twice, at an edge, added up."""
+        """Add up the weights of an input that an output reads twice, at an edge."""
         same = self.place[:, :, None] == self.place[:, None, :]
         first = same.argmax(2) == np.arange(self.place.shape[1])
         return Taps(self.place, np.where(first, (same * self.weight[:, None, :]).sum(2), 0))
 
     def transpose(self, size: int) -> Taps:
-        """For each of ``size`` inputs, the outputs that read it."""
+        """Return the outputs that read each of ``size`` inputs."""
         used = self.weight != 0
         outputs = np.broadcast_to(np.arange(len(self.place))[:, None], used.shape)[used]
         inputs, weights = self.place[used], self.weight[used]
@@ -44,7 +44,7 @@ class Taps(NamedTuple):
         return Taps(index, weight)
 
     def apply(self, x: jax.Array, axis: int) -> jax.Array:
-        """Weighted sums along ``axis``; what has weight 0 is not read, be it NaN."""
+        """Return weighted sums along ``axis``; elements of weight 0 are not read, even NaN."""
         outputs, taps = self.place.shape
         if taps == 1 and (self.weight == 1).all():
             return _pick(x, self.place[:, 0], axis)
@@ -58,7 +58,7 @@ class Taps(NamedTuple):
 
 
 def _pick(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
-    """Elements along ``axis``; without a gather where each is repeated the same times."""
+    """Return elements along ``axis``; without a gather where each is repeated equally often."""
     size, count = x.shape[axis], len(index)
     times = count // size
     if count % size or not np.array_equal(index, np.arange(count) // times):
@@ -72,12 +72,12 @@ def _pick(x: jax.Array, index: np.ndarray, axis: int) -> jax.Array:
 
 
 def _ratio(size: int, count: int, scale: float | None, real: type) -> float:
-    """How far apart in the input two neighbours of the output are."""
+    """Return the distance in the input of two neighbours of the output."""
     return real(1 / scale) if scale is not None and scale > 0 else real(size) / real(count)
 
 
 def _source(size, count, align_corners, scale, real) -> np.ndarray:
-    """Coordinates in the input of the output's elements."""
+    """Return coordinates in the input of the output's elements."""
     i = np.arange(count).astype(real)
     if align_corners:
         return i * (real(size - 1) / real(count - 1) if count > 1 else real(0))
@@ -91,7 +91,7 @@ def _nearest(size, count, align_corners, scale, real) -> Taps:
 
 
 def _nearest_by_size(size, count, align_corners, scale, real) -> Taps:
-    """As :func:`_nearest`; sizes that stay or double do not ask for the scale."""
+    """Do :func:`_nearest`; without the scale for sizes that stay or double."""
     if count in (size, 2 * size):
         return _ones(np.arange(count) * size // count)
     return _nearest(size, count, align_corners, scale, real)
@@ -108,7 +108,7 @@ def _ones(index: np.ndarray) -> Taps:
 
 
 def _linear(size, count, align_corners, scale, real) -> Taps:
-    """A size that stays is copied, whatever the scale."""
+    """Copy a size that stays, under any scale."""
     if size == count:
         return _ones(np.arange(size))
     source = np.maximum(_source(size, count, align_corners, scale, real), 0)
@@ -127,7 +127,7 @@ def _cubic(size, count, align_corners, scale, real) -> Taps:
 
 
 def keys(x, a=-0.75):
-    """The weight of a neighbour at distance ``x`` in cubic interpolation (Keys, 1981)."""
+    """Return the weight of a neighbour at distance ``x`` in cubic interpolation (Keys, 1981)."""
     x = abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -136,7 +136,7 @@ def keys(x, a=-0.75):
 
 
 def _antialiased(filter: Callable, reach: float) -> Callable:
-    """Taps of a filter that widens with the input's size, so that nothing is skipped."""
+    """Return taps of a filter that widens with the input's size, so that nothing is skipped."""
 
     def taps(size, count, align_corners, scale, real) -> Taps:
         if align_corners:
@@ -198,7 +198,7 @@ def _interpolate(x, method, output_size, align_corners, scales):
 
 
 def _interpolate_bytes(x, taps):
-    """PyTorch's arithmetic for uint8: 16-bit weights, rounded after each dimension, last first.
+    """Compute as PyTorch for uint8: 16-bit weights, rounded after each dimension, last first.
 
     A size that stays is copied.
     """
@@ -217,7 +217,7 @@ def _interpolate_bytes(x, taps):
 def _interpolate_backward(grad, method, output_size, input_size, align_corners, scales):
     n = len(output_size)
     if method is _cubic and tuple(output_size) == tuple(input_size[-n:]):
-        return grad  # so does PyTorch, whatever the scales
+        return grad  # as in PyTorch, under any scales
     x = grad.astype(opmath(grad.dtype))
     taps = _taps(method, input_size[-n:], output_size, align_corners, scales, grad.dtype)
     for i, (tap, size) in enumerate(zip(taps, input_size[-n:], strict=True)):
@@ -233,7 +233,7 @@ def _register(
 ) -> None:
     """Enter the operator and its gradient; ``aligned``: it takes ``align_corners``.
 
-    Where PyTorch's gradient is not that of its own interpolation, ``backward_method`` says of what.
+    Where PyTorch's gradient belongs to another interpolation, ``backward_method`` is that.
     """
 
     def forward(self, output_size, *rest):
@@ -268,7 +268,7 @@ for _name, _method in _ANTIALIASED.items():
 
 @op("pixel_shuffle", channels_last=("self",))
 def pixel_shuffle(self, upscale_factor):
-    """(..., C r², H, W) as (..., C, H r, W r)."""
+    """Return (..., C r², H, W) as (..., C, H r, W r)."""
     *batch, channels, height, width = self.shape
     r, n = upscale_factor, len(batch)
     x = self.reshape(*batch, channels // r**2, r, r, height, width)
@@ -278,7 +278,7 @@ def pixel_shuffle(self, upscale_factor):
 
 @op("pixel_unshuffle", channels_last=("self",))
 def pixel_unshuffle(self, downscale_factor):
-    """(..., C, H r, W r) as (..., C r², H, W)."""
+    """Return (..., C, H r, W r) as (..., C r², H, W)."""
     *batch, channels, height, width = self.shape
     r, n = downscale_factor, len(batch)
     x = self.reshape(*batch, channels, height // r, r, width // r, r)

@@ -22,7 +22,7 @@ def _plus(x, bias):
 
 @op("_thnn_fused_lstm_cell", meta=False)  # PyTorch's meta function fails without biases
 def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
-    """New hidden and cell state; the gates are input, forget, cell and output."""
+    """Return new hidden and cell state; the gates are input, forget, cell and output."""
     gates, hidden, c, *biases = _wide(input_gates, hidden_gates, cx, input_bias, hidden_bias)
     gates = _plus(_plus(gates + hidden, biases[0]), biases[1])
     i, f, g, o = jnp.split(gates, 4, axis=1)
@@ -34,7 +34,7 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
 
 @op("_thnn_fused_lstm_cell_backward_impl")
 def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    """Gradients of the gates, of the cell state and of the bias."""
+    """Return gradients of the gates, of the cell state and of the bias."""
     grad_h, grad_c, c, new_c, gates = _wide(grad_hy, grad_cy, cx, cy, workspace)
     i, f, g, o = jnp.split(gates, 4, axis=1)
     t = jnp.tanh(new_c)
@@ -54,7 +54,7 @@ def lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
 
 @op("_thnn_fused_gru_cell")
 def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
-    """New hidden state; the gates are reset, update and new."""
+    """Return new hidden state; the gates are reset, update and new."""
     dtype = hx.dtype
     x, hidden, h, *biases = _wide(input_gates, hidden_gates, hx, input_bias, hidden_bias)
     xr, xz, xn = jnp.split(_plus(x, biases[0]), 3, axis=1)
@@ -67,7 +67,7 @@ def gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
 
 @op("_thnn_fused_gru_cell_backward")
 def gru_cell_backward(grad_hy, workspace, has_bias):
-    """Gradients of both gates, of the hidden state and of both biases."""
+    """Return gradients of both gates, of the hidden state and of both biases."""
     dtype = grad_hy.dtype
     grad, workspace = _wide(grad_hy, workspace)
     r, z, n, h, hn = jnp.split(workspace, 5, axis=1)

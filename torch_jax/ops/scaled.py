@@ -25,7 +25,7 @@ def _scaled_product(a, b, scale_a, scale_b, bias, out_dtype):
 
 
 def _scaled(x, scale):
-    """``x`` in float32 times a scale for all of it or, (M, 1) or (1, N), for each row of it."""
+    """Return ``x`` in float32 times a scale for all, or, (M, 1) or (1, N), for each row."""
     return x.astype(jnp.float32) * (scale.reshape(()) if scale.size == 1 else scale)
 
 
@@ -41,7 +41,7 @@ def scaled_mm(
     out_dtype=None,
     use_fast_accum=False,
 ):
-    """``(self * scale_a) @ (mat2 * scale_b) + bias``; the CPU takes no ``scale_result``."""
+    """Return ``(self * scale_a) @ (mat2 * scale_b) + bias``; the CPU takes no ``scale_result``."""
     return _scaled_product(self, mat2, scale_a, scale_b, bias, out_dtype)
 
 
@@ -60,7 +60,7 @@ def scaled_mm_v2(
     contraction_dim=(),
     use_fast_accum=False,
 ):
-    """``_scaled_mm`` with scales of a named kind, of which the CPU has two."""
+    """Do ``_scaled_mm`` with scales of a named kind, of which the CPU has two."""
     if {*recipe_a, *recipe_b} - {_TENSORWISE, _ROWWISE}:
         raise NotImplementedError("_scaled_mm_v2 takes one scale a tensor or one a row")
     return _scaled_product(self, mat2, scale_a[0], scale_b[0], bias, out_dtype)
@@ -69,10 +69,10 @@ def scaled_mm_v2(
 # the meta function refuses all other dtypes
 @op("_grouped_mm", meta=lambda self: self.dtype == jnp.bfloat16, products=True)
 def grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
-    """Products of groups: a batch of matrices, or parts of a matrix that end at ``offs``.
+    """Return products of groups: a batch of matrices, or parts of one that end at ``offs``.
 
     Parts are rows of ``self``, columns of ``mat2``, or, of two matrices, of the dimension that is
-    summed over. What lies past the last end gives zeros.
+    summed over. Parts past the last end give zeros.
     """
     out = _groups(self, mat2, offs)
     return out.astype(self.dtype if out_dtype is None else out_dtype)
@@ -90,7 +90,7 @@ def _groups(self, mat2, offs):
 
 
 def _ragged(a: jax.Array, b: jax.Array, sizes: jax.Array, contract: bool = False) -> jax.Array:
-    """Each row of ``a`` times its group's matrix; or a product for each group of what is summed."""
+    """Multiply each row of ``a`` by its group's matrix; or return a product for each group."""
     dims = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (0,)) if contract else ((1,), (1,)), ((), ())),
         lhs_ragged_dimensions=[1 if contract else 0],

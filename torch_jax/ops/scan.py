@@ -16,7 +16,7 @@ from torch_jax.ops.registry import op
 
 
 def _scan(scan: Callable[..., Any], x: jax.Array, dim: int) -> Any:
-    """``scan`` along ``dim``, which a number and an empty tensor do not have."""
+    """Run ``scan`` along ``dim``, which a number and an empty tensor do not have."""
     return scan(x, axis=dim % x.ndim) if x.ndim and x.size else x
 
 
@@ -37,7 +37,7 @@ _running("cumprod", lax.cumprod)
 
 
 def _complex_cumlogsumexp(x, axis: int):
-    """One after the other: the turns an angle takes depend on the order."""
+    """Add one after the other: the turns of an angle depend on the order."""
 
     def step(total, element):
         total = logaddexp(element, total)
@@ -50,13 +50,13 @@ def _complex_cumlogsumexp(x, axis: int):
 
 @op("logcumsumexp", "_logcumsumexp", refuses="bool int")
 def logcumsumexp(self, dim):
-    """``lax.cumlogsumexp``, of complex numbers too."""
+    """Do ``lax.cumlogsumexp``, of complex numbers too."""
     x = self.astype(opmath(self.dtype))
     return _scan(_complex_cumlogsumexp if category(x.dtype) == 3 else lax.cumlogsumexp, x, dim)
 
 
 def _running_extreme(name: str, wins: Callable[..., jax.Array]) -> None:
-    """The running extreme and where it stands; of equals the last, and NaN wins for good."""
+    """Keep the running extreme and its position; the last of equals wins, and NaN over all."""
 
     def later(a, b):
         better = wins(b[0], a[0])

@@ -15,12 +15,12 @@ from torch_jax.ops.registry import op
 
 
 def _ranked(*arrays):
-    """Zero-dim arrays as vectors of one element."""
+    """Return zero-dim arrays as vectors of one element."""
     return [x.reshape(-1) if x.ndim == 0 else x for x in arrays]
 
 
 def _position(x, dim: int, index) -> tuple:
-    """The index tuple for ``x.at``: ``index`` along ``dim``, its own positions elsewhere."""
+    """Return the index tuple for ``x.at``: ``index`` along ``dim``, own positions elsewhere."""
     dim %= x.ndim
     index = strict(index, x.shape[dim])
     # JAX joins all positions into one array: int32 is half of it
@@ -31,13 +31,13 @@ def _position(x, dim: int, index) -> tuple:
 
 
 def _corner(src, shape):
-    """The part of ``src`` that an index of this shape takes."""
+    """Return the part of ``src`` that an index of this shape takes."""
     return lax.slice(src, (0,) * src.ndim, shape)
 
 
 @op("gather", check=dim_bounds)
 def gather(self, dim, index, *, sparse_grad=False):
-    """``jnp.take_along_axis``, but other dimensions may be shorter in ``index``."""
+    """Do ``jnp.take_along_axis``, but other dimensions may be shorter in ``index``."""
     if index.size == 0:  # of any rank
         return jnp.zeros(index.shape, self.dtype)
     x, at = _ranked(self, index)
@@ -51,7 +51,7 @@ def gather(self, dim, index, *, sparse_grad=False):
 
 
 def _combine(self, dim: int, index, src, method: str):
-    """``x.at[…].<method>(src)`` along ``dim``; ``src`` may be a number."""
+    """Do ``x.at[…].<method>(src)`` along ``dim``; ``src`` may be a number."""
     if index.size == 0:  # of any rank
         return self
     x, at = _ranked(self, index)
@@ -63,7 +63,7 @@ def _combine(self, dim: int, index, src, method: str):
 
 @op("scatter.src", check=dim_bounds)
 def scatter_src(self, dim, index, src):
-    """Of several equal positions the last one wins where JAX runs on the CPU, else any."""
+    """Write; of equal positions the last one wins where JAX runs on the CPU, else any."""
     return _combine(self, dim, index, src, "set")
 
 
@@ -92,18 +92,18 @@ _METHODS = {
 
 @op("scatter.reduce", check=dim_bounds)
 def scatter_reduce_src(self, dim, index, src, *, reduce):
-    """``reduce`` is add or multiply."""
+    """Reduce by add or multiply."""
     return _combine(self, dim, index, src, _METHODS[reduce])
 
 
 @op("scatter.value_reduce", check=dim_bounds)
 def scatter_reduce_value(self, dim, index, value, *, reduce):
-    """``reduce`` is add or multiply."""
+    """Reduce by add or multiply."""
     return _combine(self, dim, index, value, _METHODS[reduce])
 
 
 def _identity(dtype, reduce: str):
-    """What leaves any value unchanged under a reduction."""
+    """Return the value that leaves any other unchanged under a reduction."""
     if reduce in ("sum", "mean"):
         return jnp.zeros((), dtype)
     if reduce == "prod":
@@ -136,7 +136,7 @@ def _reduce_into(self, into, reduce: str, include_self: bool, src):
 
 
 def _shared_by_extremes(self, into, reduce: str, include_self: bool, src):
-    """Extremes as means of the elements that equal them, which share their gradient evenly."""
+    """Return extremes as means of equal elements, which share their gradient evenly."""
     if reduce not in ("amax", "amin"):
         return _reduce_into(self, into, reduce, include_self, src)
     result = lax.stop_gradient(_reduce_into(self, into, reduce, include_self, src))
@@ -162,7 +162,7 @@ def _scatter_reduce(self, dim, index, src, reduce, *, include_self=True, by=_sha
 @op("scatter_reduce.two", check=dim_bounds)
 @differentiated_as(_scatter_reduce)
 def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
-    """sum, prod, mean, amax or amin of what goes to each position."""
+    """Reduce the elements of each position: sum, prod, mean, amax or amin."""
     how = {"include_self": include_self, "by": _reduce_into}
     return _scatter_reduce(self, dim, index, src, reduce, **how)
 
@@ -190,6 +190,6 @@ def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_sh
 @op("index_reduce", host=("index",), check=_check_index)
 @differentiated_as(_index_reduce)
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
-    """prod, mean, amax or amin of the slices that go to each index."""
+    """Reduce the slices of each index: prod, mean, amax or amin."""
     how = {"include_self": include_self, "by": _reduce_into}
     return _index_reduce(self, dim, index, source, reduce, **how)

@@ -16,7 +16,7 @@ _NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -jnp.inf, "min": jnp.in
 
 
 class _Segments:
-    """Which segment each element belongs to; arrays are seen as ``[batch, element, inner]``."""
+    """The segment of each element; arrays are seen as ``[batch, element, inner]``."""
 
     def __init__(self, lengths, offsets, shape, axis: int):
         bounds = lengths if offsets is None else offsets
@@ -39,7 +39,7 @@ class _Segments:
         self.at = lax.broadcasted_iota(segment.dtype, segment.shape, 0), segment
 
     def split(self, x, size: int):
-        """An array whose axis has this size, as ``[batch, size, inner]`` in ``opmath``."""
+        """Return an array whose axis has this size, as ``[batch, size, inner]`` in ``opmath``."""
         return x.astype(opmath(x.dtype)).reshape(self.batch, size, -1)
 
     def join(self, x):
@@ -48,16 +48,16 @@ class _Segments:
         return x.reshape(*before, x.shape[1], *after)
 
     def reduce(self, x, method: str, initial=0):
-        """``[batch, element, inner]`` to ``[batch, segment, inner]``."""
+        """Reduce ``[batch, element, inner]`` to ``[batch, segment, inner]``."""
         start = jnp.full((self.batch, self.count, x.shape[-1]), initial, x.dtype)
         return write(start, self.at, x, method)
 
     def extremes(self, x, result):
-        """Which elements are NaN or what their segment came to."""
+        """Return which elements are NaN or equal to their segment's result."""
         return jnp.isnan(x) | (x == self.spread(result))
 
     def spread(self, x):
-        """To each element what its segment has, and 0 to elements of none."""
+        """Give each element the value of its segment, and 0 to elements of none."""
         return x.at[self.at].get(mode="fill", fill_value=0)
 
 
@@ -79,7 +79,7 @@ def segment_reduce(
     unsafe=False,
     initial=None,
 ):
-    """The initial value counts in a mean's sum, not in its divisor; a mean of nothing is NaN."""
+    """Reduce; a mean's initial value counts in the sum, not in the divisor; of nothing NaN."""
     if indices is not None:
         raise RuntimeError("segment_reduce(): indices based reduction is not supported yet.")
     segments = _Segments(lengths, offsets, data.shape, axis)
@@ -92,7 +92,7 @@ def segment_reduce(
 
 
 def _shared_by_extremes(data, reduce, *, lengths=None, offsets=None, axis=0, **options):
-    """Extremes as means of the elements that equal them, which share their gradient evenly."""
+    """Return extremes as means of equal elements, which share their gradient evenly."""
     how = {"lengths": lengths, "offsets": offsets, "axis": axis, **options}
     result = segment_reduce(data, reduce, **how)
     if reduce not in ("max", "min"):
@@ -111,7 +111,7 @@ op("segment_reduce", check=_check_lengths)(differentiated_as(_shared_by_extremes
 def segment_reduce_backward(
     grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None
 ):
-    """Equal extremes share the gradient; that of a product leaves each element out in turn."""
+    """Share the gradient of equal extremes; that of a product leaves out each element in turn."""
     segments = _Segments(lengths, offsets, data.shape, axis)
     x = segments.split(data, segments.size)
     grads = segments.spread(segments.split(grad, segments.count))
@@ -128,7 +128,7 @@ def segment_reduce_backward(
 
 
 def _product_of_others(segments: _Segments, x, initial):
-    """For each element the product of its segment without it, also where it is 0 or NaN."""
+    """Return the product of each element's segment without it, also where it is 0 or NaN."""
     zero, nan = x == 0, jnp.isnan(x)
     regular = jnp.where(zero | nan, 1, x)
     product = segments.spread(segments.reduce(regular, "multiply", initial)) / regular

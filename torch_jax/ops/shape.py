@@ -15,13 +15,13 @@ from torch_jax.ops.registry import op
 
 
 def _have_dims(tensors) -> bool:
-    """The meta function stumbles over tensors without dimensions in the wrong way."""
+    """Return whether all have dims: the meta function raises another error without."""
     return all(t.ndim for t in tensors)
 
 
 @op("cat", meta=_have_dims)
 def cat(tensors, dim=0):
-    """Tensors of shape ``(0,)`` join with any shape, and count for the dtype alone."""
+    """Join tensors; those of shape ``(0,)`` join with any shape, and count for the dtype alone."""
     if not _have_dims(tensors):
         raise RuntimeError("zero-dimensional tensor cannot be concatenated")
     tensors = promote(*tensors)
@@ -31,19 +31,19 @@ def cat(tensors, dim=0):
 
 @op("stack")
 def stack(tensors, dim=0):
-    """``jnp.stack`` with PyTorch's promotion."""
+    """Do ``jnp.stack`` with PyTorch's promotion."""
     return jnp.stack(promote(*tensors), dim)
 
 
 @op("block_diag")
 def block_diag(tensors):
-    """Vectors and numbers count as one row."""
+    """Count vectors and numbers as one row."""
     return jax.scipy.linalg.block_diag(*promote(*tensors))
 
 
 @op("flip")
 def flip(self, dims):
-    """``jnp.flip``; no dims, nothing flipped."""
+    """Do ``jnp.flip``; no dims, nothing flipped."""
     return jnp.flip(self, dims) if self.ndim else self
 
 
@@ -59,7 +59,7 @@ def roll(self, shifts, dims=()):
 
 @op("repeat")
 def repeat(self, repeats):
-    """``jnp.tile``; leading repeats beyond the rank add dimensions."""
+    """Do ``jnp.tile``; leading repeats beyond the rank add dimensions."""
     return jnp.tile(self, repeats)
 
 
@@ -69,7 +69,7 @@ def repeat(self, repeats):
     meta=False,
 )
 def repeat_interleave(repeats, *, output_size=None):
-    """The index of each element, ``repeats`` times; the meta function wants ``output_size``."""
+    """Return the index of each element, ``repeats`` times; the meta function wants a size."""
     if output_size is None:
         counts = on_host(repeats)
         if counts.size and counts.min() < 0:
@@ -81,18 +81,18 @@ def repeat_interleave(repeats, *, output_size=None):
 
 @op("tril", integers=("diagonal",))
 def tril(self, diagonal=0):
-    """Keep what lies on and below a diagonal, of a batch of matrices."""
+    """Keep elements on and below a diagonal, of a batch of matrices."""
     return jnp.where(_diagonals(self) <= diagonal, self, jnp.zeros((), self.dtype))
 
 
 @op("triu", integers=("diagonal",))
 def triu(self, diagonal=0):
-    """Keep what lies on and above a diagonal, of a batch of matrices."""
+    """Keep elements on and above a diagonal, of a batch of matrices."""
     return jnp.where(_diagonals(self) >= diagonal, self, jnp.zeros((), self.dtype))
 
 
 def _diagonals(x):
-    """Return on which diagonal each element of a matrix lies, for the last two dims of ``x``."""
+    """Return the diagonal of each element of a matrix, for the last two dims of ``x``."""
     row, column = (lax.broadcasted_iota(jnp.int64, x.shape[-2:], axis) for axis in (0, 1))
     return column - row
 
@@ -105,7 +105,7 @@ def channel_shuffle(self, groups):
 
 
 def _diagonal_positions(shape, offset: int, dim1: int, dim2: int) -> tuple:
-    """The index that selects a diagonal, for ``x.at``: the dims are moved to the front."""
+    """Return the index of a diagonal, for ``x.at``: the dims are moved to the front."""
     rows, cols = shape[dim1], shape[dim2]
     count = max(0, min(rows + min(offset, 0), cols - max(offset, 0)))
     i = jnp.arange(count, dtype=jnp.int32)
@@ -114,7 +114,7 @@ def _diagonal_positions(shape, offset: int, dim1: int, dim2: int) -> tuple:
 
 @op("diagonal_scatter")
 def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
-    """``self`` with a diagonal replaced by ``src``, whose last dimension runs along it."""
+    """Replace a diagonal of ``self`` by ``src``, whose last dimension runs along it."""
     dims = dim1 % self.ndim, dim2 % self.ndim
     front = jnp.moveaxis(self, dims, (0, 1))
     at = _diagonal_positions(self.shape, offset, *dims)
@@ -124,14 +124,14 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
 
 @op("diagonal_backward")
 def diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
-    """The gradient along a diagonal of zeros."""
+    """Return the gradient along a diagonal of zeros."""
     zeros = jnp.zeros(input_sizes, grad_output.dtype)
     return diagonal_scatter(zeros, grad_output, offset, dim1, dim2)
 
 
 @op("diag_embed")
 def diag_embed(self, offset=0, dim1=-2, dim2=-1):
-    """The last dimension becomes a diagonal of two new ones."""
+    """Put the last dimension on a diagonal of two new ones."""
     size = self.shape[-1] + abs(offset)
     rank = self.ndim + 1
     row = lax.broadcasted_iota(jnp.int32, (size, size), 0)
@@ -144,14 +144,14 @@ def diag_embed(self, offset=0, dim1=-2, dim2=-1):
 
 
 def _slice(shape, dim: int, start, end, step) -> tuple[int, ...]:
-    """``(dim, start, step, count)`` of a slice, clipped as Python clips."""
+    """Return ``(dim, start, step, count)`` of a slice, clipped as Python clips."""
     dim %= len(shape)
     start, end, step = slice(start, end, step).indices(shape[dim])
     return dim, start, step, len(range(start, end, step))
 
 
 def _spread(src, shape, dim: int, start: int, step: int):
-    """``src`` where a slice of a tensor of ``shape`` is, zeros elsewhere: one pad."""
+    """Return ``src`` at a slice of a tensor of ``shape``, zeros elsewhere: one pad."""
     count = src.shape[dim]
     config = [(0, 0, 0)] * len(shape)
     if count == 0:
@@ -167,13 +167,13 @@ def _spread(src, shape, dim: int, start: int, step: int):
 
 @op("slice_backward", integers=("start", "end"))
 def slice_backward(grad_output, input_sizes, dim, start, end, step):
-    """The gradient in a slice of zeros."""
+    """Return the gradient in a slice of zeros."""
     dim %= len(input_sizes)
     return _spread(grad_output, input_sizes, dim, _clipped(start, input_sizes[dim]), step)
 
 
 def _clipped(start, size: int):
-    """Where a slice starts, traced or not; negative numbers count from the end."""
+    """Return the start of a slice, traced or not; negative numbers count from the end."""
     if isinstance(start, int):
         return slice(start, None).indices(size)[0]
     return jnp.clip(jnp.where(start < 0, start + size, start), 0, size)
@@ -181,7 +181,7 @@ def _clipped(start, size: int):
 
 @op("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
-    """``self`` with a slice replaced by ``src``."""
+    """Replace a slice of ``self`` by ``src``."""
     dim, start, step, count = _slice(self.shape, dim, start, end, step)
     slice_shape = (*self.shape[:dim], count, *self.shape[dim + 1 :])
     if src.shape != slice_shape:
@@ -202,7 +202,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
 @op("select_backward", integers=("index",))
 def select_backward(grad_output, input_sizes, dim, index):
-    """The gradient in one position of zeros; nowhere, where there is no such position."""
+    """Return the gradient in one position of zeros; nowhere, where there is no such position."""
     dim %= len(input_sizes)
     grad, size = jnp.expand_dims(grad_output, dim), input_sizes[dim]
     if isinstance(index, int):
@@ -213,7 +213,7 @@ def select_backward(grad_output, input_sizes, dim, index):
 
 @op("select_scatter")
 def select_scatter(self, src, dim, index):
-    """``self`` with one position along a dimension replaced by ``src``."""
+    """Replace one position along a dimension of ``self`` by ``src``."""
     dim %= self.ndim
     index %= self.shape[dim]
     return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
@@ -221,7 +221,7 @@ def select_scatter(self, src, dim, index):
 
 @op("unfold_backward")
 def unfold_backward(grad_in, input_sizes, dim, size, step):
-    """Windows added back where they were taken, in ``size / step`` shifted sums."""
+    """Add windows back at their places, in ``size / step`` shifted sums."""
     if not input_sizes:
         return grad_in.reshape(())
     dim %= len(input_sizes)
@@ -239,7 +239,7 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
 
 
 def _grow(x, dim: int, start: int, size: int):
-    """Zeros before and after along ``dim``, up to ``size``."""
+    """Put zeros before and after along ``dim``, up to ``size``."""
     return jnp.pad(
         x, [(start, size - start - n) if d == dim else (0, 0) for d, n in enumerate(x.shape)]
     )
@@ -247,7 +247,7 @@ def _grow(x, dim: int, start: int, size: int):
 
 @op("_chunk_cat")
 def _chunk_cat(tensors, dim, num_chunks):
-    """Each tensor zero-padded to ``num_chunks`` equal chunks, which are joined flat."""
+    """Pad each tensor with zeros to ``num_chunks`` equal chunks, which are joined flat."""
     dim %= tensors[0].ndim
 
     def chunks(x):

@@ -13,12 +13,12 @@ from torch_jax.ops.registry import op
 
 
 def _wide(x: jax.Array) -> jax.Array:
-    """In the dtype of computation, and with a dimension even where it is a number."""
+    """Return ``x`` in the dtype of computation, with a dimension even where it is a number."""
     return jnp.atleast_1d(x).astype(opmath(x.dtype))
 
 
 def _check_dim(x, dim: int) -> None:
-    """A dim that ``x`` does not have is an error, also where nothing is computed."""
+    """Raise for a dim that ``x`` does not have, also where nothing is computed."""
     dims = max(x.ndim, 1)
     if not -dims <= dim < dims:
         raise IndexError(
@@ -29,7 +29,7 @@ def _check_dim(x, dim: int) -> None:
 
 @op("_softmax")
 def softmax(self, dim, half_to_float):
-    """``half_to_float`` is in the dtype of the output alone."""
+    """Ignore ``half_to_float``, which only sets the dtype of the output."""
     _check_dim(self, dim)
     if self.size == 0:
         return self
@@ -38,7 +38,7 @@ def softmax(self, dim, half_to_float):
 
 @op("_log_softmax")
 def log_softmax(self, dim, half_to_float):
-    """``half_to_float`` is in the dtype of the output alone."""
+    """Ignore ``half_to_float``, which only sets the dtype of the output."""
     _check_dim(self, dim)
     if self.size == 0:
         return self
@@ -47,7 +47,7 @@ def log_softmax(self, dim, half_to_float):
 
 @op("_softmax_backward_data")
 def softmax_backward(grad_output, output, dim, input_dtype):
-    """``y (g - sum(g y))``."""
+    """Return ``y (g - sum(g y))``."""
     g, y = _wide(grad_output), _wide(output)
     gy = g * y
     return (gy - y * jnp.sum(gy, dim, keepdims=True)).reshape(output.shape)
@@ -55,14 +55,14 @@ def softmax_backward(grad_output, output, dim, input_dtype):
 
 @op("_log_softmax_backward_data")
 def log_softmax_backward(grad_output, output, dim, input_dtype):
-    """``g - softmax sum(g)``."""
+    """Return ``g - softmax sum(g)``."""
     g, y = _wide(grad_output), _wide(output)
     return (g - jnp.exp(y) * jnp.sum(g, dim, keepdims=True)).reshape(output.shape)
 
 
 @op("_safe_softmax")
 def safe_softmax(self, dim, dtype=None):
-    """Zeros where a whole row is minus infinity."""
+    """Return zeros where a whole row is minus infinity."""
     _check_dim(self, dim)
     if self.size == 0:
         return self
@@ -74,9 +74,9 @@ def safe_softmax(self, dim, dtype=None):
 
 @op("_masked_softmax")
 def masked_softmax(self, mask, dim=None, mask_type=None):
-    """Softmax of what ``mask`` does not hide; type 0 masks (L, L), type 1 masks (B, L).
+    """Return softmax of unmasked elements; type 0 masks (L, L), type 1 masks (B, L).
 
-    Where all is hidden it is NaN.
+    Where all are masked it is NaN.
     """
     if mask_type is None and mask.shape != self.shape:
         raise RuntimeError("Mask Type should be defined")
@@ -90,6 +90,6 @@ def masked_softmax(self, mask, dim=None, mask_type=None):
 
 @op("_masked_softmax_backward")
 def masked_softmax_backward(grad_output, output, mask, dim=None):
-    """That of softmax, and 0 where hidden."""
+    """Return the gradient of softmax, and 0 where masked."""
     grad = softmax_backward(grad_output, output, -1 if dim is None else dim, None)
     return jnp.where(jnp.broadcast_to(mask.reshape(mask.shape), output.shape), 0, grad)

@@ -19,7 +19,7 @@ from torch_jax.ops.registry import Leading, op
 
 
 def _last(self, dim: int):
-    """``self`` with ``dim`` moved last; a zero-dim tensor as a vector of one."""
+    """Return ``self`` with ``dim`` moved last; a zero-dim tensor as a vector of one."""
     return self.reshape(1) if self.ndim == 0 else jnp.moveaxis(self, dim, -1)
 
 
@@ -29,7 +29,7 @@ def _back(x, self, dim: int):
 
 
 def sorted_with_positions(x, descending: bool = False):
-    """A stable sort of the last axis, and the int64 positions its elements came from."""
+    """Sort the last axis stably; return the values and their int64 positions before."""
     if descending:
         # reversed twice, so that equal elements keep their order
         values, order = sorted_with_positions(x[..., ::-1])
@@ -41,20 +41,20 @@ def sorted_with_positions(x, descending: bool = False):
 
 @op("sort")
 def sort(self, dim=-1, descending=False):
-    """Stable, as PyTorch's on CPU is in practice."""
+    """Sort stably, as PyTorch's on CPU does in practice."""
     values, order = sorted_with_positions(_last(self, dim), descending)
     return _back(values, self, dim), _back(order, self, dim)
 
 
 @op("sort.stable")
 def sort_stable(self, *, stable=None, dim=-1, descending=False):
-    """All sorts here are stable."""
+    """Sort; all sorts here are stable."""
     return sort(self, dim, descending)
 
 
 @op("topk")
 def topk(self, k, dim=-1, largest=True, sorted=True):
-    """The ``k`` greatest or least, in order also where ``sorted`` does not ask for it."""
+    """Return the ``k`` greatest or least, in order, also without ``sorted``."""
     x = _last(self, dim)
     if largest:
         if category(x.dtype) == 2:
@@ -74,7 +74,7 @@ def _refuse_empty(x) -> None:
 
 
 def _at_rank(x, rank):
-    """The element of that rank along the last axis, and its position; ``rank`` may be an array."""
+    """Return the element of a rank along the last axis, and its position; a rank or several."""
     _refuse_empty(x)
     values, order = sorted_with_positions(x)
     rank = jnp.broadcast_to(jnp.asarray(rank), x.shape[:-1])[..., None]
@@ -87,25 +87,25 @@ def _reduced(results, self, dim: int, keepdim: bool):
 
 @op("kthvalue")
 def kthvalue(self, k, dim=-1, keepdim=False):
-    """The k-th least; of equal elements the position is the k-th in stable order."""
+    """Return the k-th least; of equal elements the position is the k-th in stable order."""
     x = _last(self, dim)
     results = [r.reshape(()) if self.ndim == 0 else r for r in _at_rank(x, k - 1)]
     return _reduced(results, self, dim, keepdim)
 
 
 def _nans(x):
-    """How many NaNs there are along the last axis."""
+    """Return the number of NaNs along the last axis."""
     return jnp.isnan(x).sum(-1) if category(x.dtype) == 2 else 0
 
 
 def _median(x):
-    """The lower median; the first NaN where there is one."""
+    """Return the lower median; the first NaN where there is one."""
     n, nans = x.shape[-1], _nans(x)
     return _at_rank(x, jnp.where(nans > 0, n - nans, (n - 1) // 2))
 
 
 def _nanmedian(x):
-    """The lower median of what is not NaN; NaN where nothing is left."""
+    """Return the lower median without NaNs; NaN where nothing is left."""
     return _at_rank(x, jnp.maximum(x.shape[-1] - _nans(x) - 1, 0) // 2)
 
 
@@ -123,7 +123,7 @@ def _enter_median(name: str, function) -> None:
     @op(name)
     @differentiated_as(evenly)
     def whole(self):
-        if self.size == 0:  # NaN, and for integers what a cast of NaN gives
+        if self.size == 0:  # NaN, and for integers the cast of NaN
             return jnp.full((), jnp.nan).astype(self.dtype)
         return next(iter(function(self.reshape(-1))))
 
@@ -134,7 +134,7 @@ _enter_median("nanmedian", _nanmedian)
 
 @op("mode")
 def mode(self, dim=-1, keepdim=False):
-    """The most frequent value, of several the least, and the position of its last occurrence."""
+    """Return the most frequent value, of several the least, and its last position."""
     _refuse_empty(_last(self, dim))
     values, order = sorted_with_positions(_last(self, dim))
     position = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
@@ -152,7 +152,7 @@ def mode(self, dim=-1, keepdim=False):
 
 
 def search(sequence, x, right: bool):
-    """Where each of ``x`` would go into ``sequence``, sorted along its last axis; NaN at the end.
+    """Return the places of ``x`` in ``sequence``, sorted along its last axis; NaN at the end.
 
     A vector serves ``x`` of any shape; else the leading dimensions of both agree.
     """
@@ -165,7 +165,7 @@ def search(sequence, x, right: bool):
         low, high = bounds
         middle = (low + high) // 2
         probe = jnp.take_along_axis(rows, middle, -1, mode="clip")
-        # not the opposite comparison: it says where NaN goes
+        # not the opposite comparison: this one places NaN
         further = ~(probe > keys) if right else ~(probe >= keys)
         further &= low < high
         return jnp.where(further, middle + 1, low), jnp.where(further, high, middle)
@@ -179,7 +179,7 @@ def search(sequence, x, right: bool):
 
 @op("searchsorted.Tensor", "searchsorted.Scalar", refuses="complex")
 def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
-    """``side`` wins over ``right``; ``sorter`` puts the sequence into order."""
+    """Search; ``side`` wins over ``right``; ``sorter`` puts the sequence into order."""
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
     sequence, x = promote(sorted_sequence, self)
@@ -188,14 +188,14 @@ def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=No
 
 @op("bucketize.Tensor", "bucketize.Scalar", refuses="complex")
 def bucketize(self, boundaries, *, out_int32=False, right=False):
-    """:func:`searchsorted` with the arguments the other way round."""
+    """Do :func:`searchsorted` with the arguments the other way round."""
     boundaries, x = promote(boundaries, self)
     return search(boundaries, x, right)
 
 
 @op("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
-    """Whether each element is among the others, by a search in their sorted order."""
+    """Return whether each element is among the others, by a search in their sorted order."""
     x, others = promote(elements, test_elements)
     if others.size == 0:
         return jnp.full(x.shape, invert)
@@ -210,7 +210,7 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
 
 
 def _tally(position, count: int, weights):
-    """Sum of the weights at each position; positions out of range count nowhere."""
+    """Sum the weights at each position; positions out of range count nowhere."""
     position = jnp.where(position < 0, count, position)
     return jnp.zeros(count, weights.dtype).at[position].add(weights, mode="drop")
 
@@ -219,7 +219,7 @@ _sums = jax.jit(_tally, static_argnums=1)
 
 
 def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
-    """The range of a histogram of ``x``, made wider where it is empty."""
+    """Return the range of a histogram of ``x``, made wider where it is empty."""
     low, high = (jnp.asarray(v).astype(x.dtype) for v in (low, high))
     extra = jnp.where(low == high, jnp.asarray(margin, x.dtype), 0)
     # XLA would divide by a constant width through its rounded inverse
@@ -227,7 +227,7 @@ def _widen(x, low, high, margin: float) -> tuple[jax.Array, jax.Array]:
 
 
 def _linear_bin(x, low, high, bins: int):
-    """The bin of each element among equal ones; -1 outside, and the last edge is inside."""
+    """Return the bin of each element among equal ones; -1 outside; the last edge is inside."""
     inside = (x >= low) & (x <= high)
     position = ((x - low) * bins / (high - low)).astype(jnp.int64)
     return jnp.where(inside, jnp.minimum(position, bins - 1), -1)
@@ -235,7 +235,7 @@ def _linear_bin(x, low, high, bins: int):
 
 @op("histc", static=("min", "max"), refuses="complex")
 def histc(self, bins=100, min=0, max=0):
-    """Counts in equal bins; elements out of range and NaN count nowhere."""
+    """Count in equal bins; elements out of range and NaN count nowhere."""
     x = self.reshape(-1)
     if min == max and x.size:
         min, max = x.min(), x.max()
@@ -245,7 +245,7 @@ def histc(self, bins=100, min=0, max=0):
 
 
 def _even_edges(x, bins: int, range):
-    """The edges of equal bins over a range, or over that of the vector ``x``."""
+    """Return the edges of equal bins over a range, or over that of the vector ``x``."""
     least, most = range or ((x.min(), x.max()) if x.size else (0, 1))
     low, high = _widen(x, least, most, 0.5)
     return jnp.linspace(low, high, bins + 1, dtype=x.dtype)
@@ -258,7 +258,7 @@ def _edge_bin(edges, x):
 
 
 def _histogram(points, edges, weight, density):
-    """Counts of the rows of a matrix in bins with these edges, a sequence for each column."""
+    """Count the rows of a matrix in bins with these edges, a sequence for each column."""
     counts = tuple(e.size - 1 for e in edges)
     place = [_edge_bin(e, points[:, i]) for i, e in enumerate(edges)]
     inside = jnp.all(jnp.stack(place) >= 0, 0)
@@ -274,14 +274,14 @@ def _histogram(points, edges, weight, density):
 
 @op("histogram.bin_ct", static=("range",), meta=False)
 def histogram_bins(self, bins=100, *, range=None, weight=None, density=False):
-    """Equal bins over a range, or over that of the data; with their edges."""
+    """Count in equal bins over a range, or over that of the data; return their edges, too."""
     edges = _even_edges(self.reshape(-1), bins, range)
     return histogram_edges(self, edges, weight=weight, density=density)
 
 
 @op("histogram.bins_tensor", meta=False)
 def histogram_edges(self, bins, *, weight=None, density=False):
-    """Bins whose edges are given."""
+    """Count in bins whose edges are given."""
     return _histogram(self.reshape(-1, 1), [bins], weight, density), bins
 
 
@@ -291,7 +291,7 @@ def _points(self):
 
 @op("_histogramdd_bin_edges", static=("range",), meta=False)
 def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False):
-    """Edges of equal bins for each column; ``range`` has two numbers for each."""
+    """Return edges of equal bins for each column; ``range`` has two numbers for each."""
     columns = _points(self).T
     ranges = [None] * len(bins) if range is None else zip(range[::2], range[1::2], strict=True)
     return [_even_edges(*each) for each in zip(columns, bins, ranges, strict=True)]
@@ -299,20 +299,20 @@ def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False)
 
 @op("_histogramdd_from_bin_cts", static=("range",), meta=False)
 def histogramdd_from_bin_counts(self, bins, *, range=None, weight=None, density=False):
-    """Counts of points, the last dimension, in equal bins."""
+    """Count points, the last dimension, in equal bins."""
     edges = histogramdd_bin_edges(self, bins, range=range)
     return _histogram(_points(self), edges, weight, density)
 
 
 @op("_histogramdd_from_bin_tensors", meta=False)
 def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
-    """Counts of points, the last dimension, in bins whose edges are given."""
+    """Count points, the last dimension, in bins whose edges are given."""
     return _histogram(_points(self), bins, weight, density)
 
 
 @op("bincount", concrete=True, meta=False)
 def bincount(self, weights=None, minlength=0):
-    """How often each number occurs; sums of weights are float64 unless they are float32."""
+    """Count each number; sums of weights are float64 unless the weights are float32."""
     if self.ndim != 1 or category(self.dtype) != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     least, most = (int(on_host(f())) if self.size else -1 for f in (self.min, self.max))

@@ -3,7 +3,7 @@
 Each is a series of Chebyshev polynomials on an interval near 0, and far from it a leading term
 times such a series in a power of ``1/x``. A dtype uses the coefficients above its precision.
 
-The series expand what PyTorch evaluates, also where that is not precise: J and Y differ from the
+The series expand PyTorch's functions, also where these are not precise: J and Y differ from the
 true functions by up to 1e-6 for x between 2.5 and 15, Ai by up to 3e-6 between -4.5 and -2.09.
 Of infinity J, Y, I and Ai are NaN, as in PyTorch.
 """
@@ -175,7 +175,7 @@ J1_ZEROS = (14.681970642123893, 49.21845632169461)
 def chebyshev_series(
     x: jax.Array, low: float, high: float, coefficients: tuple[float, ...]
 ) -> jax.Array:
-    """``Σ c_k T_k(t)`` by Clenshaw's recurrence; ``t`` is ``x`` with low..high mapped to -1..1.
+    """Return ``Σ c_k T_k(t)`` by Clenshaw's recurrence; ``t`` is ``x`` mapped to -1..1.
 
     Trailing coefficients that do not count in the dtype of ``x`` are left out.
     """
@@ -189,7 +189,7 @@ def chebyshev_series(
 
 
 def _waves(x, order):
-    """``√(2/πx)`` times P and 5/x Q, and the angle, of ``order``: for ``x`` of 5 and above."""
+    """Return ``√(2/πx)`` times P and 5/x Q, and the angle, of ``order``, for ``x`` >= 5."""
     x = jnp.maximum(x, 5)
     near = 5 / x
     p, q = (chebyshev_series(near * near, 0, 1, c) for c in ((P0, Q0), (P1, Q1))[order])
@@ -199,13 +199,13 @@ def _waves(x, order):
 
 
 def _between_zeros(square, zeros, coefficients):
-    """The zeros are factors, so that the result is precise beside them."""
+    """Use the zeros as factors, so that the result is precise beside them."""
     a, b = zeros
     return (square - a) * (square - b) * chebyshev_series(square, 0, 25, coefficients)
 
 
 def bessel_j0(x):
-    """``J0``."""
+    """Return ``J0``."""
     x = jnp.abs(x)
     p, q, angle = _waves(x, 0)
     near = _between_zeros(x * x, J0_ZEROS, J0)
@@ -213,7 +213,7 @@ def bessel_j0(x):
 
 
 def bessel_j1(x):
-    """``J1``, which is odd."""
+    """Return ``J1``, which is odd."""
     size = jnp.abs(x)
     p, q, angle = _waves(size, 1)
     far = p * jnp.cos(angle) - q * jnp.sin(angle)
@@ -222,7 +222,7 @@ def bessel_j1(x):
 
 
 def bessel_y0(x):
-    """``Y0``: -inf at 0, NaN below."""
+    """Return ``Y0``: -inf at 0, NaN below."""
     p, q, angle = _waves(x, 0)
     near = chebyshev_series(x * x, 0, 25, Y0) + 2 / math.pi * jnp.log(x) * bessel_j0(x)
     far = p * jnp.sin(angle) + q * jnp.cos(angle)
@@ -230,7 +230,7 @@ def bessel_y0(x):
 
 
 def bessel_y1(x):
-    """``Y1``: -inf at 0, NaN below."""
+    """Return ``Y1``: -inf at 0, NaN below."""
     p, q, angle = _waves(x, 1)
     pole = 2 / math.pi * (jnp.log(x) * bessel_j1(x) - 1 / x)
     near = x * chebyshev_series(x * x, 0, 25, Y1) + pole
@@ -252,31 +252,31 @@ def _k_far(x, coefficients):
 
 
 def modified_bessel_k0(x):
-    """``K0``: inf at 0, NaN below."""
+    """Return ``K0``: inf at 0, NaN below."""
     near = jnp.where(x == 0, np.inf, _k0_near(x))
     return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K0_LARGE))
 
 
 def modified_bessel_k1(x):
-    """``K1``: inf at 0, NaN below."""
+    """Return ``K1``: inf at 0, NaN below."""
     near = jnp.where(x == 0, np.inf, _k1_near(x))
     return jnp.where(x <= 2, near, jnp.exp(-x) * _k_far(x, K1_LARGE))
 
 
 def scaled_modified_bessel_k0(x):
-    """``exp(x) K0(x)``."""
+    """Return ``exp(x) K0(x)``."""
     near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k0_near(x))
     return jnp.where(x <= 2, near, _k_far(x, K0_LARGE))
 
 
 def scaled_modified_bessel_k1(x):
-    """``exp(x) K1(x)``."""
+    """Return ``exp(x) K1(x)``."""
     near = jnp.where(x == 0, np.inf, jnp.exp(x) * _k1_near(x))
     return jnp.where(x <= 2, near, _k_far(x, K1_LARGE))
 
 
 def spherical_bessel_j0(x):
-    """``sin(x) / x``, by its series near 0, and 0 at infinity."""
+    """Return ``sin(x) / x``, by its series near 0, and 0 at infinity."""
     small = jnp.abs(x) < 0.5
     series = jnp.zeros_like(x)
     for k in reversed(range(7)):
@@ -290,7 +290,7 @@ def _airy_phase(x):
 
 
 def _airy_positive(x):
-    """From ``AIRY_LIMIT`` up: exponentially small."""
+    """Compute from ``AIRY_LIMIT`` up: exponentially small."""
     x = jnp.maximum(x, AIRY_LIMIT)
     zeta = _airy_phase(x)
     series = chebyshev_series(_airy_phase(AIRY_LIMIT) / zeta, 0, 1, AI_POSITIVE)
@@ -298,7 +298,7 @@ def _airy_positive(x):
 
 
 def _airy_negative(x):
-    """``Ai(-x)`` from ``AIRY_LIMIT`` up: a wave."""
+    """Return ``Ai(-x)`` from ``AIRY_LIMIT`` up: a wave."""
     x = jnp.maximum(x, AIRY_LIMIT)
     zeta = _airy_phase(x)
     near = _airy_phase(AIRY_LIMIT) / zeta
@@ -309,7 +309,7 @@ def _airy_negative(x):
 
 
 def airy_ai(x):
-    """``Ai``: NaN at both infinities."""
+    """Return ``Ai``: NaN at both infinities."""
     far = jnp.where(x < 0, _airy_negative(-x), _airy_positive(x))
     near = chebyshev_series(x, -AIRY_LIMIT, AIRY_LIMIT, AI)
     value = jnp.where((x >= -AIRY_LIMIT) & (x < AIRY_LIMIT), near, far)
@@ -318,7 +318,7 @@ def airy_ai(x):
 
 @slope(lambda x: 2 * x * erfcx(x) - 2 / math.sqrt(math.pi))
 def erfcx(x):
-    """``exp(x²) erfc(x)``, without the two for positive ``x``, where they over- and underflow."""
+    """Return ``exp(x²) erfc(x)``, without the factors for ``x`` > 0, where they overflow."""
     t = 3 / (3 + jnp.abs(x))
     value = t * chebyshev_series(t, 0, 1, ERFCX)
     return jnp.where(x < 0, 2 * jnp.exp(x * x) - value, value)
@@ -326,7 +326,7 @@ def erfcx(x):
 
 @slope(lambda x: math.sqrt(2 / math.pi) / erfcx(-x * math.sqrt(0.5)))
 def log_ndtr(x):
-    """For negative ``x`` by ``erfcx``, where ``ndtr`` itself would vanish."""
+    """Use ``erfcx`` for negative ``x``, where ``ndtr`` itself would vanish."""
     t = x * math.sqrt(0.5)
     tail = jnp.log(erfcx(-t) / 2) - t * t
     return jnp.where(x < -1, tail, jnp.log1p(-lax.erfc(t) / 2))

@@ -1,4 +1,4 @@
-"""Reading views and writing into storages: what copies need."""
+"""Reads of views and writes into storages, for copies."""
 
 from jax import ad_checkpoint
 
@@ -8,7 +8,7 @@ from torch_jax.ops.registry import op
 
 @op("torch_jax::copy", meta=False)
 def copy(self, dtype):
-    """A copy in a dtype; the executor reads it out of its memory."""
+    """Return a copy in a dtype; the executor reads ``self`` out of its memory."""
     return convert(self, dtype)
 
 

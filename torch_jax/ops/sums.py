@@ -1,10 +1,10 @@
-"""Sums and maxima of rows and columns, in the form that the platform is fast with.
+"""Sums and maxima of rows and columns, in the fastest form of the platform.
 
-XLA's CPU backend reduces what is longer than 32 in parts, number by number, and keeps the parts in
-memory between; over several dimensions it is ten times slower than over one, and it makes several
-of one again where a reshape stands between. So a row is cut here into slices that are laid upon
-each other pair by pair: vector instructions, fused with what computes the row. Columns are summed
-by 32 rows at a time, as products with ones. Both are as exact as sums of parts are.
+XLA's CPU backend reduces rows longer than 32 in parts, number by number, and keeps the parts in
+memory between; over several dimensions it is ten times slower than over one, and a reshape between
+two makes several of one again. So a row is cut here into slices that are combined pair by pair:
+vector instructions, fused with the row's own computation. Columns are summed by 32 rows at a time,
+as products with ones. Both are as exact as sums of parts are.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch_jax import target
 _Pairwise = Callable[[jax.Array, jax.Array], jax.Array]
 
 _LEAST = 64  # numbers of a row or column, under which the plain form is as good
-_MOST = 32  # what XLA reduces in one go
+_MOST = 32  # the longest reduction of XLA in one go
 
 
 def width(length: int) -> int:
-    """How wide the slices of a row are; 0 where the row is not to be cut.
+    """Return the width of a row's slices; 0 where the row is not to be cut.
 
     >>> [width(n) for n in (32, 64, 100, 384, 1024, 4096)]
     [0, 8, 0, 16, 32, 0]
@@ -35,7 +35,7 @@ def width(length: int) -> int:
 
 
 def block(rows: int) -> int:
-    """How many rows are summed at a time; 0 where all are.
+    """Return how many rows are summed at a time; 0 where all are.
 
     >>> [block(n) for n in (32, 64, 1024, 260, 202, 211)]
     [0, 32, 32, 26, 0, 0]
@@ -45,12 +45,12 @@ def block(rows: int) -> int:
 
 
 def row_sum(x: jax.Array) -> jax.Array:
-    """``x.sum(-1, keepdims=True)``."""
+    """Return ``x.sum(-1, keepdims=True)``."""
     return _folded(jnp.add, x).sum(-1, keepdims=True)
 
 
 def row_mean(x: jax.Array) -> jax.Array:
-    """``x.mean(-1, keepdims=True)``."""
+    """Return ``x.mean(-1, keepdims=True)``."""
     folded = _folded(jnp.add, x)
     if folded is x:
         return x.mean(-1, keepdims=True)
@@ -58,12 +58,12 @@ def row_mean(x: jax.Array) -> jax.Array:
 
 
 def row_max(x: jax.Array) -> jax.Array:
-    """``x.max(-1, keepdims=True)``; -inf of nothing."""
+    """Return ``x.max(-1, keepdims=True)``; -inf of nothing."""
     return _folded(jnp.maximum, x).max(-1, keepdims=True, initial=-jnp.inf)
 
 
 def column_sum(x: jax.Array, dims: int) -> jax.Array:
-    """The sum over the first ``dims`` dimensions."""
+    """Return the sum over the first ``dims`` dimensions."""
     kept = x.shape[dims:]
     if not _is_for_here(x) or not (step := block(math.prod(x.shape[:dims]))):
         return x.sum(tuple(range(dims)))
@@ -72,16 +72,16 @@ def column_sum(x: jax.Array, dims: int) -> jax.Array:
 
 
 def by_blocks(x: jax.Array) -> jax.Array:
-    """``[blocks, rows, columns]`` summed over rows, each block as a product with ones."""
+    """Sum ``[blocks, rows, columns]`` over rows, each block as a product with ones."""
     dims = (((1,), (1,)), ((0,), (0,)))
     ones = jnp.ones(x.shape[:2], x.dtype)
     return lax.dot_general(ones, x, dims, precision=lax.Precision.HIGHEST)
 
 
 def _is_for_here(x: jax.Array) -> bool:
-    """Whether the forms of this file are for ``x``: real, of known shape, on one CPU.
+    """Return whether the forms of this file are for ``x``: real, of known shape, on one CPU.
 
-    What is spread over devices would be moved between them.
+    An array spread over devices would be moved between them.
     """
     alone = target.on_cpu() and target.device_count() == 1
     known = all(isinstance(n, int) for n in x.shape)  # an export's may be symbols
@@ -89,7 +89,7 @@ def _is_for_here(x: jax.Array) -> bool:
 
 
 def _folded(pairwise: _Pairwise, x: jax.Array) -> jax.Array:
-    """The slices of each row, laid upon each other; ``x`` where it is not to be cut."""
+    """Return each row's slices combined; ``x`` where it is not to be cut."""
     if not _is_for_here(x) or not (step := width(x.shape[-1])):
         return x
     return _together(pairwise, [x[..., at : at + step] for at in range(0, x.shape[-1], step)])

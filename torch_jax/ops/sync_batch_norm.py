@@ -1,7 +1,7 @@
-"""The parts of batch norm between which ``nn.SyncBatchNorm`` asks other processes.
+"""The parts of batch norm between the exchanges of ``nn.SyncBatchNorm`` with other processes.
 
-PyTorch has kernels of them on accelerators only: they are what ``batch_norm`` is made of, moments
-and sums in float32 for half types.
+PyTorch has kernels of them on accelerators only: they are the parts of ``batch_norm``, moments and
+sums in float32 for half types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _axes(x: jax.Array) -> tuple[int, ...]:
 
 
 def _by_channel(value: jax.Array | None, x: jax.Array, otherwise: float) -> jax.Array:
-    """A number of each channel, in the dtype that is computed in and shaped as ``x`` needs it."""
+    """Return a number of each channel, in the dtype of the computation, shaped to fit ``x``."""
     if value is None:
         return jnp.asarray(otherwise, opmath(x.dtype))
     return value.astype(opmath(x.dtype)).reshape(1, -1, *[1] * (x.ndim - 2))
@@ -29,7 +29,7 @@ def _by_channel(value: jax.Array | None, x: jax.Array, otherwise: float) -> jax.
 
 @op("batch_norm_stats", meta=False)
 def batch_norm_stats(input, eps):
-    """The mean of each channel, and its reciprocal deviation."""
+    """Return the mean of each channel, and its reciprocal deviation."""
     x = input.astype(opmath(input.dtype))
     mean = x.mean(_axes(x), keepdims=True)
     variance = jnp.square(x - mean).mean(_axes(x))
@@ -40,7 +40,7 @@ def batch_norm_stats(input, eps):
 def batch_norm_gather_stats_with_counts(
     input, mean, invstd, running_mean, running_var, momentum, eps, counts
 ):
-    """The moments of all parts of a batch, a row each, as one; and new running statistics."""
+    """Return the moments of all parts of a batch, a row each, as one; and new statistics."""
     mean, invstd = mean.astype(opmath(mean.dtype)), invstd.astype(opmath(invstd.dtype))
     count = counts.astype(mean.dtype).reshape(-1, 1)
     total = count.sum()
@@ -56,7 +56,7 @@ def batch_norm_gather_stats_with_counts(
 
 @op("batch_norm_gather_stats", writes=_STATS, meta=False)
 def batch_norm_gather_stats(input, mean, invstd, running_mean, running_var, momentum, eps, count):
-    """The same for parts of one size."""
+    """Do the same for parts of one size."""
     counts = jnp.full(mean.shape[0], count, opmath(mean.dtype))
     return batch_norm_gather_stats_with_counts(
         input, mean, invstd, running_mean, running_var, momentum, eps, counts
@@ -74,8 +74,8 @@ def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
 
 @op("batch_norm_backward_reduce", static=("input_g", "weight_g", "bias_g"), meta=False)
 def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g):
-    """The sums of a gradient, and of its product with the centred input; what is not asked for
-    is empty.
+    """Return the sums of a gradient, and of its product with the centred input; outputs not asked
+    for are empty.
     """
     x, grad = (value.astype(opmath(input.dtype)) for value in (input, grad_out))
     sums = grad.sum(_axes(x))
@@ -92,7 +92,7 @@ def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, input_g, w
 
 @op("batch_norm_backward_elemt", meta=False)
 def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
-    """The gradient of the input, by the sums over all parts and how many numbers these have."""
+    """Return the gradient of the input, by the sums over all parts and their counts."""
     x, grad = (value.astype(opmath(input.dtype)) for value in (input, grad_out))
     total = count.sum().astype(x.dtype)
     mean, invstd = _by_channel(mean, x, 0), _by_channel(invstd, x, 1)

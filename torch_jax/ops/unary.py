@@ -20,7 +20,7 @@ Unary = Callable[[jax.Array], jax.Array]
 
 
 def wide_float(x: jax.Array) -> jax.Array:
-    """``x`` in the float (or complex) dtype PyTorch computes in."""
+    """Return ``x`` in the float (or complex) dtype PyTorch computes in."""
     return x.astype(opmath(floating(x.dtype)))
 
 
@@ -35,7 +35,7 @@ def float_op(name: str, function: Unary, refuses: str = "") -> None:
 
 
 def _erfinv(x):
-    """Refined by one step of Newton's where the function is steep; XLA's loses digits there."""
+    """Refine by one step of Newton's where the function is steep; XLA's loses digits there."""
     size = jnp.abs(x)
     steep = (size > 0.5) & (size < 1)
     y = jnp.abs(lax.erf_inv(jnp.where(steep, x, 0)))
@@ -45,10 +45,10 @@ def _erfinv(x):
 
 
 def _by_quadrant(function: Unary, real: int, imag: int) -> Unary:
-    """``function``, whose parts have the signs of the parts of its complex argument.
+    """Return ``function`` with the signs of the parts of its complex argument.
 
-    So a zero tells by its sign on which side of a branch cut it is. Of the real and the imaginary
-    part, 1 says that it has that sign, -1 the other, 0 that it is left as it is.
+    So a zero's sign shows its side of a branch cut. Of the real and the imaginary part, 1 means
+    that sign, -1 the other, 0 no change.
     """
 
     def signed(value, part, sign):
@@ -68,13 +68,13 @@ sqrt = _by_quadrant(jnp.sqrt, 0, 1)
 
 
 def _exp(x):
-    """Complex, 0 for minus infinity whatever the angle."""
+    """Return ``exp(x)``; 0 for complex minus infinity, under any angle."""
     y = jnp.exp(x)
     return jnp.where(x.real == -np.inf, 0, y) if category(x.dtype) == 3 else y
 
 
 def _exp2(x):
-    """The whole part goes into the exponent: XLA's own ``exp2`` loses digits with its size."""
+    """Put the whole part into the exponent: XLA's own ``exp2`` loses digits with its size."""
     if category(x.dtype) == 3:
         return _exp(lax.complex(x.real * math.log(2), x.imag * math.log(2)))
     whole = jnp.clip(jnp.round(x), -2000, 2000)
@@ -84,7 +84,7 @@ def _exp2(x):
 
 
 def _cosh(x):
-    """By a product of exponentials: XLA's ``cosh`` loses digits with the size of ``x``."""
+    """Multiply exponentials: XLA's ``cosh`` loses digits with the size of ``x``."""
     if category(x.dtype) == 3:
         return _hyperbolic(_cosh, _sinh, x)
     half = jnp.exp(jnp.abs(x) / 2)
@@ -122,7 +122,7 @@ def _rsqrt(x):
 
 
 def _entr(x):
-    """``-x log x``: 0 at 0, -inf below, NaN kept."""
+    """Return ``-x log x``: 0 at 0, -inf below, NaN kept."""
     inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
 
@@ -186,7 +186,7 @@ _rounding("round", jnp.round)
 
 @op("round.decimals", refuses="bool int complex")
 def round_decimals(self, *, decimals):
-    """Scaled by a power of ten, rounded half to even, and scaled back."""
+    """Scale by a power of ten, round half to even, and scale back."""
     x = wide_float(self)
     ten = x.dtype.type(10.0 ** abs(decimals))
     return jnp.round(x * ten) / ten if decimals >= 0 else jnp.round(x / ten) * ten
@@ -194,13 +194,13 @@ def round_decimals(self, *, decimals):
 
 @op("frac", meta="trunc", refuses="bool int complex")
 def frac(self):
-    """The fraction, of the sign of ``self``."""
+    """Return the fraction, of the sign of ``self``."""
     return self - jnp.trunc(self)
 
 
 @op("abs", refuses="bool")
 def absolute(self):
-    """Real for complex, and infinite where a part is."""
+    """Return reals for complex numbers, infinite where a part is."""
     if category(self.dtype) < 3:
         return magnitude(self)
     size = jnp.abs(self)
@@ -209,13 +209,13 @@ def absolute(self):
 
 @op("neg")
 def neg(self):
-    """Unsigned integers wrap around."""
+    """Negate; unsigned integers wrap around."""
     return -self
 
 
 @op("sign", refuses="complex")
 def sign(self):
-    """0 for NaN."""
+    """Return the sign; 0 for NaN."""
     if self.dtype == jnp.bool_:
         return self
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
@@ -223,7 +223,7 @@ def sign(self):
 
 @op("sgn")
 def sgn(self):
-    """For complex, the number over its absolute value."""
+    """Return the sign; for complex, the number over its absolute value."""
     if category(self.dtype) != 3:
         return sign(self)
     size = jnp.abs(self)
@@ -232,13 +232,13 @@ def sgn(self):
 
 @op("signbit", refuses="complex")
 def signbit(self):
-    """Of a float the bit itself, so also of -0.0 and NaN."""
+    """Return the sign bit of a float, so also of -0.0 and NaN."""
     return jnp.signbit(self) if category(self.dtype) == 2 else self < 0
 
 
 @op("nan_to_num")
 def nan_to_num(self, nan=None, posinf=None, neginf=None):
-    """Infinities become the largest numbers of the dtype unless others are given."""
+    """Replace NaN and infinities; these become the largest numbers unless others are given."""
     if category(self.dtype) < 2:
         return self
     if category(self.dtype) == 3:
@@ -256,7 +256,7 @@ def nan_to_num(self, nan=None, posinf=None, neginf=None):
 
 @op("logit", refuses="complex")
 def logit(self, eps=None):
-    """Clamped to ``[eps, 1 - eps]`` first where ``eps`` is given, the lower limit going first."""
+    """Clamp to ``[eps, 1 - eps]`` first where ``eps`` is given; the lower limit goes first."""
     x = wide_float(self)
     if eps is not None:
         low = jnp.asarray(eps).astype(x.dtype)
@@ -266,7 +266,7 @@ def logit(self, eps=None):
 
 @op("logit_backward", refuses="bool int complex")
 def logit_backward(grad_output, self, eps=None):
-    """NaN outside ``[0, 1]`` where ``eps`` is None or negative; else 0 beyond its limits."""
+    """Return NaN outside ``[0, 1]`` where ``eps`` is None or negative; else 0 beyond its limits."""
     x = wide_float(self)
     g = grad_output.astype(x.dtype)
     given = jnp.asarray(-1 if eps is None else eps).astype(x.dtype)
@@ -276,21 +276,21 @@ def logit_backward(grad_output, self, eps=None):
 
 @op("sigmoid_backward", refuses="bool int")
 def sigmoid_backward(grad_output, output):
-    """``g * conj(y (1 - y))``."""
+    """Return ``g * conj(y (1 - y))``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj((1 - y) * y)
 
 
 @op("tanh_backward", refuses="bool int")
 def tanh_backward(grad_output, output):
-    """``g * conj(1 - y²)``."""
+    """Return ``g * conj(1 - y²)``."""
     g, y = wide_float(grad_output), wide_float(output)
     return g * jnp.conj(1 - y * y)
 
 
 @op("frexp.Tensor")
 def frexp(self):
-    """Mantissa and int32 exponent."""
+    """Return mantissa and int32 exponent."""
     mantissa, exponent = jnp.frexp(wide_float(self))
     special = ~jnp.isfinite(self)
     return jnp.where(special, self, mantissa), jnp.where(special, 0, exponent).astype(jnp.int32)

@@ -21,7 +21,7 @@ def _empty():
 
 @functools.partial(jax.jit, static_argnums=1)
 def _runs(flat, sort: bool):
-    """A vector, sorted or not: itself, where runs begin, and the run of each original element."""
+    """Return a vector, sorted or not, the starts of its runs, and the run of each element."""
     order = None
     if sort:
         flat, order = sorted_with_positions(flat)
@@ -31,7 +31,7 @@ def _runs(flat, sort: bool):
 
 
 def _counts(begins) -> np.ndarray:
-    """The lengths of runs."""
+    """Return the lengths of runs."""
     starts = np.append(np.flatnonzero(on_host(begins)), begins.size)
     return np.diff(starts)
 
@@ -47,18 +47,18 @@ def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
 
 @op("_unique2", concrete=True, meta=False)
 def _unique2(self, sorted=True, return_inverse=False, return_counts=False):
-    """Always sorted. Every NaN is an element of its own."""
+    """Sort always. Every NaN is an element of its own."""
     return _unique(self, True, return_inverse, return_counts)
 
 
 @op("_unique", concrete=True, meta=False)
 def _unique_pair(self, sorted=True, return_inverse=False):
-    """:func:`_unique2` without counts."""
+    """Do :func:`_unique2` without counts."""
     return _unique(self, True, return_inverse, False)[:2]
 
 
 def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bool):
-    """Distinct slices along ``dim``, on the host: their order is that of whole rows."""
+    """Return distinct slices along ``dim``, on the host: their order is that of whole rows."""
     x = np.moveaxis(on_host(self), dim, 0)
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
     order = np.arange(len(rows))
@@ -78,19 +78,19 @@ def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bo
 
 @op("unique_dim", concrete=True, meta=False)
 def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
-    """Distinct slices, in lexicographic order."""
+    """Return distinct slices, in lexicographic order."""
     return _unique_rows(self, dim, True, return_inverse, return_counts)
 
 
 @op("unique_dim_consecutive", concrete=True, meta=False)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
-    """The first of each run of equal slices."""
+    """Return the first of each run of equal slices."""
     return _unique_rows(self, dim, False, return_inverse, return_counts)
 
 
 @op("unique_consecutive", concrete=True, meta=False)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
-    """The first of each run of equal elements, or of equal slices."""
+    """Return the first of each run of equal elements, or of equal slices."""
     if dim is None:
         return _unique(self, False, return_inverse, return_counts)
     return _unique_rows(self, dim, False, return_inverse, return_counts)

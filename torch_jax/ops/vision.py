@@ -11,9 +11,9 @@ from torch_jax.ops.registry import op
 
 @op("torchvision::nms", concrete=True, meta=False)
 def nms(dets, scores, iou_threshold):
-    """Non-maximum suppression: indices of the boxes kept, best score first.
+    """Suppress non-maxima: return indices of the boxes kept, best score first.
 
-    A box goes where a better one that is kept covers more than ``iou_threshold`` of their union.
+    A box is dropped where a better one kept covers more than ``iou_threshold`` of their union.
     See https://docs.pytorch.org/vision/stable/generated/torchvision.ops.nms.html
     """
     order = jnp.argsort(-scores, stable=True)
@@ -35,7 +35,7 @@ def _kept(boxes: jax.Array, threshold: jax.Array) -> jax.Array:
 
 
 def _intersection_over_union(boxes: jax.Array) -> jax.Array:
-    """For each pair of boxes (x1, y1, x2, y2)."""
+    """Return the overlap of each pair of boxes (x1, y1, x2, y2)."""
     low, high = boxes[:, :2], boxes[:, 2:]
     common = jnp.minimum(high[:, None], high) - jnp.maximum(low[:, None], low)
     shared = jnp.prod(jnp.maximum(common, 0), -1)

@@ -1,6 +1,6 @@
-"""glibc's allocator, asked to keep what is freed (setting ``keep_host_memory``).
+"""glibc's allocator, asked to keep freed memory (setting ``keep_host_memory``).
 
-XLA takes the memory of a program's temporaries anew at each call on the CPU. glibc gives large
+XLA allocates the memory of a program's temporaries at each call on the CPU. glibc gives large
 blocks back to the kernel when they are freed, and the kernel clears each page when it is touched
 again: in a training step of a ResNet 28,000 pages, 15 to 19 % of its time. With one arena and high
 thresholds the next call finds the pages of the one before. The process then keeps its largest size.
@@ -21,7 +21,7 @@ def install() -> None:
     """Apply the setting, before XLA's threads are there, each of which would have an arena."""
     if not config.get("keep_host_memory"):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not of macOS, nor of musl
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # missing in macOS and musl
     if mallopt is not None:
         for name, value in _PARAMETERS:
             mallopt(name, value)

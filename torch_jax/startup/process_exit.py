@@ -1,8 +1,8 @@
-"""The end of the process: daemon threads stop at their next operator, where that does no harm.
+"""The end of the process: daemon threads stop at their next operator, safely.
 
 Python ends daemon threads by unwinding their stacks when they next ask for its lock. In the middle
 of an operator that is in C++, which aborts the process (on the CPU's device, too). So when Python
-begins to end, other threads that compute are made to wait for ever at their next operator.
+begins to end, other threads that compute are stopped at their next operator.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _has_ended = False
 
 
 def install() -> None:
-    """Hear of the end of the process; called when the device is named, and when JAX is there.
+    """Register the functions of the end: when the device is named, and when JAX is imported.
 
-    A daemon thread may be about to import JAX when the process ends. What JAX does at the end it
-    registers then, and Python calls such functions in reverse order.
+    A daemon thread may be about to import JAX when the process ends. JAX registers its own
+    functions then, and Python calls such functions in reverse order.
     """
     atexit.register(_stop_daemons)
 
@@ -46,7 +46,7 @@ def _stop_daemons() -> None:
     daemons = {t.ident for t in threading.enumerate() if t.daemon and t is not here}
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
         return
-    # kept: a thread that would wake the device stops there
+    # kept: a thread that would wake the device stops here
     if not waking.LOCK.acquire(timeout=_PATIENCE_WITH_IMPORTS):
         return
     if waking.is_awake():
@@ -63,13 +63,13 @@ def _stop_at_operators(here: threading.Thread) -> None:
     locks.RUNNING.acquire(timeout=_PATIENCE)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
-    # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called any more
+    # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called from now on
     shared.SETTING.by_torch = False
     ladder.forget_compiled()
 
 
 def _wait_for(daemons: set[int | None]) -> None:
-    """Wait until these threads stand still, or compute nothing of ours."""
+    """Wait until these threads are stopped, or compute nothing of ours."""
     deadline = time.monotonic() + _PATIENCE
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:
@@ -84,7 +84,7 @@ def _stop() -> None:
 
 
 def _is_busy(frame: Any) -> bool:
-    """Whether a thread is in one of our operators, and not stopped there."""
+    """Return whether a thread is in one of our operators, and not stopped there."""
     ours = False
     while frame is not None:
         if frame.f_code in (_stop.__code__, waking.wake.__code__):

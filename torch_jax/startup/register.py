@@ -1,4 +1,4 @@
-"""The device itself: its name, its guard, and what wakes it up at first use.
+"""The device itself: its name, its guard, and the doors that wake it at first use.
 
 :func:`register` runs inside ``import torch`` and must be quick: it names PyTorch's PrivateUse1
 device ``jax`` and leaves two doors – the factories ``empty`` and ``empty_strided``, and a boxed
@@ -35,7 +35,7 @@ class _Hook(pytorch.HookBase):
 
 
 def register() -> None:
-    """Make ``torch.device("jax")`` known; does nothing the second time."""
+    """Make ``torch.device("jax")`` known; do nothing the second time."""
     with waking.LOCK:
         if _libraries:
             return
@@ -68,7 +68,7 @@ def register() -> None:
 
 
 def _enable() -> None:
-    """What ``TORCH_JAX_ENABLED`` asks for, and ``python -m torch_jax run`` of its children."""
+    """Follow ``TORCH_JAX_ENABLED``, and ``python -m torch_jax run`` in its children."""
     import os
 
     from torch_jax.environment import redirects
@@ -87,7 +87,7 @@ def _start() -> None:
 
 
 def _door(name: str) -> Any:
-    """A factory that wakes the device before it makes the first tensor."""
+    """Return a factory that wakes the device before it makes the first tensor."""
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         waking.wake()

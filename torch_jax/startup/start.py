@@ -1,4 +1,4 @@
-"""What the first use of the device starts, in order; ``core.waking.wake`` has it called."""
+"""The work of the first use of the device, in order, called by ``core.waking.wake``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device did, and when: XLA's trace beside that of PyTorch's profiler.
+"""The device's work over time: XLA's trace beside that of PyTorch's profiler.
 
-May import: what `device` may. Loaded by ``import torch``: no.
+May import: as `device`. Loaded by ``import torch``: no.
 """

@@ -1,8 +1,8 @@
-"""A trace of XLA's as events: what ran on the device, and which moment on the host launched it.
+"""A trace of XLA's as events: the device's work, with the host's moment of each launch.
 
-On GPUs and TPUs kernels stand in planes of their devices; on the CPU they are those events of the
-host's threads that name an instruction of a program. Times are nanoseconds since 1970, as those of
-PyTorch's profiler are.
+On GPUs and TPUs kernels are in planes of their devices; on the CPU they are those events of the
+host's threads that name an instruction of a program. Times are nanoseconds since 1970, like those
+of PyTorch's profiler.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch_jax.device import fences
 from torch_jax.device.trace import programs
 
 _HOST, _DEVICE, _CLOCK = "/host:CPU", "/device:", "Task Environment"
-_POOLS = "tf_"  # what the names of XLA's own threads begin with
+_POOLS = "tf_"  # the names of XLA's own threads begin so
 _JITTED, _EXECUTES = "PjitFunction(", "LoadedExecutable::ExecuteHelper"
-# Of a plane of a device, the lines that are kernels: others repeat them as modules and steps.
+# The lines of a device's plane that are kernels: others repeat them as modules and steps.
 _KERNEL_LINES = ("Stream", "XLA Ops")
 
 
 class Event(NamedTuple):
-    """What ran, where, and when.
+    """Work of the device or the host: its name, place and time.
 
     Attributes:
       name: as tables show it: ``aten::mm: dot_general``, or as XLA calls it.
       line: the thread or the stream.
       begin: nanoseconds since 1970, as ``end``.
-      launched: when the host called the program that it belongs to; None where nobody knows.
+      launched: when the host called the program of the event; None where unknown.
       is_kernel: whether the device worked in that time, rather than the host for it.
       is_whole: whether kernels lie within it: a loop, whose time is theirs.
-      frame: the line of Python that a compiled function has it from.
-      details: what else XLA says of it.
+      frame: the line of Python that it comes from, in a compiled function.
+      details: other data of XLA's about it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class _Raw(NamedTuple):
 
 
 def read(trace: bytes) -> list[Event]:
-    """All events of a trace, in the order of time."""
+    """Return all events of a trace, in the order of time."""
     data = jax_profiler.read(trace)
     clock = data.find_plane_with_name(_CLOCK)
     start = int(dict(clock.stats)["profile_start_time"]) if clock is not None else 0
@@ -122,9 +122,9 @@ def _event(raw: _Raw, line: str, is_on_device: bool, found: _Origins, calls: _La
 
 
 class _Origins:
-    """Where kernels come from, by the programs that a trace carries.
+    """Origins of kernels, by the programs that a trace carries.
 
-    Traces number these and those that ran differently: a program is found by its name and by the
+    Traces and running programs have different numbers: a program is found by its name and by the
     instructions that ran.
     """
 
@@ -137,7 +137,7 @@ class _Origins:
         self._found: dict[tuple, Mapping[str, programs.Origin]] = {}
 
     def of(self, raw: _Raw) -> programs.Origin | None:
-        """The origin of an event; by the name of its program where that is all there is."""
+        """Return the origin of an event; by the name of its program where there is no other."""
         program = _run(raw)[:2]
         if program not in self._found:
             named = [one.origins for one in self._known if one.name == program[0]]
@@ -148,7 +148,7 @@ class _Origins:
 
 
 def _wholes(events: list[Event]) -> list[Event]:
-    """The same events, those marked that have kernels within them on their line."""
+    """Return the same events; those with kernels within them on their line are marked."""
     open_ones: dict[str, int] = {}
     marked = list(events)
     for at, event in enumerate(events):
@@ -161,11 +161,11 @@ def _wholes(events: list[Event]) -> list[Event]:
 
 
 class _Launches:
-    """Which call of the host each run of a program belongs to.
+    """The calls of the host that started each run of a program.
 
-    Kernels of GPUs carry the number of their call. On the CPU a run is told from others of its
-    program by a number that its call does not carry: calls of programs of one name, and runs of
-    these, go in pairs, each in the order of time.
+    Kernels of GPUs carry the number of their call. On the CPU runs of a program have numbers that
+    its calls do not carry: calls of programs of one name, and runs of these, are paired, each in
+    the order of time.
     """
 
     def __init__(self, host: dict[str, list[_Raw]]):
@@ -185,7 +185,7 @@ class _Launches:
         self._runs = _pairs(calls, begins)
 
     def of(self, raw: _Raw) -> int | None:
-        """When the host called the program that an event belongs to."""
+        """Return when the host called the program of an event."""
         number = raw.stats.get("correlation_id")
         return self._numbered[number] if number in self._numbered else self._runs.get(_run(raw))
 
@@ -195,7 +195,7 @@ def _run(raw: _Raw) -> tuple:
 
 
 def _calls(line: list[_Raw]) -> Iterator[tuple[str, int]]:
-    """Calls of programs by a thread: the module's name, nothing where no one says; and when."""
+    """Yield a thread's calls of programs: the module's name, empty if unknown, and the time."""
     name, until = "", 0
     for raw in line:
         if raw.name.startswith(_JITTED):
@@ -207,9 +207,9 @@ def _calls(line: list[_Raw]) -> Iterator[tuple[str, int]]:
 
 
 def _pairs(calls: dict[str, list[int]], begins: dict[tuple, int]) -> dict[tuple, int]:
-    """The call of each run.
+    """Return the call of each run.
 
-    Paired from the last on, since runs of earlier calls may be left over when a trace begins.
+    Pairs are made from the last on: runs of earlier calls may remain when a trace begins.
     """
     runs: dict[str, list[tuple]] = defaultdict(list)
     for run in sorted(begins, key=begins.__getitem__, reverse=True):
@@ -219,7 +219,7 @@ def _pairs(calls: dict[str, list[int]], begins: dict[tuple, int]) -> dict[tuple,
         left = sorted(calls.get(name, ()))
         for run in found:
             while left and left[-1] > begins[run]:
-                left.pop()  # it has nothing to run
+                left.pop()  # a call without a run
             if left:
                 pairs[run] = left.pop()
     return pairs
@@ -228,7 +228,7 @@ def _pairs(calls: dict[str, list[int]], begins: dict[tuple, int]) -> dict[tuple,
 def innermost(
     spans: list[tuple[float, float, Any]], moments: list[float]
 ) -> Iterator[tuple[float, Any]]:
-    """For each moment, in order: what belongs to the span around it that began last, or None.
+    """Yield for each moment the value of the innermost span around it, or None.
 
     Args:
       spans: begin, end, and anything; in the order of their begins.

@@ -1,4 +1,4 @@
-"""PyTorch's profiler, completed by what XLA says of the device.
+"""PyTorch's profiler, completed by XLA's events of the device.
 
 PyTorch's own profiler takes device events from plug-ins of C++ alone. So JAX's profiler runs for as
 long as PyTorch's does, and its kernels join PyTorch's events afterwards: as kernels of the operator
@@ -29,16 +29,16 @@ from torch_jax.device.trace.events import Event
 _DEVICE = f"{pytorch.DEVICE_TYPE} device"
 _HOST = "XLA host"
 _SPANS = ("cpu_op", "user_annotation")  # categories of the exported file that can launch programs
-# Names of frames, with_stack=True, and what those of libraries begin with.
+# Names of frames, with_stack=True, and beginnings of those of libraries.
 _PYTHON = re.compile(r".*\.py\(\d+\): |<.*>$|nn\.Module: ").match
 _LIBRARIES = ("torch/", "torch_jax/", "jax/", "<", "nn.Module: ")
 _STANDARD = Path(sysconfig.get_path("stdlib"))
-_sessions: dict[int, Any] = {}  # under way, by the profile
+_sessions: dict[int, Any] = {}  # sessions under way, by the profile
 _TRACE = "_torch_jax_trace"
 
 
 def begin(profile: Any) -> None:
-    """Trace the device too, from here on; a warning says why where that cannot be.
+    """Trace the device too, from here on; warn with the reason where that is impossible.
 
     Args:
       profile: a ``torch.autograd.profiler.profile`` that is about to begin.
@@ -47,7 +47,7 @@ def begin(profile: Any) -> None:
     # record_function imports this when it is first used: within a profile with stacks, PyTorch 2.13
     # may keep the name of a frame whose text is gone, which is no UTF-8
     getattr(torch.autograd.profiler, "_maybe_cupti_monitor", lambda: None)()
-    streams.synchronize()  # what is still running was launched before
+    streams.synchronize()  # work still running was launched before
     try:
         _sessions[id(profile)] = jax_profiler.start()
     except RuntimeError as error:
@@ -55,7 +55,7 @@ def begin(profile: Any) -> None:
 
 
 def end(profile: Any) -> None:
-    """End the trace, when the device has done what it was given."""
+    """End the trace, when the device has finished its work."""
     session = _sessions.pop(id(profile), None)
     if session is None:
         return
@@ -66,23 +66,23 @@ def end(profile: Any) -> None:
 
 
 def has_trace(profile: Any) -> bool:
-    """Whether there is a trace of the device, of a profile that has ended."""
+    """Return whether a profile that has ended has a trace of the device."""
     return hasattr(profile, _TRACE)
 
 
 def _read(profile: Any) -> list[Event]:
     trace = getattr(profile, _TRACE)
-    if isinstance(trace, bytes):  # read when it is asked for, once
+    if isinstance(trace, bytes):  # read at the first use, once
         trace = events.read(trace)
         setattr(profile, _TRACE, trace)
     return trace
 
 
 def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
-    """PyTorch's events with the kernels of the device among them.
+    """Return PyTorch's events with the kernels of the device among them.
 
     Args:
-      profile: whose events they are.
+      profile: the profile of the events.
       found: ``FunctionEvent`` of the host.
       start: when the profile began, in nanoseconds.
     """
@@ -101,7 +101,7 @@ def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
 
 
 def _launchers(kernels: list[Event], spans: list[tuple], start: int) -> dict[int, Any]:
-    """For each kernel, by its id: the event of the host in which its program was called."""
+    """Return, by a kernel's id, the event of the host in which its program was called."""
     launched = sorted(
         ((e.launched, e) for e in kernels if e.launched is not None), key=lambda one: one[0]
     )
@@ -117,7 +117,7 @@ def _spans(found: Iterable[Any]) -> list[tuple[float, float, Any]]:
 
 @functools.lru_cache(4096)
 def _is_of_user(name: str) -> bool:
-    """Whether an event is a frame of Python outside of the libraries at work here."""
+    """Return whether an event is a frame of Python outside of the libraries at work here."""
     if not _PYTHON(name) or name.startswith(_LIBRARIES):
         return False
     return not (_STANDARD / name.partition("(")[0]).exists()
@@ -197,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 
 def device_of(use_device: Any) -> Any:
-    """The device that a profile is to have times of: "cuda" is jax where that is redirected.
+    """Return the device that a profile is to time: "cuda" is jax where that is redirected.
 
     >>> device_of("jax"), device_of(None)
     ('jax', None)

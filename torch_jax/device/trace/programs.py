@@ -1,7 +1,7 @@
-"""Which operator, and which line of Python, each kernel of a program comes from.
+"""Origins of kernels: the operator and the line of Python of each.
 
-A trace carries the programs that ran in it, as XLA has optimized them. Their instructions name what
-they were made of: ``jit(torch_jax_program)/jit(aten.softmax)/exp``, and the frames of Python.
+A trace carries the programs that ran in it, as XLA has optimized them. Their instructions name
+their origins: ``jit(torch_jax_program)/jit(aten.softmax)/exp``, and the frames of Python.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OP_NAME, _FRAME = 2, 15
 
 
 class Origin(NamedTuple):
-    """Where an instruction comes from; empty texts where nobody knows."""
+    """The origin of an instruction; empty texts where it is unknown."""
 
     operator: str
     """Such as ``aten::softmax``."""
 
     path: str
-    """JAX's own name of it, from the program to the primitive."""
+    """JAX's own name of the operator, from the program to the primitive."""
 
     line: str
     """``file.py(12): function``, as PyTorch's profiler writes frames."""
@@ -42,7 +42,7 @@ class Program(NamedTuple):
 
 
 def origins(trace: bytes) -> list[Program]:
-    """The programs of a trace."""
+    """Return the programs of a trace."""
     return [
         Program(_text(module, 1), dict(_instructions(module)))
         for plane in map(fields, fields(trace).get(_PLANES, ()))
@@ -54,7 +54,7 @@ def origins(trace: bytes) -> list[Program]:
 
 
 def of_name(module: str) -> Origin | None:
-    """What the name of a program says, which for single operators is all.
+    """Return the origin in the name of a program, the only one for single operators.
 
     >>> of_name("jit_aten.mm").operator
     'aten::mm'
@@ -64,7 +64,7 @@ def of_name(module: str) -> Origin | None:
 
 
 def _programs(metadata: dict[int, list[Any]]) -> Iterator[dict[int, list[Any]]]:
-    """The program that an entry holds, as bytes of a statistic."""
+    """Yield the program that an entry holds, as bytes of a statistic."""
     for stat in map(fields, metadata.get(_METADATA_STATS, ())):
         for given in stat.get(6, ()):
             for module in fields(given).get(1, ()):
@@ -89,7 +89,7 @@ def _instructions(module: dict[int, list[Any]]) -> Iterator[tuple[str, Origin]]:
 
 
 def _lines(module: dict[int, list[Any]]) -> dict[int, str]:
-    """Frames of Python by their numbers, which begin with 1."""
+    """Return frames of Python by their numbers, which begin with 1."""
     frames: dict[int, str] = {}
     for index in map(fields, module.get(_MODULE_FRAMES, ())):
         files, functions = ([one.decode() for one in index.get(n, ())] for n in (1, 2))

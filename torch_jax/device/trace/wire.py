@@ -12,7 +12,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def fields(message: bytes | memoryview) -> dict[int, list[Any]]:
-    """The values of each field by its number: integers, or the bytes of texts and messages.
+    """Return values of each field by its number: integers, or the bytes of texts and messages.
 
     Raises:
       ValueError: these bytes are no such message.
@@ -39,7 +39,7 @@ def fields(message: bytes | memoryview) -> dict[int, list[Any]]:
 
 
 def _integer(view: memoryview, at: int) -> tuple[int, int]:
-    """An integer of seven bits a byte, and where the next value begins."""
+    """Return an integer of seven bits a byte, and the place of the next value."""
     value = shift = 0
     while at < len(view):
         byte = view[at]
