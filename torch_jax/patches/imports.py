@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_jax.core import patching
 
-# Where the patches of a module stand. They are imported with that module, so that `import torch`
+# Which file has a module's patches. It is imported with that module, so that `import torch`
 # does not pay for libraries that a program does not use.
 _PATCHED = {
     "safetensors": "safetensors",
@@ -54,10 +54,10 @@ def install() -> None:
 
 
 def also(files: dict[str, str]) -> None:
-    """Patches that stand elsewhere: for each module of a library, the file that has its rows.
+    """Add patches of other rooms: for each module of a library, the file with its patches.
 
-    Such a file is about a library whose releases come and go: one that it does not understand is
-    left as it is, with a warning.
+    Releases of such a library come and go: if a file does not understand one, a warning says so
+    and the module stays unpatched.
     """
     for name, file in files.items():
         _files.setdefault(name, []).append(file)
