@@ -1,4 +1,4 @@
-"""Which names a piece of Python code reads, read off its bytecode."""
+"""The names that a piece of Python code reads, from its bytecode."""
 
 from __future__ import annotations
 
