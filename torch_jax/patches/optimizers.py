@@ -13,12 +13,12 @@ from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
-_ADAM = torch.ops.torch_jax.adam_
 
 
 @patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
 def _patch_adam(original: Any) -> Any:
     """PyTorch makes a step of Adam from nine operators over lists, each of which costs time."""
+    adam = torch.ops.torch_jax.adam_
 
     @functools.wraps(original)
     def multi_tensor_adam(
@@ -30,11 +30,11 @@ def _patch_adam(original: Any) -> Any:
         lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
         if given["capturable"]:
             step, (sizes, corrections) = (
-                _ADAM.counted,
+                adam.counted,
                 _on_device(lr, beta1, beta2, steps, params[0].dtype),
             )
         else:
-            step, (sizes, corrections) = _ADAM.default, _on_host(lr, beta1, beta2, steps)
+            step, (sizes, corrections) = adam.default, _on_host(lr, beta1, beta2, steps)
         decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
         step(
             params, grads, means, squares, maxima, sizes, corrections,
