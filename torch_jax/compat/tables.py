@@ -69,7 +69,7 @@ _PROCESSES = "torchrun, or torch_jax.initialize, starts a program on many hosts 
 # The last part of a name may be *, for all that a module lacks.
 NOT_CARRIED: dict[str, str] = {
     "torch_xla.*": "docs/from-pytorch-xla.md lists those that are. A library that looks for "
-    "torch_xla by itself is better off without: torch_jax.compat.install('torchax') leaves torch_xla out",
+    "torch_xla by itself works better without: torch_jax.compat.install('torchax') omits it",
     "torch_xla._XLAC": "it is PyTorch/XLA's own library; torch_jax.trace_ops, torch_jax.lower and "
     "torch_jax.explain show programs",
     "torch_xla._dynamo": "torch.compile(backend='jax') is used instead (docs/compile.md)",

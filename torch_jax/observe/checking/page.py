@@ -17,10 +17,10 @@ _GB = 1e9
 
 
 def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any]:
-    """Compile the programs of a block of :func:`torch_jax.compile_for`, and say what they need.
+    """Compile the programs of a block of :func:`torch_jax.compile_for`, and return their needs.
 
-    Where functions are jitted, their programs are compiled, those of the last calls; elsewhere the
-    largest recording. With ``kept_in`` all programs of jitted functions are, and kept there.
+    Of jitted functions, the programs of the last calls are compiled; without any, the largest
+    recording. With ``kept_in`` all programs of jitted functions are compiled, and kept there.
     """
     for one in found.programs:
         one.kept_in = kept_in if one.name else None
@@ -42,7 +42,7 @@ def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any
 
 
 def _kept(found: Any, folder: Path) -> dict[str, Any]:
-    """Compile the rest of what is to be kept, and describe the folder."""
+    """Compile the other programs that are to be kept, and describe the folder."""
     for one in found.programs:
         if one.name:
             with suppress(Exception):  # the page says what does not compile
@@ -52,7 +52,7 @@ def _kept(found: Any, folder: Path) -> dict[str, Any]:
 
 
 def _steady(found: Any) -> list[Any]:
-    """Return the programs that go on running: those of each function that ran last."""
+    """Return the programs of later steps: the last one of each function."""
     jitted = {one.name: one for one in found.runs if one.name}
     if jitted:
         return list(jitted.values())
@@ -60,7 +60,7 @@ def _steady(found: Any) -> list[Any]:
 
 
 def _measured(program: Any, chip: Chip) -> dict[str, Any]:
-    """Return what the target's compiler says of a program, for one chip."""
+    """Return the figures of the target's compiler for a program, for one chip."""
     told: dict[str, Any] = {
         "name": program.name, "line": program.line, "operators": program.operators,
         "calls": program.calls, "error": None, "causes": [],
@@ -98,7 +98,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
-    """Return what to say of a program that does not compile, or needs more than there is."""
+    """Return the error and the needs of a program that does not compile or does not fit."""
     text = str(error)
     used = _USED.search(text)
     needs = float(used.group(1)) * _UNITS[used.group(2)] if used else 0
@@ -119,7 +119,7 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
     verdict = "It fits" if told["fits"] else "IT DOES NOT FIT"
     if any(one["error"] and not one["needs"] for one in told["programs"]):
         verdict = "IT DOES NOT COMPILE"
-    yield f"{verdict}: {_size(told['needed'])} a chip, {share:.0f} % of what there is"
+    yield f"{verdict}: {_size(told['needed'])} a chip, {share:.0f} % of its memory"
     if not told["fits"] and told["needed"] > told["available"]:
         yield f"  {_size(told['needed'] - told['available'])} a chip are missing"
     for one in told["programs"]:
@@ -136,11 +136,11 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
         yield "kept in {folder}: {programs} programs".format(**told["kept"])
         yield "  TPUs of this kind load them where TORCH_JAX_CACHE_DIR names the folder"
     for line, form in told["looks"].items():
-        yield f"looked at, and given as 0: a {form} tensor at {line}"
+        yield f"read, and given as 0: a {form} tensor at {line}"
 
 
 def _of_program(one: dict[str, Any]) -> Iterator[str]:
-    name = one["name"] or "operators up to where a value is looked at"
+    name = one["name"] or "operators up to a read value"
     yield f"{name}: {one['operators']} operators, {one['calls']} runs, to {one['line']}"
     if one["error"] is not None:
         yield f"  error             {one['error']}"

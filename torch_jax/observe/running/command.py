@@ -15,7 +15,7 @@ from torch_jax import config
 from torch_jax.environment import redirects
 from torch_jax.observe.running import costs, page, script
 
-# What children of the script find in their environment, by what --device says.
+# Settings in the environment of the script's children, by the value of --device.
 SETTINGS = {
     "cuda": {"enabled": True, "redirect_cuda": True, "redirect_default": False},
     "default": {"enabled": True, "redirect_cuda": True, "redirect_default": True},
@@ -23,12 +23,12 @@ SETTINGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command; what follows the script's name is the script's."""
+    """Add the options of the command; arguments after the script's name are the script's."""
     parser.add_argument(
         "--device",
         choices=tuple(SETTINGS),
         default="cuda",
-        help='what means jax: "cuda", or also what is given no device (%(default)s)',
+        help='devices that mean jax: "cuda", or also no device (%(default)s)',
     )
     parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no report")
@@ -57,7 +57,7 @@ def answer(given: argparse.Namespace) -> int:
 
 
 def redirect(device: str) -> None:
-    """Have ``"cuda"`` mean jax here, and in processes that the script starts."""
+    """Let ``"cuda"`` mean jax here, and in processes that the script starts."""
     for name, value in SETTINGS[device].items():
         config.set(name, value)
         os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))

@@ -1,6 +1,6 @@
-"""The report on a script: what ran where, and the lines worth changing, as text and as JSON.
+"""The report on a script: its costs, and the lines worth changing, as text and as JSON.
 
-Pure functions of what :mod:`.costs` has counted.
+Pure functions of the counts of :mod:`.costs`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from torch_jax.core.compilations import Counts
 
 _LINES = 5
-_OFTEN = 8  # as often as a line must wait, or be called, before it is a loop that does
+_OFTEN = 8  # a line that waits, or is called, so often is in a loop
 _SEVERAL = 3  # operators that are worth being one program
 _LEAST = 0.001  # seconds that are worth a change
 
-# What a line that waits for a value may do instead, by what stands in it.
+# Replacements for a line that waits for a value, by a pattern of its text.
 _WAITS = (
     (r"\bprint\(|\blogg?(er|ing)?\b|write", "print every hundredth step, not each"),
     (
@@ -34,7 +34,7 @@ _WAITS = (
 
 
 def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> dict[str, Any]:
-    """What is told of a script, as JSON has it."""
+    """Return the report on a script, for JSON."""
     rows = found["rows"]
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
     fallbacks, programs = _what(of_kind["fallback"]), _programs(rows)
@@ -83,12 +83,12 @@ def _what(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines that cost most, each with its text, what it cost, and what to write instead.
+    """Return the lines that cost most, each with its text, its cost, and a replacement.
 
-    An entry is of one cause: its seconds are those of the dearest line and of the others, ``also``,
-    that are to be changed in the same way. A line that waits now and then is left out: somebody has
-    to look at the results. So is one of which nothing was counted that another way of writing would
-    change: a model that is made, a program that is compiled once.
+    An entry is of one cause: its seconds are those of the costliest line and of the others, also
+    listed, that need the same change. A line that waits now and then is left out: a program has to
+    read its results. So is a line whose cost no other way of writing would change: a model that is
+    made, a program that is compiled once.
 
     >>> row = {"kind": "to_host", "file": "a.py", "line": 3, "function": "train", "count": 500}
     >>> row |= {"visits": 0, "seconds": 1.5, "bytes": 2000, "what": {}, **Counts()._asdict()}
@@ -107,7 +107,7 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_worth(told: list[tuple[dict[str, Any], str]]) -> bool:
-    """Whether a cause is told: an operator without a lowering always, others for their seconds."""
+    """Return whether a cause is reported: a CPU fallback always, others by their seconds."""
     rows = [row for row, _ in told]
     return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= _LEAST
 
@@ -117,7 +117,7 @@ def _seconds(row: dict[str, Any]) -> float:
 
 
 def _line(instead: str, told: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
-    """The dearest line of a cause, what it cost, and where else the cause is met."""
+    """Return the costliest line of a cause, its cost, and the other lines of the cause."""
     (first, cost), *others = told
     return {
         **{name: first[name] for name in ("file", "line", "function")},
@@ -129,7 +129,7 @@ def _line(instead: str, told: list[tuple[dict[str, Any], str]]) -> dict[str, Any
     }
 
 
-_Advice = tuple[str, str] | None  # what a line cost, and what to write instead
+_Advice = tuple[str, str] | None  # the cost of a line, and a replacement
 
 
 def _nothing(row: dict[str, Any], source: str) -> _Advice:
@@ -164,7 +164,7 @@ def _of_fallbacks(row: dict[str, Any], source: str) -> _Advice:
 
 
 def _of_compiles(row: dict[str, Any], source: str) -> _Advice:
-    """Of calls that meet ever new shapes, and of several operators that could be one program.
+    """Advise on calls with ever new shapes, and on several operators that could be one program.
 
     An operator has a namespace in its name, and a program that was recorded as a whole has none.
     """
@@ -193,7 +193,7 @@ _ADVICE: dict[str, Callable[[dict[str, Any], str], _Advice]] = {
 
 
 def text(told: dict[str, Any]) -> str:
-    """A summary for people.
+    """Return a summary for people.
 
     >>> found = {"rows": [], "device": "", "processes": 0, "peak_bytes": 0, "operators": []}
     >>> print(text(summary(found, "train.py", 1.0, 0)))
@@ -236,7 +236,7 @@ def _lines_of(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _shown(path: str) -> str:
-    """A path as seen from here, where it lies here."""
+    """Return a path relative to this folder, if it lies below."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
@@ -252,7 +252,7 @@ def _fallbacks(told: dict[str, Any]) -> Iterator[str]:
 
 
 def size(count: int) -> str:
-    """A number of bytes as people write it.
+    """Return a number of bytes as people write it.
 
     >>> size(500), size(3 << 19)
     ('500 B', '1.5 MiB')
