@@ -55,9 +55,9 @@ class Order:
     """The collectives that one process asks a group for, in their order."""
 
     def __init__(self, name: str, called: str, rank: int, ranks: tuple[int, ...]) -> None:
-        """Take a unique name of the group, the name ``called`` that PyTorch gives it, and the place
+        """Take a unique name of the group, and ``called``, its name in PyTorch.
 
-        ``rank`` of this process among ``ranks``.
+        ``rank`` is the place of this process among ``ranks``.
         """
         self.group = f"group {called!r} of ranks {list(ranks)}"
         self.ranks, self.own = ranks, ranks[rank]

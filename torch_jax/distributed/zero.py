@@ -1,9 +1,8 @@
 """ZeRO: the state of an optimizer in parts over the devices that hold whole parameters.
 
 Tensors that are made like a parameter get the sharding that its storage names
-(:func:`torch_jax.memory.sharding.follow`): so it is enough to name it there. XLA gives each device
-its part of the gradient, updates that part, and gathers the parameter
-(https://arxiv.org/abs/1910.02054).
+(:func:`torch_jax.memory.sharding.follow`). XLA gives each device its part of the gradient, updates
+that part, and gathers the parameter (https://arxiv.org/abs/1910.02054).
 """
 
 from __future__ import annotations
