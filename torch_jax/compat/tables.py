@@ -62,7 +62,7 @@ _TABLE = "the table of operators is torch_jax's own"
 
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"
-_CHECKPOINTS = "torch.distributed.checkpoint reads tensors whatever processes wrote them"
+_CHECKPOINTS = "torch.distributed.checkpoint reads tensors written by any number of processes"
 _SHARD = "torch_jax.shard is for a mesh, and torch.distributed.tensor's functions for processes"
 _PROCESSES = "torchrun, or torch_jax.initialize, starts a program on many hosts (docs/hosts.md)"
 

@@ -77,7 +77,7 @@ class Order:
         call = Call(self, next(self._numbers), asked)
         if pair not in self._known or self._is_always:
             self._known.add(pair)
-            call.tell()
+            call.share()
         return call
 
     def refuse(self, why: str) -> None:
@@ -102,7 +102,7 @@ class Call:
     def _key(self, of: str) -> str:
         return f"calls/{self._number}/{of}"
 
-    def tell(self) -> None:
+    def share(self) -> None:
         """Report this process's call to the others, and compare it with the first one's."""
         order, shared = self._order, self._order.shared
         with order.lock:
@@ -178,7 +178,7 @@ class Call:
 
     def show(self) -> None:
         """Report the call in which this process waits, if this has not been done."""
-        self.tell()
+        self.share()
         if self._line and not self._is_shown:
             self._is_shown = True
             self._order.places.set(str(self._order.own), self._place())

@@ -2,7 +2,7 @@
 
 Such a tensor is a plain one, of which PyTorch would write all elements as one piece. Here each part
 is a piece of its own, once even if several devices hold it. Reading is PyTorch's: it copies each
-saved piece into the tensor, whatever its sharding, and such a copy goes to the parts that it meets
+saved piece into the tensor, of any sharding, and such a copy goes to the parts that it meets
 (:mod:`torch_jax.memory.parts`).
 """
 

@@ -134,7 +134,7 @@ class ProcessGroup(_Base):
         self._order = agreement.Order(name, called, rank, ranks)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
-        for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
+        for device in ("cpu", _JAX):  # object collectives take a group's CPU backend
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:

@@ -132,14 +132,14 @@ def _shard_module(
     Use.begin(mesh)
     module._apply(_Mover(wanted, NamedSharding(mesh, PartitionSpec())))
     for parameter in module.parameters():
-        _tell_states(parameter, axis)
+        _split_states(parameter, axis)
     if optimizer is not None:
         _move_states(optimizer)
         zero.keep_moved(optimizer, _move_states)
     deferred.initialise(module, parts, init)
 
 
-def _tell_states(parameter: torch.Tensor, axis: str | None) -> None:
+def _split_states(parameter: torch.Tensor, axis: str | None) -> None:
     """Let tensors that are made like a parameter be split over ``axis``, too."""
     held: Any = parameter.untyped_storage()
     own = sharding.sharding_of(held.array)

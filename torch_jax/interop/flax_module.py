@@ -31,7 +31,7 @@ def nn_from_flax(
 ) -> FlaxModule:
     """Return a module of flax, of linen or of nnx, as an ``nn.Module``.
 
-    A module of nnx brings its arrays along. One of linen is given as it is defined, with either
+    A module of nnx has its arrays. One of linen is a definition, given with either
     ``variables`` or the arguments of a first call, by which they are made.
 
     Args:

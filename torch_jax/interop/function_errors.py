@@ -81,7 +81,7 @@ def as_array(function: Any, leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def told(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+def explained(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     """Add to errors raised inside a function its name, and the tensors that it was called with."""
     try:
         yield

@@ -52,7 +52,7 @@ class Same:
 
 def owner_of(function: Callable[..., Any]) -> Any:
     """Return an object that two makings of a function share: its code, or the object itself."""
-    inner = getattr(function, "__func__", function)  # a method is made anew at each call
+    inner = getattr(function, "__func__", function)  # each access makes a new method
     return getattr(inner, "__code__", inner)
 
 
@@ -102,12 +102,12 @@ _BY_IDENTITY = (
     type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
     enum.Enum, np.dtype, type(NotImplemented), torch.device,
-    type(jax.jit(abs)),  # JAX itself traces such a function once, whatever becomes of its closure
+    type(jax.jit(abs)),  # JAX itself traces such a function once, even if its closure changes
 )  # fmt: skip
 
 
 class _Walk:
-    """One walk over what a function reaches: the key so far, and what was met."""
+    """One walk over the values that a function reaches: the key so far, and the values met."""
 
     def __init__(self, owner: Any) -> None:
         self.found: list[Any] = []

@@ -226,7 +226,7 @@ class Functional:
             warnings.warn(
                 f"{type(part).__name__}.{name} is set to a tensor, which is forgotten after the "
                 "call: a function of JAX has no state. Make it a buffer (register_buffer), of "
-                "which functional gives out the new value",
+                "which functional returns the new value",
                 stacklevel=2,
             )
 
@@ -239,8 +239,8 @@ class Functional:
             if storage.held_by(tensor) is not before[name]:
                 raise NotTraceableError(
                     f"{type(self.module).__name__} writes to its parameter {name!r}, and functional"
-                    " gives out new buffers only: what a forward pass changes has to be a buffer, "
-                    "or a parameter that requires no gradient"
+                    " returns new buffers only: a forward pass may change only buffers, "
+                    "and parameters that require no gradient"
                 )
 
 

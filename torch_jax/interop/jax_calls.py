@@ -189,5 +189,5 @@ def _has_wide_types_on() -> bool:
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:
     name = function_errors.name_of(function)
     leaf = functools.partial(function_errors.as_array, function)
-    with function_errors.told(function, given.tensors):
+    with function_errors.explained(function, given.tensors):
         return operator.trace(function, structure, given.static, given.tensors, wide, name, leaf)

@@ -31,7 +31,7 @@ class Optax(Optimizer):
     """Steps parameters on device ``jax`` by a transformation of optax.
 
     Args:
-      params: parameters, named parameters, or groups of them, as every optimizer takes. optax sees
+      params: parameters, named parameters, or groups of them, as for other optimizers. optax sees
         those of a group as a dict from names to arrays; without names they are ``"0"``, ``"1"`` …
       tx: an ``optax.GradientTransformation``; or a function that makes one, such as
         ``optax.adamw``, with its ``hyperparameters``. A group may have a ``"tx"`` of its own.
@@ -140,7 +140,7 @@ class Optax(Optimizer):
         key = tuple(map(id, trees))
         program = self._programs.get(key)
         if program is None:
-            made = jax_function(_telling(optax_state.program(trees, _takes_more)))
+            made = jax_function(_explaining(optax_state.program(trees, _takes_more)))
             program = self._programs[key] = made
         if not any(_takes_more(tree.tx) for tree in trees):
             extra = {}
@@ -418,7 +418,7 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _telling(update: Callable[..., Any]) -> Callable[..., Any]:
+def _explaining(update: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``update``, whose errors for missing arguments speak of :meth:`Optax.step`."""
 
     @functools.wraps(update)

@@ -266,7 +266,7 @@ def trace_ops(file: Any = _STDOUT) -> CallTree:
 
 
 class _FunctionLevel(TorchFunctionMode):
-    """Sees functions and methods of PyTorch's, as they are written in Python code."""
+    """Sees functions and methods of PyTorch's that Python code calls."""
 
     def __init__(self, trace: CallTree):
         super().__init__()

@@ -1,4 +1,4 @@
-"""PyTorch's constructors that ask C++ for what a device registered from Python does not have."""
+"""PyTorch's constructors that ask C++ for parts that a device of Python does not have."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _patch_event(original: Any) -> Any:
 def _patch_pin_memory(original: Any) -> Any:
     """Pinned memory has no allocator on the device, and XLA needs none: a warning says so.
 
-    Loaders that pin memory pin whatever a data set gives, tensors of the device included.
+    Loaders that pin memory pin all tensors of a data set, those of the device included.
     """
 
     @functools.wraps(original)

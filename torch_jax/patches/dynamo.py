@@ -40,7 +40,7 @@ _SEEN_THROUGH = frozenset(
 
 
 @patch("torch._dynamo.config", "torch._dynamo", is_registration=True)
-def _tell_constants(_config: Any) -> None:
+def _add_constants(_config: Any) -> None:
     """Dynamo cannot trace context variables: their values become constants with guards."""
     dynamo_constants.tell_dynamo()
 

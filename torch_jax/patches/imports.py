@@ -75,7 +75,7 @@ def _patch(name: str) -> None:
                 raise
             warnings.warn(
                 f"torch_jax does not understand this release of {name.partition('.')[0]}, and "
-                f"leaves {name} as it is: {error!r}",
+                f"leaves {name} unchanged: {error!r}",
                 stacklevel=2,
             )
 

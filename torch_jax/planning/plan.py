@@ -46,13 +46,13 @@ def answer(given: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is a whole number from 1, not {getattr(given, name)}")
     meshes = {mesh: _axes(mesh, chips) for mesh in given.mesh or [f"fsdp={chips}"]}
     compute_on_cpu()
-    told = []
+    reports = []
     for mesh, axes in meshes.items():
-        told.append(_planned(given, model, axes, f"{given.config}, {mesh}"))
-        print(*page.lines(told[-1]), "", sep="\n", flush=True)
+        reports.append(_planned(given, model, axes, f"{given.config}, {mesh}"))
+        print(*page.lines(reports[-1]), "", sep="\n", flush=True)
     if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=1))
-    return 0 if any(one["fits"] for one in told) else 1
+        Path(given.json).write_text(json.dumps(reports, indent=1))
+    return 0 if any(one["fits"] for one in reports) else 1
 
 
 def _planned(given: Any, model: sizes.Model, axes: dict[str, int], name: str) -> dict[str, Any]:

@@ -78,8 +78,7 @@ def _rounding(function: Callable[..., Any], up: bool = False) -> Callable[[Any],
     def rounded(value: Any) -> Any:
         if isinstance(value, jax.Array):
             raise NotImplementedError(
-                "a size that is rounded from what a float may not hold exactly: use integers, "
-                "as in size * 7 // 10"
+                "a size that is rounded from an inexact float: use integers, as in size * 7 // 10"
             )
         if jax_export.is_symbolic_dim(value):
             return value

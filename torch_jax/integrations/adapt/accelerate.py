@@ -45,7 +45,7 @@ def _patch_prepare_backend(original: Any) -> Any:
         is_ours = choice.is_device(self.device or choice.DEVICE) and choice.is_chosen()
         if not (is_one_of_many and is_ours and kind.value in ("NO", "MULTI_GPU")):
             return found, kind
-        self.device = choice.DEVICE  # each process has one, whatever its rank
+        self.device = choice.DEVICE  # each process has one, of any rank
         # DistributedDataParallel would use the number of the process as that of its device.
         os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
         return backend or pytorch.DEVICE_TYPE, type(kind)("MULTI_GPU")

@@ -63,12 +63,12 @@ def answer(given: argparse.Namespace) -> int:
         status = _run(program, given, found)
         if status and not found.programs:
             return status
-        told = page.checked(found, program[0], given.keep and Path(given.keep).absolute())
-    for line in page.lines(told):
+        report = page.checked(found, program[0], given.keep and Path(given.keep).absolute())
+    for line in page.lines(report):
         print(line)
     if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=1))
-    return status or (0 if told["fits"] else 1)
+        Path(given.json).write_text(json.dumps(report, indent=1))
+    return status or (0 if report["fits"] else 1)
 
 
 def _sorted(given: argparse.Namespace) -> argparse.Namespace:

@@ -61,7 +61,7 @@ def _steady(found: Any) -> list[Any]:
 
 def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     """Return the figures of the target's compiler for a program, for one chip."""
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "name": program.name, "line": program.line, "operators": program.operators,
         "calls": program.calls, "error": None, "causes": [],
     }  # fmt: skip
@@ -69,14 +69,14 @@ def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     try:
         compiled = program.compiled
     except Exception as error:
-        return told | _failed(error, chip)
+        return report | _failed(error, chip)
     memory, text = program.memory_analysis(), compiled.as_text()
     costs, (_, repeated) = loops.costs(text, program.cost_analysis()), loops.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
     results -= memory.alias_size_in_bytes
-    return told | {
+    return report | {
         "arguments": arguments,
         "results": results,
         "temporaries": memory.temp_size_in_bytes,
@@ -108,34 +108,34 @@ def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
             "causes": causes[:3]}  # fmt: skip
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
+def lines(report: dict[str, Any]) -> Iterator[str]:
     """Return the page as lines of text."""
-    chips = f"{told['chips']} chip{'s' * (told['chips'] != 1)}"
-    yield f"{told['script']} on {told['target']}: {chips} of {_size(told['available'])}"
-    if not told["programs"]:
+    chips = f"{report['chips']} chip{'s' * (report['chips'] != 1)}"
+    yield f"{report['script']} on {report['target']}: {chips} of {_size(report['available'])}"
+    if not report["programs"]:
         yield "Nothing was called on the device: move the model to it, .to('jax') or .to('cuda')."
         return
-    share = 100 * told["needed"] / told["available"]
-    verdict = "It fits" if told["fits"] else "IT DOES NOT FIT"
-    if any(one["error"] and not one["needs"] for one in told["programs"]):
+    share = 100 * report["needed"] / report["available"]
+    verdict = "It fits" if report["fits"] else "IT DOES NOT FIT"
+    if any(one["error"] and not one["needs"] for one in report["programs"]):
         verdict = "IT DOES NOT COMPILE"
-    yield f"{verdict}: {_size(told['needed'])} a chip, {share:.0f} % of its memory"
-    if not told["fits"] and told["needed"] > told["available"]:
-        yield f"  {_size(told['needed'] - told['available'])} a chip are missing"
-    for one in told["programs"]:
+    yield f"{verdict}: {_size(report['needed'])} a chip, {share:.0f} % of its memory"
+    if not report["fits"] and report["needed"] > report["available"]:
+        yield f"  {_size(report['needed'] - report['available'])} a chip are missing"
+    for one in report["programs"]:
         yield ""
         yield from _of_program(one)
     yield ""
-    jitted = any(one["name"] for one in told["programs"])
-    if told["outside"] and jitted:
-        yield f"outside of jit: {told['outside']} operators, which run one by one"
-    elif told["outside"]:
+    jitted = any(one["name"] for one in report["programs"])
+    if report["outside"] and jitted:
+        yield f"outside of jit: {report['outside']} operators, which run one by one"
+    elif report["outside"]:
         yield "no function is jitted: these operators run one by one, each a program of its own"
         yield "  @torch_jax.jit over the training step makes one program of them"
-    if told["kept"]:
-        yield "kept in {folder}: {programs} programs".format(**told["kept"])
+    if report["kept"]:
+        yield "kept in {folder}: {programs} programs".format(**report["kept"])
         yield "  TPUs of this kind load them where TORCH_JAX_CACHE_DIR names the folder"
-    for line, form in told["looks"].items():
+    for line, form in report["looks"].items():
         yield f"read, and given as 0: a {form} tensor at {line}"
 
 

@@ -89,7 +89,7 @@ def profile(
 
 
 class Profiling:
-    """Samples this thread and traces the device as long as it is open."""
+    """Samples this thread and traces the device while it is open."""
 
     def __enter__(self) -> Profiling:
         self._before = compilations.own()

@@ -63,7 +63,7 @@ def part_of(files: list[str]) -> str:
 
 
 class Sampler:
-    """Looks at one thread as long as it is open.
+    """Looks at one thread while it is open.
 
     Attributes:
       parts: how many looks found each part of the work.

@@ -49,10 +49,10 @@ def answer(given: argparse.Namespace) -> int:
         status = script.run(program[0], program[1:], is_module=given.module is not None)
         seconds = time.perf_counter() - start
         costs.stop()
-        told = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
+        report = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _tell(told, given)
+    _print(report, given)
     return status
 
 
@@ -64,13 +64,13 @@ def redirect(device: str) -> None:
     redirects.enable_globally()
 
 
-def _tell(told: dict, given: argparse.Namespace) -> None:
+def _print(report: dict, given: argparse.Namespace) -> None:
     """Print and write the report; of processes that ``torchrun`` has started, the first prints."""
     rank = int(os.environ.get("RANK", "0"))
     if given.report:
         path = Path(given.report)
         path = path.with_suffix(f".{rank}{path.suffix}") if rank else path
-        path.write_text(json.dumps(told, indent=1))
+        path.write_text(json.dumps(report, indent=1))
     if not given.quiet and not rank:
         sys.stdout.flush()
-        print(page.text(told), file=sys.stderr)
+        print(page.text(report), file=sys.stderr)

@@ -102,13 +102,13 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         advice = _ADVICE.get(row["kind"], _nothing)(row, source) if row["file"] else None
         if advice is not None:
             causes.setdefault(advice[1], []).append((row, advice[0]))
-    worth = [_line(instead, told) for instead, told in causes.items() if _is_worth(told)]
+    worth = [_line(instead, cases) for instead, cases in causes.items() if _is_worth(cases)]
     return sorted(worth, key=_seconds, reverse=True)[:_LINES]
 
 
-def _is_worth(told: list[tuple[dict[str, Any], str]]) -> bool:
+def _is_worth(cases: list[tuple[dict[str, Any], str]]) -> bool:
     """Return whether a cause is reported: a CPU fallback always, others by their seconds."""
-    rows = [row for row, _ in told]
+    rows = [row for row, _ in cases]
     return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= _LEAST
 
 
@@ -116,13 +116,13 @@ def _seconds(row: dict[str, Any]) -> float:
     return row["seconds"]
 
 
-def _line(instead: str, told: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
     """Return the costliest line of a cause, its cost, and the other lines of the cause."""
-    (first, cost), *others = told
+    (first, cost), *others = cases
     return {
         **{name: first[name] for name in ("file", "line", "function")},
         "source": linecache.getline(first["file"], first["line"]).strip(),
-        "seconds": sum(row["seconds"] for row, _ in told),
+        "seconds": sum(row["seconds"] for row, _ in cases),
         "cost": cost,
         "instead": instead,
         "also": [f"{_shown(row['file'])}:{row['line']}" for row, _ in others],
@@ -192,7 +192,7 @@ _ADVICE: dict[str, Callable[[dict[str, Any], str], _Advice]] = {
 # --- as text --------------------------------------------------------------------------------------
 
 
-def text(told: dict[str, Any]) -> str:
+def text(data: dict[str, Any]) -> str:
     """Return a summary for people.
 
     >>> found = {"rows": [], "device": "", "processes": 0, "peak_bytes": 0, "operators": []}
@@ -200,34 +200,34 @@ def text(told: dict[str, Any]) -> str:
     torch_jax: train.py ran for 1.0 s
       nothing ran on device jax: the script moved no tensor to "cuda"
     """
-    return "\n".join(_lines_of(told))
+    return "\n".join(_lines_of(data))
 
 
-def _lines_of(told: dict[str, Any]) -> Iterator[str]:
-    ended = f", and ended with status {told['status']}" if told["status"] else ""
-    yield f"torch_jax: {told['script']} ran for {told['seconds']:.1f} s{ended}"
-    if not told["device"]:
+def _lines_of(data: dict[str, Any]) -> Iterator[str]:
+    ended = f", and ended with status {data['status']}" if data["status"] else ""
+    yield f"torch_jax: {data['script']} ran for {data['seconds']:.1f} s{ended}"
+    if not data["device"]:
         yield '  nothing ran on device jax: the script moved no tensor to "cuda"'
         return
-    of = f", {told['processes']} processes" if told["processes"] > 1 else ""
-    memory = f", {size(told['peak_bytes'])} of memory" if told["peak_bytes"] else ""
-    yield f"  on jax        {told['operators']} kinds of operators on {told['device']}{of}{memory}"
-    yield from _fallbacks(told)
-    programs = _programs(told["rows"])
-    share = 100 * programs.seconds / max(told["seconds"], 1e-9)
+    of = f", {data['processes']} processes" if data["processes"] > 1 else ""
+    memory = f", {size(data['peak_bytes'])} of memory" if data["peak_bytes"] else ""
+    yield f"  on jax        {data['operators']} kinds of operators on {data['device']}{of}{memory}"
+    yield from _fallbacks(data)
+    programs = _programs(data["rows"])
+    share = 100 * programs.seconds / max(data["seconds"], 1e-9)
     yield f"  XLA           {programs} ({share:.0f} % of the time)"
     yield (
-        f"  looked at     {told['waits']:,} values, waiting {told['wait_seconds']:.1f} s; "
-        f"{size(told['bytes_to_host'])} to the host, {size(told['bytes_to_device'])} to the device"
+        f"  looked at     {data['waits']:,} values, waiting {data['wait_seconds']:.1f} s; "
+        f"{size(data['bytes_to_host'])} to the host, {size(data['bytes_to_device'])} to the device"
     )
-    if told["checks"]:
+    if data["checks"]:
         yield (
-            f"  checked       {told['checks']:,} times that indices are within bounds, waiting "
-            f"{told['check_seconds']:.1f} s"
+            f"  checked       {data['checks']:,} times that indices are within bounds, waiting "
+            f"{data['check_seconds']:.1f} s"
         )
-    if told["lines"]:
+    if data["lines"]:
         yield "The lines worth changing:"
-    for line in told["lines"]:
+    for line in data["lines"]:
         also = f"; also {', '.join(line['also'])}" if line["also"] else ""
         yield f"  {_shown(line['file'])}:{line['line']}, in {line['function']}{also}"
         yield f"      {line['source']}"
@@ -241,13 +241,13 @@ def _shown(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _fallbacks(told: dict[str, Any]) -> Iterator[str]:
-    if not told["cpu_fallbacks"]:
+def _fallbacks(data: dict[str, Any]) -> Iterator[str]:
+    if not data["cpu_fallbacks"]:
         yield "  on the CPU    no operator fell back"
         return
-    seconds = told["cpu_fallback_seconds"]
-    yield f"  on the CPU    {len(told['cpu_fallbacks'])} operators in {seconds:.1f} s"
-    for name, count in told["cpu_fallbacks"].items():
+    seconds = data["cpu_fallback_seconds"]
+    yield f"  on the CPU    {len(data['cpu_fallbacks'])} operators in {seconds:.1f} s"
+    for name, count in data["cpu_fallbacks"].items():
         yield f"                {count:6,} x {name}"
 
 
