@@ -96,7 +96,7 @@ _FINDER = _Finder()
 def install(*packages: str) -> None:
     """Let ``import torch_xla`` and ``import torchax`` find the modules of this package.
 
-    With ``torch_xla``, ``"xla"`` means ``"jax"`` wherever PyTorch takes a device.
+    With ``torch_xla``, ``"xla"`` means ``"jax"`` in all of PyTorch's functions with a device.
 
     Installed bridges are found first. A script calls it above its imports, as the processes that
     it starts run these again.

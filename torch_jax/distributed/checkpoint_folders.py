@@ -27,7 +27,7 @@ _MARK = "_torch_jax_keeps_whole"
 
 
 def mark(writer: Any) -> Any:
-    """Let a writer keep folders whole wherever it is sent: PyTorch may save in another process."""
+    """Let a writer keep folders whole in any process: PyTorch may save in another one."""
     setattr(writer, _MARK, True)
     return writer
 

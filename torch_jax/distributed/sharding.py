@@ -127,7 +127,7 @@ def _shard_module(
     states = [state for tensor in tensors.values() for state in _states_of(tensor, optimizer)]
     for tensor in (*tensors.values(), *states):
         if storage.is_jax(tensor):
-            _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
+            _memory_shape(tensor)  # raises before any tensor is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
     module._apply(_Mover(wanted, NamedSharding(mesh, PartitionSpec())))

@@ -70,7 +70,7 @@ def keep_moved(optimizer: torch.optim.Optimizer, move: Callable[[Any], None]) ->
 
     def after(*_args: Any) -> None:  # a hook may get the optimizer inside another one
         found = known()
-        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps what it finds
+        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps shardings
             move(found)
 
     optimizer.register_load_state_dict_post_hook(after)

@@ -49,7 +49,7 @@ class Linen(Once):
     """A module of linen, and the structure of its variables."""
 
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
-        """``paths`` are those of the leaves of ``structure``."""
+        """Take ``paths``, those of the leaves of ``structure``."""
         self.module, self._structure = module, structure
         self.variables = [_of_linen(path) for path in paths]
         self._collections = sorted({v.collection for v in self.variables} - {"params"})
@@ -118,7 +118,7 @@ class Nnx(Once):
     """The graphs of a module of nnx, in training and not, and the variables of both."""
 
     def __init__(self, module: Any):
-        """``module`` is copied, not kept."""
+        """Take ``module``, which is copied, not kept."""
         from flax import nnx
 
         module = nnx.clone(module)

@@ -277,7 +277,7 @@ def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 class _NoDetach(TorchFunctionMode):
-    """Raises where a function detaches. Operators detach by themselves what they save."""
+    """Raises if a function detaches. Operators detach saved tensors by themselves."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _detaches(func) and args[0].requires_grad:

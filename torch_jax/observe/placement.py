@@ -96,7 +96,7 @@ def where_is(
     that they would take.
 
     Args:
-      module: any ``nn.Module``, wherever it is, or one tensor.
+      module: any ``nn.Module``, on any device, or one tensor.
       optimizer: gives a last row with the tensors of its state.
       depth: how many levels of modules below ``module`` to show (None: all).
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_jax.core import patching
 
-# Which file has a module's patches. It is imported with that module, so that `import torch`
+# The file of a module's patches. It is imported with that module, so that `import torch`
 # does not pay for libraries that a program does not use.
 _PATCHED = {
     "safetensors": "safetensors",

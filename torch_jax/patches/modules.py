@@ -72,7 +72,7 @@ class _Crossing:
 
 
 def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
-    """Make ``tensor``, the same Python object, what ``moved`` is.
+    """Give ``tensor``, the same Python object, the value and device of ``moved``.
 
     ``torch.utils.swap_tensors`` refuses while a graph or a weak reference holds the tensor. Both
     are harmless here: the graph keeps the values it saved, and a weak reference the object. Only a

@@ -58,7 +58,7 @@ class MpDeviceLoader:
 
 
 class ParallelLoader:
-    """The same for a list of devices, of which there is one."""
+    """A loader for a list of devices, of which there is one."""
 
     def __init__(self, loader: Iterable[Any], devices: list[Any], **kwargs: Any):
         self._loader, self._options = loader, kwargs

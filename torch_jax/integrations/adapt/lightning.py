@@ -87,7 +87,7 @@ def _patch_device_ids(original: Any) -> Any:
 
 
 def _patch_collect(original: Any) -> Any:
-    """Lightning gives code that must draw no random numbers back the states of CUDA only."""
+    """Lightning keeps only CUDA's random states for code that must leave them unchanged."""
 
     @functools.wraps(original)
     def collect(*args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def _patch_collect(original: Any) -> Any:
 
 
 def _patch_restore(original: Any) -> Any:
-    """Lightning restores the random states of CUDA only after code that must draw no numbers."""
+    """Lightning restores only CUDA's random states after code that must leave them unchanged."""
 
     @functools.wraps(original)
     def restore(states: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def _kept(found: Any, folder: Path) -> dict[str, Any]:
     """Compile the other programs that are to be kept, and describe the folder."""
     for one in found.programs:
         if one.name:
-            with suppress(Exception):  # the page says what does not compile
+            with suppress(Exception):  # the page names programs that do not compile
                 _ = one.compiled
     sizes = [entry.stat().st_size for entry in folder.glob("*.entry")]
     return {"folder": str(folder), "programs": len(sizes), "bytes": sum(sizes)}

@@ -96,7 +96,8 @@ def _path(path: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """
+    """Return a time in a readable unit.
+
     >>> _time(1.5), _time(0.0015), _time(2e-6)
     ('1.50 s', '1.50 ms', '2.0 us')
     """
