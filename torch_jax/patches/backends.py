@@ -24,7 +24,7 @@ def _patch_warning(_original: Any) -> Any:
     """JAX warns of a likely deadlock at each fork, so at each data loader that has workers.
 
     A child of a process that has used the device cannot use it (:mod:`torch_jax.core.forks`), and
-    ends without JAX's threads.
+    ends without waiting for JAX's threads.
     """
     return lambda: None
 
