@@ -1,4 +1,4 @@
-"""``python -m torch_jax doctor``: that it finds nothing here, and what is wrong where it is."""
+"""``python -m torch_jax doctor``: no finding here, and the right finding for each fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m torch_jax check``: the page, and what it says of scripts that do not go there."""
+"""``python -m torch_jax check``: the page, and reports on scripts that do not fit."""
 
 import subprocess
 import sys
