@@ -31,7 +31,7 @@ SECTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Enter the options of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--patches", action="store_true", help="every replacement, and its reason")
+    parser.add_argument("--patches", action="store_true", help="print all replacements and reasons")
 
 
 def answer(given: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
     parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
-    parser.add_argument("--call", help="a Python expression; torch, F and nn are there")
+    parser.add_argument("--call", help="a Python expression, with torch, F and nn")
     parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
 
 

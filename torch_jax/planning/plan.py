@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=int, required=True, help="sequences of a step, over all chips")
     add("--length", type=int, default=8192, help="tokens of a sequence (%(default)s)")
     add("--no-remat", action="store_true", help="keep each layer's values for the backward pass")
-    add("--no-scan", action="store_true", help="layers that are no loop: compiles for long")
+    add("--no-scan", action="store_true", help="run layers without a loop: compiling takes long")
     add("--json", metavar="FILE.json", help="write the pages as JSON, too")
 
 

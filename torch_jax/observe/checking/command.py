@@ -35,7 +35,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=tuple(running.SETTINGS),
         default="cuda",
-        help='devices that mean jax: "cuda", or also no device (%(default)s)',
+        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
     )
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=tuple(SETTINGS),
         default="cuda",
-        help='devices that mean jax: "cuda", or also no device (%(default)s)',
+        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
     )
     parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no report")
