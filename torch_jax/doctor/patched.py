@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import torch_jax.patches
-from torch_jax.core import patching
+from torch_jax.core import patching, waking
 from torch_jax.core.patching import PATCHES, Patch
 from torch_jax.doctor.item import Item
 
@@ -49,6 +49,8 @@ def state(row: Patch) -> str:
     """Return the state of a row: ``in place``, ``waits for ...`` or ``no target``."""
     if row.target in patching.in_place():
         return "in place"
+    if row.when == patching.AT_FIRST_USE and not waking.is_awake():
+        return "waits for the first use of the device"
     if row.when not in (patching.AT_IMPORT, patching.AT_FIRST_USE) and row.when not in sys.modules:
         return f"waits for {row.when}"
     return "no target"
