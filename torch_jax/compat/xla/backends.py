@@ -8,7 +8,7 @@ _OWN = {"default": "medium", "high": "high", "highest": "highest"}
 
 
 def set_mat_mul_precision(precision: str) -> None:
-    """Set it to ``"default"``, ``"high"`` or ``"highest"``."""
+    """Set the precision to ``"default"``, ``"high"`` or ``"highest"``."""
     if precision not in _OWN:
         raise ValueError(f"precision is one of {sorted(_OWN)}, not {precision!r}")
     config.set("matmul_precision", _OWN[precision])
