@@ -1,4 +1,4 @@
-"""All that has to be found out on the day a card is there, in one run of less than 25 minutes.
+"""All measurements that need a card, in one run of less than 25 minutes.
 
 ``python -m benchmarks.accelerator`` prints as it goes and writes ``build/accelerator.json``, after
 each section. A section is a process of its own with a time limit, so that one that dies costs no

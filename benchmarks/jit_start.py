@@ -1,4 +1,4 @@
-"""How long the first training step takes: tracing, compiling, running; in fresh processes.
+"""The time of the first training step: tracing, compiling, running; in fresh processes.
 
 ``python -m benchmarks.jit_start ours GPT`` (or ``dynamo``, ``bare``; ``GPT2``, another case) prints
 the seconds of one process.

@@ -1,4 +1,4 @@
-"""Models of libraries and of the demo as cases: what people bring rather than what we wrote.
+"""Models of libraries and of the demo as cases: models that users bring.
 
 timm's ResNet-18 and smallest vision transformer on images of 32 x 32, a GPT-2 of transformers with
 LoRA by PEFT, and the demo's character GPT and digits CNN. Weights are drawn, not loaded.

@@ -1,4 +1,4 @@
-"""Loops as people write them in PyTorch: how long the first run takes, and how much it compiles.
+"""Loops as people write them in PyTorch: the time of the first run, and the programs it compiles.
 
 Each program runs once on each device in a process of its own, without a cache on disk, so that all
 compiling is in the time; the device has been woken before, by one small operator.

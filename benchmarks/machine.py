@@ -1,4 +1,4 @@
-"""The machine that is measured on, and how busy others keep it."""
+"""The machine of a measurement, and the load from other programs."""
 
 from __future__ import annotations
 

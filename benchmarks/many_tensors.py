@@ -1,4 +1,4 @@
-"""Training steps of many small tensors, which are all overhead: the first one, and each later one.
+"""Training steps of many small tensors, mostly overhead: the first one, and each later one.
 
 Linear layers of 4 to 4 with AdamW: 200 of them are 400 parameters. The first step is compiled,
 in a fresh process without a cache on disk. Later ones are chains of

@@ -1,4 +1,4 @@
-"""The mode in which a call runs: pure, recorded, eager ...; by the code that it comes through."""
+"""The mode of a call: pure, recorded, eager ...; by the code that it passes through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one eager operator costs over the bare ``jax.jit`` call that does the same, on 4x4."""
+"""The cost of one eager operator over the bare ``jax.jit`` call that does the same, on 4x4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording: an operator, a GPT's training step, what recording it costs, and a small network.
+"""Recording: an operator, a GPT's training step, the cost of recording it, and a small network.
 
 "Pure" is ``torch_jax.jit(pure=True)``, with its Python skipped.
 """

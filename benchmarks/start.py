@@ -1,4 +1,4 @@
-"""How long a process takes to its first result: whole processes, from Python's start to its end.
+"""The time of a process to its first result: whole processes, from Python's start to its end.
 
 Others may use the machine, so that the processor's seconds stand beside those of the clock.
 """

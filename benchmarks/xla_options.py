@@ -1,4 +1,4 @@
-"""XLA's options on the CPU, one at a time: how programs run and compile with each, and without it.
+"""XLA's options on the CPU, one at a time: times of running and compiling with and without each.
 
 What pays stands in ``torch_jax/compiler/options.py`` with what was measured: run this again when
 jaxlib changes. A ratio below 1 says that the option helps. Those marked with a star change what

@@ -1,4 +1,4 @@
-"""A generator of calls: random calls of the operators that models stand on, held against the CPU.
+"""A generator of calls: random calls of the operators of models, compared with the CPU.
 
 PyTorch's own database of operators (``op_db``, see :mod:`tests.conformance`) has each operator, and
 few ways to call one. Its samples are narrow in these respects:

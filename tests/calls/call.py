@@ -1,4 +1,4 @@
-"""A call: an expression over tensors that are made anew, the same each time, on any device."""
+"""A call: an expression over tensors that are made for each run, the same on any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of shapes, each compiled once: what is compiled is dropped now and then."""
+"""Thousands of shapes, each compiled once: compiled programs are dropped now and then."""
 
 import pytest
 

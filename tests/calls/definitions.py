@@ -1,4 +1,4 @@
-"""Results held against what an operator is defined to give, in float64.
+"""Results compared with an operator's definition, in float64.
 
 The CPU computes attention in several ways, of which each rounds differently. So the result on jax
 must also be the sum that attention is defined to be.

@@ -1,4 +1,4 @@
-"""What the expressions of calls may name, beside ``torch``, ``F`` and ``nn``."""
+"""Names in the expressions of calls, beside ``torch``, ``F`` and ``nn``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the printed line of a call needs: ``from tests.calls.repeat import *``."""
+"""Names for the printed line of a call: ``from tests.calls.repeat import *``."""
 
 from tests.calls.call import T
 from tests.calls.compare import check

@@ -1,4 +1,4 @@
-"""Hold what a program shows with ``torch_jax.jit``, both ways, against plain calls."""
+"""Compare a program's output with ``torch_jax.jit``, both ways, with that of plain calls."""
 
 from __future__ import annotations
 

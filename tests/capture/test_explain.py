@@ -1,4 +1,4 @@
-"""What ``torch_jax.jit`` tells about its programs, and which of them it keeps."""
+"""Reports of ``torch_jax.jit`` on its programs, and the number of programs that it keeps."""
 
 from __future__ import annotations
 

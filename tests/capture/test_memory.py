@@ -1,4 +1,4 @@
-"""Memory under ``torch_jax.jit``: what is written is donated, and what others hold survives."""
+"""Memory under ``torch_jax.jit``: written tensors are donated, and shared memory survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch_jax.jit(pure=True)``: what each call reads anew, and broken promises."""
+"""``torch_jax.jit(pure=True)``: values that each call reads again, and broken promises."""
 
 from __future__ import annotations
 

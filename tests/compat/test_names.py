@@ -1,4 +1,4 @@
-"""What PyTorch/XLA's names do in one process."""
+"""PyTorch/XLA's names in one process."""
 
 from __future__ import annotations
 

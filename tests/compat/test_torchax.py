@@ -1,4 +1,4 @@
-"""torchax's names: what its programs do, and the two faults of which such bridges were known."""
+"""torchax's names: its programs, and two known faults of such bridges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of an entry of the database, one function a question.
+"""The checks of an entry of the database, one function for each.
 
 Each takes the entry and a sample on the CPU with its number, and runs both devices. It returns
 False where the question does not arise, True where jax does as the CPU does, and raises where it

@@ -1,4 +1,4 @@
-"""The weeks ask for all dtypes in turn, and the targets are those of what was asked."""
+"""A run of each week covers some dtypes, and targets count those alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is unique about results that are not: the part of an output that two devices must share.
+"""Results that are not unique: the part of an output that two devices must share.
 
 The factors of an SVD are unique up to a phase, eigenvectors up to scale, random numbers up to
 their distribution. For such an entry a function here takes the arguments and the output and

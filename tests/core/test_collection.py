@@ -1,4 +1,4 @@
-"""The garbage collector kept quiet: by whom, and for how long."""
+"""The garbage collector is paused: the blocks that pause it, and the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exact float32 products are: who says so, and that no program of another precision is run."""
+"""Precision of float32 products: the settings, and no program of another precision is run."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""What fills the memory: as a report, and in errors of no memory."""
+"""The contents of the memory: as a report, and in errors of no memory."""
 
 from __future__ import annotations
 

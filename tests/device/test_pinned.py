@@ -1,4 +1,4 @@
-"""Pinned memory: there is none on this device, and what asks for it on the CPU goes on without."""
+"""Pinned memory: this device has none, and programs that ask for it on the CPU work without."""
 
 from __future__ import annotations
 

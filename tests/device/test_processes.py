@@ -1,4 +1,4 @@
-"""Other processes: forked, spawned, sent tensors; and how a process ends."""
+"""Other processes: forked, spawned, sent tensors; and the end of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``SummaryWriter`` takes tensors of the device: what is read back is what the CPU's would give."""
+"""``SummaryWriter`` takes tensors of the device, and writes the same as for the CPU's."""
 
 from __future__ import annotations
 

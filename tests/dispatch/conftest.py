@@ -1,4 +1,4 @@
-"""No test leaves a region of autocast open, nor keeps what was cast in it."""
+"""No test leaves a region of autocast open, nor keeps casts of it."""
 
 from __future__ import annotations
 

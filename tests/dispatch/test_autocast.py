@@ -1,4 +1,4 @@
-"""Regions of autocast: modules in them, how they nest, and what they leave."""
+"""Regions of autocast: modules in them, nested regions, and the state after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled entries: what compiles, what does not, and how many are kept."""
+"""Compiled entries: calls that compile, calls that do not, and the number of entries."""
 
 from __future__ import annotations
 

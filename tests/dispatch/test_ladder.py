@@ -1,4 +1,4 @@
-"""The ladder says what PyTorch's dispatcher does."""
+"""The ladder agrees with PyTorch's dispatcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse COO tensors of the device, and what is said of other layouts."""
+"""Sparse COO tensors of the device, and errors for other layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes are killed; what they have saved is whole, and the others are told."""
+"""Processes are killed; their saved files are whole, and the others get an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes run functions with collectives under jit; each check is looked at here."""
+"""Two processes run functions with collectives under jit; this process judges each check."""
 
 from __future__ import annotations
 

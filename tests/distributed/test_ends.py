@@ -1,4 +1,4 @@
-"""How programs of many processes begin and end: each test starts processes, which takes seconds."""
+"""Begin and end of programs of many processes: each test starts processes, which takes seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts for ``torchrun`` as they are written for CUDA, and for any accelerator."""
+"""Scripts for ``torchrun``, written for CUDA, and for any accelerator."""
 
 from __future__ import annotations
 

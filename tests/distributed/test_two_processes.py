@@ -1,4 +1,4 @@
-"""Two processes run every check once; what they found is looked at here, check by check."""
+"""Two processes run every check once; this process judges their findings, check by check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the checks of this folder in the ranks of one program, and collect what they find."""
+"""Run the checks of this folder in the ranks of one program, and collect their findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m torch_jax doctor``: that it finds nothing here, and what is wrong where it is."""
+"""``python -m torch_jax doctor``: no finding here, and the right finding for each fault."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torch_jax
+from tests.support.processes import output
 from torch_jax.core import patching
 from torch_jax.doctor import installation, page, patched, running, self_test
 from torch_jax.doctor.item import Item
@@ -77,6 +78,11 @@ def test_patches_are_told_with_their_states():
     with patching.without("torch.nn.Module._apply"):
         assert patched.state(rows["torch.nn.Module._apply"]) == "no target"
     assert "torch.nn.Module._apply\n  in place; needed; since" in "\n".join(patched.table())
+
+
+def test_patches_are_listed_in_a_process_that_has_not_used_the_device():
+    listed = output("-m", "torch_jax", "doctor", "--patches")
+    assert "torch.optim.adam._multi_tensor_adam\n  waits for" in listed
 
 
 def test_releases_in_which_rows_were_proved_are_those_of_these_tests():

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels on the memory of JAX's arrays: what is shared, copied, and left to XLA."""
+"""PyTorch's own kernels on the memory of JAX's arrays: shared memory, copies, and XLA's share."""
 
 from __future__ import annotations
 

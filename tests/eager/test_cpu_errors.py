@@ -1,4 +1,4 @@
-"""Where a lowering cannot serve a call, the error is that of the CPU: its type, and its words."""
+"""If a lowering cannot serve a call, the error is that of the CPU: its type, and its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of executables past ``jax.jit``: what fits goes there, all else gives what it gave."""
+"""Calls of executables past ``jax.jit``: those that fit, and the same results for all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every PyTorch program does around its arithmetic: copies, printing, saving, threads."""
+"""The work of PyTorch programs around arithmetic: copies, printing, saving, threads."""
 
 from __future__ import annotations
 

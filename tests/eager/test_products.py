@@ -1,4 +1,4 @@
-"""Which library makes a program's matrix products on the CPU."""
+"""The library of a program's matrix products on the CPU."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Under a trace values are not known: what needs none works, what needs some says where and how."""
+"""Values are unknown under a trace: operators without them work, errors name line and remedy."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""All names of ``torch.cuda``: each answers, or says what to do, and none looks for CUDA."""
+"""All names of ``torch.cuda``: each answers, or names a remedy, and none looks for CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``export``, ``load`` and a loaded program take, and what they say to all else."""
+"""Arguments of ``export``, ``load`` and a loaded program, and errors for all others."""
 
 from __future__ import annotations
 

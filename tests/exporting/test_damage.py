@@ -1,4 +1,4 @@
-"""Files that are not what they say: one kind of error, whatever is wrong with them."""
+"""Damaged or foreign files: one kind of error for all of them."""
 
 import io
 import json

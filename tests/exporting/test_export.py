@@ -1,4 +1,4 @@
-"""Exported models: what they compute, their files, and that these need JAX only."""
+"""Exported models: their results, their files, and that these need JAX only."""
 
 from __future__ import annotations
 

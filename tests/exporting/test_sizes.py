@@ -1,4 +1,4 @@
-"""Exported models whose sizes may change: operators, arithmetic of sizes, what is refused."""
+"""Exported models whose sizes may change: operators, arithmetic of sizes, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model may do while it is exported: control flow, gradients, constants, fixed arguments."""
+"""A model while it is exported: control flow, gradients, constants, fixed arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device a library takes: this one, unless the program says something else."""
+"""A library's choice of the device: this one, unless the program names another."""
 
 from __future__ import annotations
 

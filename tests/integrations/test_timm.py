@@ -1,4 +1,4 @@
-"""Models of timm: what they compute, and what they learn, is what the CPU computes and learns."""
+"""Models of timm: they compute and learn the same as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When JAX functions are traced: once for what they read, and again when any of that changes."""
+"""Traces of JAX functions: one for the values they read, and another when these change."""
 
 from __future__ import annotations
 

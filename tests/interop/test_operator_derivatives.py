@@ -1,4 +1,4 @@
-"""Where JAX differentiates the operators: PyTorch's derivatives at kinks, edges and ties."""
+"""JAX differentiates the operators: PyTorch's derivatives at kinks, edges and ties."""
 
 from __future__ import annotations
 

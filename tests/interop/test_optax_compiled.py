@@ -1,4 +1,4 @@
-"""``Optax`` in a compiled step: what it gives eagerly, with all that may stand around a step."""
+"""``Optax`` in a compiled step: the results of eager steps, with all parts of a step around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees at the border: what is a container, and that nobody else is disturbed by it."""
+"""Trees at the border: the containers, and no effect on other users of pytrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies: their strides, tensors that go to other libraries, and memory that nobody has written."""
+"""Copies: their strides, tensors for other libraries, and memory that was never written."""
 
 from __future__ import annotations
 

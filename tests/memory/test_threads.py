@@ -1,4 +1,4 @@
-"""Several threads write one memory: no write is lost, whoever else computes meanwhile."""
+"""Several threads write one memory: no write is lost while others compute."""
 
 from __future__ import annotations
 

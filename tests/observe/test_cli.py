@@ -1,4 +1,4 @@
-"""``python -m torch_jax ops``: which rung serves an operator, and what a call ends in."""
+"""``python -m torch_jax ops``: the rung of an operator, and the operators that a call runs."""
 
 import subprocess
 import sys

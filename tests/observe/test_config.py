@@ -1,4 +1,4 @@
-"""Settings: their values, where they come from, and what they change."""
+"""Settings: their values, their sources, and their effects."""
 
 from __future__ import annotations
 

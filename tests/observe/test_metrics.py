@@ -1,4 +1,4 @@
-"""``torch_jax.metrics`` and ``report``: what happened, as numbers and as text."""
+"""``torch_jax.metrics`` and ``report``: counts, as numbers and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch_jax.is_jax_module`` and ``where_is``: what a model is made of, and where it is."""
+"""``torch_jax.is_jax_module`` and ``where_is``: a model's tensors, and their devices."""
 
 import pytest
 import torch

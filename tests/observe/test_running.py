@@ -1,4 +1,4 @@
-"""Scripts written for CUDA, unmodified: what they print is what they print on the CPU."""
+"""Scripts written for CUDA, unmodified: they print the same as on the CPU."""
 
 from __future__ import annotations
 

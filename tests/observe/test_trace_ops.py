@@ -1,4 +1,4 @@
-"""``torch_jax.trace_ops``: what is seen of calls, that they do the same, and that nothing stays."""
+"""``torch_jax.trace_ops``: the calls in a tree, the same results, and no trace left behind."""
 
 from __future__ import annotations
 

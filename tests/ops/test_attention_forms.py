@@ -1,4 +1,4 @@
-"""Which form attention takes, and that each gives what attention is defined to be."""
+"""The form of attention that is chosen, and the right result of each."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""Sizes that hang on values, where memory is a device's: few programs, and the CPU's results."""
+"""Sizes that depend on values, in a device's memory: few programs, and the CPU's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear algebra: decompositions by what they are made for, solutions and functions by value."""
+"""Linear algebra: decompositions by their products, solutions and functions by value."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What optimizers and gradient scaling are made of: _foreach_, _fused_ and _amp_ operators."""
+"""Operators of optimizers and gradient scaling: _foreach_, _fused_ and _amp_."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Reductions of segments: what the operator database leaves out."""
+"""Reductions of segments, which the operator database omits."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sums and maxima of rows and columns: what they give, and that XLA keeps no parts of them."""
+"""Sums and maxima of rows and columns: their results, and that XLA keeps no parts of them."""
 
 import jax
 import jax.numpy as jnp

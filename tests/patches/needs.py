@@ -1,4 +1,4 @@
-"""The table that rows of needs are entered in, and what they share."""
+"""The table of rows of needs, and their common functions."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What shows that functions under ``torch_jax.jit`` need replacements."""
+"""Proofs that functions under ``torch_jax.jit`` need replacements."""
 
 import signal
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What shows that checkpoints, and what is patched after an import, need replacements."""
+"""Proofs that checkpoints, and modules patched after their import, need replacements."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What shows that PyTorch's profiler, and its compiler, need replacements."""
+"""Proofs that PyTorch's profiler, and its compiler, need replacements."""
 
 import json
 import pathlib

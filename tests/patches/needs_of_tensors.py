@@ -1,4 +1,4 @@
-"""What shows that modules, constructors, tensors and processes need replacements."""
+"""Proofs that modules, constructors, tensors and processes need replacements."""
 
 import io
 import itertools

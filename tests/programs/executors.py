@@ -1,4 +1,4 @@
-"""What a program may be given as ``compile``."""
+"""The functions that a program gets as ``compile``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that nobody wrote: drawn from a seed, judged, and made smaller where they are wrong.
+"""Random programs: drawn from a seed, judged, and made smaller if they are wrong.
 
 A drawn program is the text of a program of the collection. Its state is numbers and tensors in an
 object, a dict, lists, closures, globals and an iterator, views of them, and a leaf of autograd. Its

@@ -1,4 +1,4 @@
-"""A program run by an executor, and held against what it shows without one."""
+"""A program run by an executor, and compared with its run without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program shows of a value, written down so that later changes cannot reach it."""
+"""A program's view of a value, recorded so that later changes cannot reach it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that nobody wrote, by every executor.
+"""Random programs, by every executor.
 
 ``PROGRAMS`` is how many are drawn for an executor. The number of the first depends on
 ``TESTS_COMMIT`` (:mod:`tests.support.seeds`): each change draws others, and the same ones again. A

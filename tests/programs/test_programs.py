@@ -1,4 +1,4 @@
-"""The programs of the collection by every executor: what they show is what plain calls show."""
+"""The programs of the collection by every executor: their output is that of plain calls."""
 
 from __future__ import annotations
 

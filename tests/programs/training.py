@@ -1,4 +1,4 @@
-"""What programs of training are written with: a step, an input, optimizers."""
+"""Helpers of programs of training: a step, an input, optimizers."""
 
 from __future__ import annotations
 

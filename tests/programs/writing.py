@@ -1,4 +1,4 @@
-"""What programs are written with: how they are entered, tensors, and namespaces to keep them in."""
+"""Helpers of programs: their registration, tensors, and namespaces."""
 
 from __future__ import annotations
 

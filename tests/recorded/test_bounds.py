@@ -1,4 +1,4 @@
-"""Indices that a graph has made itself are proven to be in range; others are looked at."""
+"""Indices that a graph has made itself are proven to be in range; others are read."""
 
 from __future__ import annotations
 

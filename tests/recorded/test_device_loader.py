@@ -1,4 +1,4 @@
-"""``torch_jax.DeviceLoader``: batches are moved ahead of time, whatever they are made of."""
+"""``torch_jax.DeviceLoader``: batches of all kinds are moved ahead of time."""
 
 from __future__ import annotations
 

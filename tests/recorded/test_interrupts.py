@@ -1,4 +1,4 @@
-"""Ctrl-C while operators are recorded and run: nothing is lost but what was interrupted."""
+"""Ctrl-C while operators are recorded and run: only the interrupted operator is lost."""
 
 from __future__ import annotations
 

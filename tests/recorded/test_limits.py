@@ -1,4 +1,4 @@
-"""What is remembered of recordings is bounded, and garbage makes no programs."""
+"""The memory of recordings is bounded, and garbage makes no programs."""
 
 from __future__ import annotations
 

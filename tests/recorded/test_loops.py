@@ -1,4 +1,4 @@
-"""Training loops in lazy mode: what eager ones learn, no compilation after the second step."""
+"""Training loops in lazy mode: they learn as eager ones, and compile nothing after two steps."""
 
 from __future__ import annotations
 

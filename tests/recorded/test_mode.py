@@ -1,4 +1,4 @@
-"""Which threads record, and when what they recorded is run: lazily, or fused."""
+"""The threads that record, and the moment when records run: lazily, or fused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded operators, and what else is done with tensors that are yet to be computed."""
+"""Recorded operators, and other uses of tensors that are yet to be computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph is compiled to, and why: the reason names the operator, the line, what differs."""
+"""Programs of graphs, and their reasons: these name the operator, the line, the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surprises users of lazy executors, and what happens here: the table of docs/lazy.md."""
+"""Surprises of lazy executors, and their effects here: the table of docs/lazy.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first results of a process took, as JSON; each answer may hang on the order."""
+"""The cost of a process's first results, as JSON; each answer may depend on the order."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Children forked before and after a process has used the device: what each saw, as JSON."""
+"""Children forked before and after a process has used the device: their findings, as JSON."""
 
 import gc
 import json

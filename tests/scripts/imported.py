@@ -1,4 +1,4 @@
-"""What a process sees that has imported torch alone, as JSON; each answer may hang on the order."""
+"""A process that has imported torch alone: its state as JSON; answers may depend on the order."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What XLA compiles is kept on disk: for whom, where, how much, and that it never breaks anything.
+"""XLA's programs on disk: their users, place and number, and that they never break a program.
 
 Each process here has a directory of its own; the tests around run without.
 """

@@ -1,4 +1,4 @@
-"""Programs that do not use the device give what they give where this package is not installed."""
+"""Programs that do not use the device give the same results without this package."""
 
 from __future__ import annotations
 

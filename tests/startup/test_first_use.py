@@ -1,4 +1,4 @@
-"""What the first results of a process do without: counts of what they would take time for."""
+"""The work that the first results of a process do without, by counts."""
 
 from __future__ import annotations
 

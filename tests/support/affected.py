@@ -1,4 +1,4 @@
-"""Which tests a change can break: ``python -m tests.support.affected`` writes the selection.
+"""The tests that a change can break: ``python -m tests.support.affected`` writes the selection.
 
 A test file depends on the modules that it imports or names, and on what these import. A change in
 ``torch_jax/x/y.py`` selects the test files that depend on that module, and ``tests/z`` for each

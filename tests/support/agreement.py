@@ -1,4 +1,4 @@
-"""When two devices agree: PyTorch's own tolerances, and beyond them the true value decides.
+"""Agreement of two devices: PyTorch's own tolerances, and beyond them the true value decides.
 
 Sums taken in another order differ by more than a fixed tolerance where a problem is
 ill-conditioned. So where results differ, both are held against the same computation in float64 on

@@ -1,4 +1,4 @@
-"""Arguments of calls: copied to a device as they are, and what a call of them comes to."""
+"""Arguments of calls: copies of them on a device, and the result of a call."""
 
 from __future__ import annotations
 

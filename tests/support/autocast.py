@@ -1,4 +1,4 @@
-"""Regions of autocast on the device, and how many casts there are in one."""
+"""Regions of autocast on the device, and the number of casts in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators are defined to give, in float64 on the CPU."""
+"""Definitions of operators, in float64 on the CPU."""
 
 from __future__ import annotations
 

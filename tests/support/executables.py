@@ -1,4 +1,4 @@
-"""How many executables a process holds while it runs tests of thousands of shapes."""
+"""The number of executables of a process while it runs tests of thousands of shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What recorded execution did within a block."""
+"""Counts of recorded execution within a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pytest plugin: what every test took, and how much of the time went into XLA's compiler.
+"""A pytest plugin: the time of every test, and the part of XLA's compiler in it.
 
 The processes of xdist send their counts with the reports of the tests (``user_properties``); the
 process that gathers the reports prints the summary. What other processes compile that a test starts

@@ -1,4 +1,4 @@
-"""Pages of documentation whose code is run, and whose outputs are held against what it prints."""
+"""Pages of documentation: their code is run, and its output compared with that on the page."""
 
 from __future__ import annotations
 

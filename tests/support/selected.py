@@ -1,4 +1,4 @@
-"""A pytest plugin: which tests run, in which order, and by which process.
+"""A pytest plugin: selects tests, their order, and their process.
 
 ``--affected FILE`` leaves out slow tests that a change cannot break, by the file that
 ``python -m tests.support.affected --write FILE`` writes. Quick tests always run. A change that

@@ -1,4 +1,4 @@
-"""The model, the batch and the step of training that stand for all others.
+"""The model, the batch and the training step of most tests.
 
 Sizes are shared on purpose: each new shape is compiled anew. A test has sizes of its own only
 where they matter to it.

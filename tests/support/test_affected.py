@@ -1,4 +1,4 @@
-"""Check that a change selects what depends on it, and everything where nobody can tell."""
+"""Check that a change selects its dependents, and everything if these are unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CPU in the place of a chip: what is compiled for a target can be looked at and run."""
+"""A CPU in the place of a chip: programs for a target can be read and run."""
 
 import jax
 import pytest

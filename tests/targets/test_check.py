@@ -1,4 +1,4 @@
-"""``python -m torch_jax check``: the page, and what it says of scripts that do not go there."""
+"""``python -m torch_jax check``: the page, and reports on scripts that do not fit."""
 
 import subprocess
 import sys
@@ -73,7 +73,7 @@ def test_the_page_of_a_training_script(tmp_path):
     assert any(line.startswith("train_step: ") and "2 runs" in line for line in lines)
     assert any("largest arrays" in line and "MB f32[" in line for line in lines)
     assert any(
-        line.startswith("looked at, and given as 0: a float32[] tensor at ")
+        line.startswith("read, and given as 0: a float32[] tensor at ")
         and line.endswith("script.py:20, in <module>")
         for line in lines
     )

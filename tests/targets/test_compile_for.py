@@ -1,4 +1,4 @@
-"""Code that runs without a chip: what it sees, and the programs that it leaves."""
+"""Code that runs without a chip: the device that it finds, and its programs."""
 
 import re
 

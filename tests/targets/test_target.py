@@ -1,4 +1,4 @@
-"""Names of chips, and what asks for the platform."""
+"""Names of chips, and questions about the platform."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Which files of PyTorch's folder ``test`` are run where none is named, and names of tests.
+"""The files of PyTorch's folder ``test`` that run by default, and names of tests.
 
 ``FILES`` are glob patterns: a folder may have another name in another version of PyTorch. Tests of
 single operators by its database are left out: :mod:`tests.conformance` asks them.

@@ -1,4 +1,4 @@
-"""What PyTorch's tests of many processes ask of their surroundings, for one device.
+"""The surroundings of PyTorch's tests of many processes, for one device.
 
 Importing this module says which device they take, and how many of them there are; the variable
 ``UPSTREAM_DEVICE`` names it. Each process has one device, and each rank is a process or a thread.

@@ -1,4 +1,4 @@
-"""What the benchmarks are made of; none is run."""
+"""The parts of the benchmarks; none is run."""
 
 from __future__ import annotations
 

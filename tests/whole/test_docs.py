@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ say what the code does."""
+"""The README and the pages of docs/ agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``generate()`` of transformers: few compiles, none the second time, and what the CPU gives."""
+"""``generate()`` of transformers: few compiles, none the second time, and the CPU's tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of what was measured say what the results say."""
+"""The pages of measurements agree with the results."""
 
 from __future__ import annotations
 

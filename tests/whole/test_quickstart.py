@@ -1,4 +1,4 @@
-"""The programs of examples/quickstart run, and print what is right."""
+"""The programs of examples/quickstart run, and print the right lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site is built without a broken link, and shows what the pages hold."""
+"""The site is built without a broken link, and shows the contents of the pages."""
 
 from __future__ import annotations
 

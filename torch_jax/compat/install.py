@@ -1,8 +1,8 @@
 """``import torch_xla`` and ``import torchax`` find the modules of this folder.
 
 One finder serves both packages, by the tables of :mod:`torch_jax.compat.tables`: a module is made
-of the public names of one of this folder's, its submodules are imported when they are asked for,
-and a name that is not carried says what to use instead.
+of the public names of a file of this folder, its submodules are imported on demand, and the error
+for a name that is not carried over names a replacement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from torch_jax.compat.tables import MODULES, NOT_CARRIED
 from torch_jax.environment import redirects, regions
 
-# Modules that hold others; of what is not carried over, these know their modules' names only.
+# Modules that hold others.
 _FOLDERS = {
     ".".join(parts[:end])
     for parts in (name.split(".") for name in MODULES)
@@ -28,7 +28,7 @@ _FOLDERS = {
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module of a bridge by its name, and gives the one of this folder.
+    """Finds a module of a bridge by its name, and returns that of this folder.
 
     Attributes:
       packages: the bridges that it finds.
@@ -57,7 +57,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def public_names(module: ModuleType) -> dict[str, Any]:
-    """What a module of a bridge has of one of this folder's."""
+    """Return the names that a module of a bridge has from a file of this folder."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -70,7 +70,7 @@ def _is_public(name: str, value: Any) -> bool:
 
 
 def _missing(module: str, attribute: str) -> Any:
-    """What a module gives for a name that it does not hold."""
+    """Return a submodule for a name that a module does not hold, or raise."""
     name = f"{module}.{attribute}"
     if name in MODULES or name in _FOLDERS:
         return importlib.import_module(name)
@@ -78,7 +78,7 @@ def _missing(module: str, attribute: str) -> Any:
 
 
 def refusal(name: str) -> str | None:
-    """What is said of a name of a bridge that is not carried over; None for names of others."""
+    """Return the refusal of a bridge's name that is not carried over; None for other names."""
     path, _, last = name.rpartition(".")
     if name in NOT_CARRIED:
         return f"{name} is not carried over by torch_jax: {NOT_CARRIED[name]}"
@@ -94,12 +94,12 @@ _FINDER = _Finder()
 
 
 def install(*packages: str) -> None:
-    """Have ``import torch_xla`` and ``import torchax`` find what this package has of them.
+    """Let ``import torch_xla`` and ``import torchax`` find the modules of this package.
 
-    With ``torch_xla``, ``"xla"`` means ``"jax"`` wherever PyTorch takes a device.
+    With ``torch_xla``, ``"xla"`` means ``"jax"`` in all of PyTorch's functions with a device.
 
-    The bridges themselves go first where they are installed. A script calls it above its imports,
-    as the processes that it starts run these again.
+    Installed bridges are found first. A script calls it above its imports, as the processes that
+    it starts run these again.
 
     Args:
       packages: ``"torch_xla"``, ``"torchax"``; both where none is named. Libraries that have a way

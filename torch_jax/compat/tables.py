@@ -1,7 +1,7 @@
-"""Which module of a bridge is which file of this folder, and what is not carried over.
+"""The file of each module of a bridge, and the names that are not carried over.
 
-A name that a bridge has publicly and this package has no equal of stands in :data:`NOT_CARRIED`
-with what to use instead: nothing of a bridge is missing without a word.
+A public name of a bridge without an equal in this package is listed in :data:`NOT_CARRIED` with a
+replacement: no name of a bridge is missing without an explanation.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ _TABLE = "the table of operators is torch_jax's own"
 
 _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_op)"
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"
-_CHECKPOINTS = "torch.distributed.checkpoint reads tensors whatever processes wrote them"
+_CHECKPOINTS = "torch.distributed.checkpoint reads tensors written by any number of processes"
 _SHARD = "torch_jax.shard is for a mesh, and torch.distributed.tensor's functions for processes"
 _PROCESSES = "torchrun, or torch_jax.initialize, starts a program on many hosts (docs/hosts.md)"
 
 # The last part of a name may be *, for all that a module lacks.
 NOT_CARRIED: dict[str, str] = {
-    "torch_xla.*": "docs/from-pytorch-xla.md lists what is. A library that looks for torch_xla by "
-    "itself is better off without: torch_jax.compat.install('torchax') leaves torch_xla out",
+    "torch_xla.*": "docs/from-pytorch-xla.md lists those that are. A library that looks for "
+    "torch_xla by itself works better without: torch_jax.compat.install('torchax') omits it",
     "torch_xla._XLAC": "it is PyTorch/XLA's own library; torch_jax.trace_ops, torch_jax.lower and "
     "torch_jax.explain show programs",
-    "torch_xla._dynamo": "torch.compile(backend='jax') is what there is (docs/compile.md)",
+    "torch_xla._dynamo": "torch.compile(backend='jax') is used instead (docs/compile.md)",
     "torch_xla._internal": "it is PyTorch/XLA's own",
     "torch_xla.core.functions.nms": "torchvision.ops.nms runs on the CPU",
-    "torch_xla.core.dynamo_bridge": "torch.compile(backend='jax') is what there is",
+    "torch_xla.core.dynamo_bridge": "torch.compile(backend='jax') is used instead",
     "torch_xla.core.xla_builder.*": _LOWEST,
     "torch_xla.core.xla_env_vars": "settings are torch_jax.config's (docs/settings.md)",
     "torch_xla.core.xla_op_registry": _LOWEST,
@@ -86,7 +86,7 @@ NOT_CARRIED: dict[str, str] = {
     "torch_xla.distributed.fsdp.state_dict_utils": _CHECKPOINTS,
     "torch_xla.distributed.spmd.XLAPatchedLinear": "torch.nn.functional.linear flattens nothing",
     "torch_xla.distributed.spmd.XLAShard": "tensor.jax().addressable_shards, of a jax.Array, are "
-    "what each device holds (torch_jax.to_jax)",
+    "the parts of each device (torch_jax.to_jax)",
     "torch_xla.distributed.spmd.auto_policy": "torch_jax.shard takes rules by names",
     "torch_xla.distributed.spmd.debugging.visualize_sharding": "shardings are objects, not text: "
     "visualize_tensor_sharding shows that of a tensor",
@@ -110,12 +110,12 @@ NOT_CARRIED: dict[str, str] = {
     "torch_xla.experimental.torch_dynamo_xla_backend": "torch.compile(backend='jax')",
     "torch_xla.runtime.get_master_ip": _PROCESSES,
     "torch_xla.runtime.get_num_cached_compilation_graph": "torch_jax.metrics() counts programs",
-    "torch_xla.tpu": "torch.jax.get_device_properties tells of the device",
+    "torch_xla.tpu": "torch.jax.get_device_properties describes the device",
     "torch_xla.utils.gcsfs": "fsspec, or etils.epath, opens files of cloud storage",
     "torch_xla.utils.utils.*": "it is PyTorch/XLA's own",
-    "torchax.*": "docs/from-torchax.md lists what is, and what stands for the rest",
+    "torchax.*": "docs/from-torchax.md lists those that are, and replacements of the rest",
     "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops NAME` "
-    "tells what an operator ends in",
+    "shows which operators a call runs",
     "torchax.device_module": "torch.jax is the module of the device",
     "torchax.ops.jax_reimplement": f"{_TABLE}; an operator is replaced by "
     "torch_jax.default_env().override",

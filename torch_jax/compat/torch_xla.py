@@ -18,22 +18,22 @@ xla_backend.register()
 
 
 def device(index: int | None = None) -> torch.device:
-    """The device of this process; the processes have met when it returns."""
+    """Return the device of this process, after the processes have met."""
     return xla_model.xla_device(index)
 
 
 def devices() -> list[torch.device]:
-    """The devices of this process: it has one."""
+    """Return the devices of this process: one."""
     return [device()]
 
 
 def real_devices() -> list[str]:
-    """What they are, such as ``["CPU:0"]``."""
+    """Return the kind of the devices, such as ``["CPU:0"]``."""
     return [f"{xla_model.xla_device_hw(device())}:{world.local_rank()}"]
 
 
 def device_count() -> int:
-    """How many devices this process has."""
+    """Return the number of devices of this process."""
     return len(devices())
 
 
@@ -55,7 +55,7 @@ def _step() -> Any:
 
 
 def step() -> AbstractContextManager[None]:
-    """A block whose operators run together, as one program, when it ends."""
+    """Return a block whose operators run together, as one program, when it ends."""
     return _step()
 
 
@@ -65,10 +65,10 @@ def compile(
     name: str | None = None,
     num_different_graphs_allowed: int | None = None,
 ) -> Any:
-    """A function as one program, which :func:`torch_jax.jit` makes; without one, a :func:`step`.
+    """Return a function as one program of :func:`torch_jax.jit`; without one, a :func:`step`.
 
     A function that cannot be one program runs recorded, also with ``full_graph``;
-    ``torch_jax.explain`` tells why.
+    ``torch_jax.explain`` gives the reason.
     """
     return step() if f is None else jit.jit(f)
 

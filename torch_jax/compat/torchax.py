@@ -30,10 +30,10 @@ VERSION = __version__
 def extract_jax(
     mod: torch.nn.Module, env: Any = None, *, dedup_parameters: bool = True
 ) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """The parameters and buffers of a module as arrays, and the module as a function of them.
+    """Return the parameters and buffers of a module as arrays, and a function of them.
 
-    The function is ``f(states, args, kwargs=None, rng=None)``. What a call writes to buffers it
-    does not give out: ``torch_jax.functional`` does.
+    The function is ``f(states, args, kwargs=None, rng=None)``. It does not return written buffers:
+    ``torch_jax.functional`` does.
     """
     function, params, buffers = functional(mod)
 
@@ -45,7 +45,7 @@ def extract_jax(
 
 
 def enable_globally() -> Environment:
-    """Have ``"cuda"`` mean ``"jax"`` on every thread; tensors of the device need nothing."""
+    """Let ``"cuda"`` mean ``"jax"`` on every thread; tensors of the device need nothing."""
     default_env().enable_torch_modes()
     return default_env()
 
@@ -57,7 +57,7 @@ def disable_globally() -> None:
 
 @contextlib.contextmanager
 def disable_temporarily() -> Iterator[tuple[()]]:
-    """A block in which :func:`enable_globally` has not been called."""
+    """Undo :func:`enable_globally` in a block."""
     was_enabled = default_env().enabled
     if was_enabled:
         disable_globally()
@@ -69,14 +69,14 @@ def disable_temporarily() -> Iterator[tuple[()]]:
 
 
 def enable_accuracy_mode() -> None:
-    """JAX's 64-bit types, and exact products; tensors always have 64-bit types."""
+    """Turn on JAX's 64-bit types, and exact products; tensors always have 64-bit types."""
     jax.config.update("jax_enable_x64", True)
     config.set("matmul_precision", "highest")
     default_env().config.internal_respect_torch_return_dtypes = True
 
 
 def enable_performance_mode() -> None:
-    """JAX without 64-bit types, and products as exact as the device is fast."""
+    """Turn off JAX's 64-bit types, and make products only as exact as is fast on the device."""
     jax.config.update("jax_enable_x64", False)
     config.set("matmul_precision", "medium")
     default_env().config.internal_respect_torch_return_dtypes = False
@@ -84,7 +84,7 @@ def enable_performance_mode() -> None:
 
 @dataclasses.dataclass
 class CompileOptions:
-    """What :func:`compile` is to do.
+    """Options of :func:`compile`.
 
     Attributes:
       methods_to_compile: of a module.
@@ -98,7 +98,7 @@ class CompileOptions:
 
 
 def compile(fn: Any, options: CompileOptions | None = None) -> Any:
-    """A module with methods that are compiled, or a function under ``jax.jit``."""
+    """Return a module whose methods are compiled, or a function under ``jax.jit``."""
     options = options or CompileOptions()
     if options.mode != "jax":
         raise RuntimeError(

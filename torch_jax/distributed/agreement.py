@@ -1,10 +1,10 @@
-"""Whether the processes of a group ask for the same collective, before it runs.
+"""A check that the processes of a group ask for the same collective, before it runs.
 
 JAX pairs the programs of processes by their order alone: a reduction that meets a broadcast would
-give both processes numbers. So calls are numbered in each group, and one that has not followed the
-call before it until now is compared, through JAX's coordinator, with what the others ask for. In a
-loop all calls follow those that they have followed before, and cost a look into a set. A call that
-waits for long is compared, too, since another process may have left the order.
+give both processes numbers. So calls are numbered in each group, and a call is compared, through
+JAX's coordinator, with those of the others if it follows its predecessor for the first time. In a
+loop all pairs of calls are known, and a call costs one look into a set. A call that waits for long
+is compared, too, since another process may have left the order.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch_jax._private import jax_processes
 from torch_jax.core import tracers
 from torch_jax.distributed import joining
 
-PATIENCE = 1.0  # seconds after which a call is compared that had not been
-_PAUSES = (0.0002, 0.05)  # seconds between looks at what others say, at first and at last
+PATIENCE = 1.0  # seconds after which a call is compared in any case
+_PAUSES = (0.0002, 0.05)  # seconds between looks at the others' calls, at first and at last
 _SAME = "same"
 _MOST = 4  # ranks that an error names
 
@@ -33,13 +33,13 @@ Asked = tuple[str, tuple, tuple]  # a name, its static arguments, dtypes and sha
 
 
 def asked(name: str, static: tuple, tensors: Sequence[torch.Tensor], options: Any) -> Asked:
-    """Return what is compared of a call; ``tensors`` are those of one form in all processes."""
+    """Return the compared parts of a call; ``tensors`` are those of one form in all processes."""
     root = getattr(options, "rootRank", None)
     return name, (*static, root), tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
 
 
 def _shown(asked: Asked) -> str:
-    """A call as errors write it.
+    """Return a call as errors write it.
 
     >>> _shown(("broadcast", (1, 1), ((torch.float32, torch.Size([2, 3])),)))
     'broadcast(root 1, float32[2, 3])'
@@ -55,7 +55,7 @@ class Order:
     """The collectives that one process asks a group for, in their order."""
 
     def __init__(self, name: str, called: str, rank: int, ranks: tuple[int, ...]) -> None:
-        """For a group that PyTorch calls so, and no other has the name.
+        """Take a unique name of the group, and ``called``, its name in PyTorch.
 
         ``rank`` is the place of this process among ``ranks``.
         """
@@ -71,17 +71,17 @@ class Order:
         self._known: set[tuple[Asked, Asked]] = set()
 
     def next(self, asked: Asked) -> Call:
-        """The next call, which is told to the others where it has not followed the one before."""
+        """Return the next call; report it unless it has followed the last one before."""
         pair = self._last, asked
         self._last = asked
         call = Call(self, next(self._numbers), asked)
         if pair not in self._known or self._is_always:
             self._known.add(pair)
-            call.tell()
+            call.share()
         return call
 
     def refuse(self, why: str) -> None:
-        """Let the others know that this process does not run the next call."""
+        """Report to the others that this process does not run the next call."""
         Call(self, next(self._numbers), self._last).end(f"rank {self.own} does not run it: {why}")
 
     def forget(self) -> None:
@@ -102,8 +102,8 @@ class Call:
     def _key(self, of: str) -> str:
         return f"calls/{self._number}/{of}"
 
-    def tell(self) -> None:
-        """Tell the others what this process asks for, and compare it with what the first does."""
+    def share(self) -> None:
+        """Report this process's call to the others, and compare it with the first one's."""
         order, shared = self._order, self._order.shared
         with order.lock:
             if self._line or len(order.ranks) == 1:
@@ -117,12 +117,12 @@ class Call:
             self.end(_SAME)
 
     def end(self, text: str) -> None:
-        """Return what comes of the comparison, unless another process has said so."""
+        """Report the result of the comparison, unless another process has done so."""
         if self._order.shared is not None:
             self._order.shared.first(self._key("end"), text)
 
     def _mismatch(self, *calls: list[Any]) -> str:
-        """The text of the error of two different calls."""
+        """Return the text of the error of two different calls."""
         shown = [f"rank {rank} calls {what} ({line})" for rank, what, line in sorted(calls)]
         return (
             f"collectives do not match: {', but '.join(shown)}, as number {self._number} in "
@@ -131,9 +131,9 @@ class Call:
         )
 
     def is_agreed(self) -> bool:
-        """Return whether all processes are known to ask for the same.
+        """Return whether all processes are known to ask for the same collective.
 
-        Raises ``torch.distributed.DistBackendError`` where one is known not to.
+        Raises ``torch.distributed.DistBackendError`` if one is known to ask for another.
         """
         order, shared = self._order, self._order.shared
         if not self._line:
@@ -151,10 +151,10 @@ class Call:
             return True
 
     def wait(self, limit: timedelta) -> None:
-        """Wait until all ask for the same, where this call is one that is compared.
+        """Wait until all processes ask for the same, if this call is one that is compared.
 
         Raises:
-          torch.distributed.DistBackendError: a process asks for something else.
+          torch.distributed.DistBackendError: a process asks for another collective.
           RuntimeError: a process has ended.
           TimeoutError: a process has not come within ``limit``.
         """
@@ -177,8 +177,8 @@ class Call:
     # --- calls that wait for long -----------------------------------------------------------------
 
     def show(self) -> None:
-        """Say in which call this process waits, and what it asks for, if it has not yet."""
-        self.tell()
+        """Report the call in which this process waits, if this has not been done."""
+        self.share()
         if self._line and not self._is_shown:
             self._is_shown = True
             self._order.places.set(str(self._order.own), self._place())
@@ -192,9 +192,9 @@ class Call:
             self._is_shown = False
 
     def came_through(self) -> None:
-        """Take back what has been said of a call that has been run after all.
+        """Take back the reports of a call that has been run after all.
 
-        Raises ``torch.distributed.DistBackendError`` where it has met another one.
+        Raises ``torch.distributed.DistBackendError`` if it has met another one.
         """
         self._hide()
         shared = self._order.shared
@@ -202,7 +202,7 @@ class Call:
             shared.remove(self._key("first"), self._key("came"))
 
     def late(self, limit: timedelta) -> TimeoutError:
-        """The error of a call that has waited too long: it says where the others are.
+        """Return the error of a call that has waited too long, with the calls of the others.
 
         A process that comes later has an error at once.
         """
@@ -213,7 +213,7 @@ class Call:
         return TimeoutError("; ".join([text, *self._whereabouts()]))
 
     def _whereabouts(self) -> list[str]:
-        """Where the others wait that do not wait here, with this call's line."""
+        """Return this call with its line, and the calls in which other processes wait."""
         found = []
         for rank in self._order.ranks:
             place = self._order.places.get(str(rank)) or "no collective"

@@ -1,6 +1,6 @@
-"""``DTensor``: how fused attention of the device may be split over processes.
+"""``DTensor``: the splits of the device's fused attention over processes.
 
-PyTorch knows it of its own devices' operators only. Attention is split by batch or by heads; the
+PyTorch knows those of its own devices' operators only. Attention is split by batch or by heads; the
 rest of a sequence is needed everywhere.
 """
 
@@ -20,7 +20,7 @@ _Shardings = list[tuple[list[Any], list[Any]]]
 
 
 def register() -> Callable[[], None]:
-    """Tell ``DTensor``; returns what takes that back."""
+    """Register the splits with ``DTensor``; return the function that undoes this."""
     register_sharding(_FORWARD)(_forward)
     register_sharding(_BACKWARD)(_backward)
     known = DTensor._op_dispatcher.sharding_propagator
@@ -37,7 +37,7 @@ def _placements() -> list[Any]:
 
 
 def _of_bias(bias: Any, placement: Any) -> Any:
-    """How the bias lies where query, key and value lie so: whole where it is broadcast."""
+    """Return the placement of the bias for that of query, key and value: whole if broadcast."""
     if bias is None:
         return None
     at = getattr(placement, "dim", None)
@@ -48,7 +48,7 @@ def _of_bias(bias: Any, placement: Any) -> Any:
 def _forward(
     query: Any, key: Any, value: Any, bias: Any = None, *rest: Any, **_scale: Any
 ) -> _Shardings:
-    """Of the nine results, output and logsumexp are more than a number."""
+    """Return placements; of nine results, only output and logsumexp are more than a number."""
     nothing: list[Any] = [None] * 7
     found = []
     for at in _placements():
@@ -59,7 +59,7 @@ def _forward(
 def _backward(
     grad: Any, query: Any, key: Any, value: Any, bias: Any, *rest: Any, **_scale: Any
 ) -> _Shardings:
-    """Each part gives the gradient of its part; that of a bias that is broadcast is their sum.
+    """Return placements: each part gives its own gradient; a broadcast bias gets their sum.
 
     Of the rest, the second and third are output and logsumexp, the last two seed and offset.
     """

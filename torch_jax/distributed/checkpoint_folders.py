@@ -1,9 +1,9 @@
-"""Folders of ``torch.distributed.checkpoint`` that are whole, whenever a process is killed.
+"""Folders of ``torch.distributed.checkpoint`` that are whole, even if a process is killed.
 
 PyTorch writes the metadata of a checkpoint last, so that a folder with metadata is whole – unless
-it is written a second time, for that goes into the same files. Here a checkpoint that is written
-over another one takes files of other names, one rename of the metadata replaces the old by the new,
-and then the old files are removed. The format is PyTorch's.
+it is written a second time, since that goes into the same files. Here a checkpoint that replaces
+another one gets files of other names, one rename of the metadata replaces the old by the new, and
+then the old files are removed. The format is PyTorch's.
 
 Nothing here uses JAX: PyTorch may save in a process of its own.
 """
@@ -27,20 +27,20 @@ _MARK = "_torch_jax_keeps_whole"
 
 
 def mark(writer: Any) -> Any:
-    """Have a writer keep folders whole wherever it is sent: PyTorch may save in another process."""
+    """Let a writer keep folders whole in any process: PyTorch may save in another one."""
     setattr(writer, _MARK, True)
     return writer
 
 
 def is_marked(writer: Any) -> bool:
-    """Whether a process that has used the device has sent this writer."""
+    """Return whether a process that has used the device has sent this writer."""
     return getattr(writer, _MARK, False)
 
 
 def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: Any) -> Any:
-    """Write files, under other names than those of a checkpoint that is there already.
+    """Write files, under other names than those of an existing checkpoint.
 
-    What a save that fails has written is removed: the disk may be full.
+    Files of a save that fails are removed: the disk may be full.
     """
     prefix = getattr(plan.storage_data, "prefix", None)
     if prefix is not None and checkpoints.holds_checkpoint(writer):
@@ -92,11 +92,11 @@ class _Replacing:
         return getattr(self._files, name)
 
     def exists(self, path: Any) -> bool:
-        """False: PyTorch removes what is there before it renames, and might end in between."""
+        """Return ``False``: else PyTorch would remove a file before it renames another."""
         return False
 
     def rename(self, path: Any, new_path: Any) -> None:
-        """Rename, at once, whatever had the name before."""
+        """Rename a file at once, and replace one of the new name."""
         os.replace(path, new_path)
 
 
@@ -110,7 +110,7 @@ def _replacing(writer: Any) -> Iterator[None]:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names of files on the disk, where the system knows of such a thing."""
+    """Write the names of files to the disk, where the system supports that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -120,16 +120,16 @@ def _sync(folder: Path) -> None:
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint of ``torch.distributed.checkpoint`` that was finished last, for a new start.
+    """Return the checkpoint of ``torch.distributed.checkpoint`` that was finished last.
 
-    Looks at ``folder`` itself and at the folders in it. One whose saving was cut short has no
-    metadata, or files are missing, too short or damaged: it does not count.
+    Looks at ``folder`` itself and at the folders in it. One whose saving was cut short does not
+    count: it has no metadata, or files are missing, too short or damaged.
 
     Args:
-      folder: where ``dcp.save(..., checkpoint_id=...)`` has written; it need not exist.
+      folder: the folder to which ``dcp.save(..., checkpoint_id=...)`` writes; it need not exist.
 
     Returns:
-      What ``dcp.load(..., checkpoint_id=...)`` takes; None where there is no whole checkpoint.
+      The argument of ``dcp.load(..., checkpoint_id=...)``; None if there is no whole checkpoint.
 
     >>> last_checkpoint("/no/such/folder")
     """
@@ -145,7 +145,7 @@ def _finished(folder: Path) -> tuple[int, Path]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder has metadata, and all that it names."""
+    """Return whether a folder has metadata, and all files that it names."""
     try:
         metadata = dcp.FileSystemReader(folder).read_metadata()
     except Exception:  # no file, or not one of DCP's

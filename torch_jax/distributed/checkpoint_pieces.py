@@ -1,8 +1,8 @@
 """``torch.distributed.checkpoint``: a tensor over a mesh is written in its parts.
 
 Such a tensor is a plain one, of which PyTorch would write all elements as one piece. Here each part
-is a piece of its own, once however many devices hold it. Reading needs nothing: PyTorch copies each
-saved piece into the tensor, whatever its sharding, and such a copy goes to the parts that it meets
+is a piece of its own, once even if several devices hold it. Reading is PyTorch's: it copies each
+saved piece into the tensor, of any sharding, and such a copy goes to the parts that it meets
 (:mod:`torch_jax.memory.parts`).
 """
 
@@ -23,7 +23,7 @@ from torch_jax.memory import parts, storage, transfer
 
 
 def write_items(name: str, value: Any) -> list[WriteItem]:
-    """What is to be written of a sharded tensor, a piece for each part; nothing of other values."""
+    """Return the pieces to write for a sharded tensor, one for each part; none for other values."""
     if not isinstance(value, torch.Tensor) or storage.memory_if_any(value) is None:
         return []
     boxes, is_wide = parts.boxes(value), parts.is_wide(value)
@@ -45,7 +45,7 @@ def _item(
 
 
 def piece_of(value: Any, item: WriteItem) -> torch.Tensor | None:
-    """The piece of a plain tensor that an item asks for; None where PyTorch knows which."""
+    """Return the piece of a plain tensor that an item asks for; None where PyTorch finds it."""
     if not _is_ours(value, item) or item.tensor_data is None:
         return None
     piece, chunk = value, item.tensor_data.chunk
@@ -56,14 +56,14 @@ def piece_of(value: Any, item: WriteItem) -> torch.Tensor | None:
 
 
 def _is_ours(value: Any, item: WriteItem) -> bool:
-    """Whether an item is one of :func:`write_items`, and none of PyTorch's own classes."""
+    """Return whether an item is one of :func:`write_items`, and none of PyTorch's own classes."""
     if item.type != WriteItemType.SHARD or not isinstance(value, torch.Tensor):
         return False
     return storage.memory_if_any(value) is not None
 
 
 def in_one_piece(plan: Any, planner: Any) -> Any:
-    """A plan that writes sharded tensors whole, for a format whose files have a name once.
+    """Return a plan that writes sharded tensors whole, for formats with each name once.
 
     Tensors that processes share (DTensor) stay in pieces, of which each process has its own.
     """

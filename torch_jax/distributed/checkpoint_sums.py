@@ -1,7 +1,7 @@
 """Checksums in the metadata of a checkpoint: bytes that have changed on the disk are not loaded.
 
-Each entry of the metadata says where the bytes of a piece begin and end in its file; here it says
-their CRC-32, too, as an attribute that PyTorch passes over. Entries without one are not checked.
+Each entry of the metadata has the begin and the end of a piece in its file; here it also gets their
+CRC-32, as an attribute that PyTorch ignores. Entries without one are not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sign(folder: Path, entries: Iterable[Any]) -> None:
-    """Give entries the checksums of what stands in the files now."""
+    """Give entries the checksums of the present bytes of the files."""
     for name, within in _by_file(entries).items():
         with open(folder / name, "rb") as file:
             for entry in within:
@@ -24,7 +24,7 @@ def sign(folder: Path, entries: Iterable[Any]) -> None:
 
 
 def are_right(folder: Path, entries: Iterable[Any]) -> bool:
-    """Return whether files hold what was written, as far as that is known."""
+    """Return whether files hold the bytes that were written, as far as that is known."""
     for name, within in _by_file(entries).items():
         with open(folder / name, "rb") as file:
             if not all(_is_right(file, entry) for entry in within):
@@ -33,7 +33,7 @@ def are_right(folder: Path, entries: Iterable[Any]) -> bool:
 
 
 def check(file: IO[bytes], entry: Any) -> None:
-    """Raise ``RuntimeError`` where the bytes of an entry are not those that were written."""
+    """Raise ``RuntimeError`` if the bytes of an entry are not those that were written."""
     if not _is_right(file, entry):
         raise RuntimeError(
             f"bytes {entry.offset} to {entry.offset + entry.length} of {entry.relative_path!r} are "
@@ -55,7 +55,7 @@ def _by_file(entries: Iterable[Any]) -> dict[str, list[Any]]:
 
 
 def _sum(file: IO[bytes], entry: Any) -> int:
-    """The CRC-32 of an entry's bytes, read in small parts."""
+    """Return the CRC-32 of an entry's bytes, read in small parts."""
     file.seek(entry.offset)
     left, value = entry.length, 0
     while left and (part := file.read(min(left, _CHUNK_BYTES))):

@@ -23,7 +23,7 @@ Part = tuple[str, torch.nn.Module]
 
 
 def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
-    """The modules that hold tensors on ``meta``, each after those below it, as they are made.
+    """Return the modules that hold tensors on ``meta``, each after those below it.
 
     Raises:
       RuntimeError: there is no ``init``, and one of them cannot fill its tensors.
@@ -31,7 +31,7 @@ def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
     parts, met = [], set[int]()
     for part in _after_children("", module):
         on_meta = {id(tensor) for tensor in _own(part[1]) if tensor.is_meta}
-        if on_meta - met:  # who holds only what another one fills must not fill it anew
+        if on_meta - met:  # a module of tied tensors only must not fill them again
             parts.append(part)
         met |= on_meta
     faults = [fault for part in parts if init is None and (fault := _fault(*part))]
@@ -46,7 +46,7 @@ def parts_on_meta(module: torch.nn.Module, init: Init | None) -> list[Part]:
 
 
 def initialise(module: torch.nn.Module, parts: list[Part], init: Init | None) -> None:
-    """Fill what was on ``meta``; operators that write it compute it sharded."""
+    """Fill tensors that were on ``meta``; operators that write them compute sharded."""
     if parts and init is not None:
         init(module)
         return
@@ -55,7 +55,7 @@ def initialise(module: torch.nn.Module, parts: list[Part], init: Init | None) ->
 
 
 def zeros(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
-    """Zeros of the geometry of a tensor on ``meta``, made in parts on the devices of a mesh."""
+    """Return zeros of the geometry of a tensor on ``meta``, made in parts on a mesh's devices."""
     stride = storage.dense_strides(tensor.shape, tensor.stride())
     order = geometry.memory_order(tensor.shape, stride) or range(tensor.dim())
     shape = tuple(tensor.shape[at] for at in order)

@@ -16,7 +16,7 @@ _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Processes(NamedTuple):
-    """Who this process is among those that have joined.
+    """The place of this process among those that have joined.
 
     Attributes:
       rank: its number, from 0.
@@ -33,7 +33,7 @@ def initialize(
     """Join the processes of other hosts: ``torch_jax.mesh`` then takes the devices of them all.
 
     Every process calls this before its first use of the device, and then runs the same script. In
-    a process that has joined, it only tells who this is.
+    a process that has joined, it only returns the place of this process.
 
     Without arguments, the variables of ``torchrun`` are taken where they are set; otherwise
     ``jax.distributed.initialize`` looks for Slurm, Open MPI, Kubernetes and Cloud TPU.
@@ -41,7 +41,7 @@ def initialize(
     Args:
       coordinator: ``"host:port"`` at which the others reach the process of rank 0.
       processes: how many there are.
-      rank: which of them this is.
+      rank: the number of this process.
 
     Raises:
       RuntimeError: the device has been used before, or no other process could be found.

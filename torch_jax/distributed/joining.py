@@ -1,4 +1,4 @@
-"""How processes find each other: the address of JAX's coordinator goes through PyTorch's store."""
+"""Meeting of processes: the address of JAX's coordinator goes through PyTorch's store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY = "torch_jax/coordinator"
 
 
 class _Joined:
-    """What this process has joined: who it is there, and its connection to the coordinator."""
+    """The place of this process among the joined ones, and its connection to the coordinator."""
 
     def __init__(self, rank: int, size: int, connection: socket.socket, client: Any):
         self.rank, self.size = rank, size
@@ -37,7 +37,7 @@ def join(store: Any, rank: int, size: int) -> None:
 
     A process joins once: later groups of the same size find the processes connected.
 
-    Raises ``RuntimeError`` where JAX has made its devices before, or where the process has joined
+    Raises ``RuntimeError`` if JAX has made its devices before, or if the process has joined
     others.
     """
     if size > 1:
@@ -64,7 +64,7 @@ def _connect(store: Any, rank: int, size: int) -> None:
 
 
 def refuse_started(call: str) -> None:
-    """Raise where JAX has made its devices, and can know of no other processes any more."""
+    """Raise if JAX has made its devices, and cannot add other processes any more."""
     if jax_processes.is_started():
         raise RuntimeError(
             "device 'jax' was used before the processes have met, and JAX must know of others "
@@ -98,9 +98,9 @@ def _free_port() -> int:
 
 
 def _address(store: Any) -> str:
-    """At which address the others reach this process, of rank 0.
+    """Return the address at which the others reach this process, of rank 0.
 
-    ``torchrun`` says so; otherwise this process holds the store that all have found. A file, where
+    ``torchrun`` names it; otherwise this process holds the store that all have found. A file, if
     processes have met by one, names no host.
     """
     return os.environ.get("MASTER_ADDR") or _of_store(store) or _of_host()
@@ -113,7 +113,7 @@ def _of_store(store: Any) -> str | None:
 
 
 def _of_host() -> str:
-    """The address that this host has for others: its name may stand for the loopback only."""
+    """Return this host's address for others: its name may mean the loopback only."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out:
         try:
             way_out.connect(("192.0.2.1", 9))  # nothing is sent: this asks for the route
@@ -123,9 +123,9 @@ def _of_host() -> str:
 
 
 def ended() -> list[int]:
-    """The ranks, of the default group, whose processes have ended, in their order.
+    """Return the ranks, of the default group, whose processes have ended, in order.
 
-    Empty where nobody can tell.
+    The list is empty if this cannot be found out.
     """
     joined = _joined
     if joined is None:
@@ -140,9 +140,9 @@ def ended() -> list[int]:
 
 
 def failed(what: str, error: BaseException) -> Exception:
-    """The error of a collective that has failed, which names the ranks that have ended."""
+    """Return the error of a collective that has failed, which names the ranks that have ended."""
     if isinstance(error, torch.distributed.DistBackendError):
-        return error  # it says why
+        return error  # it names the reason
     gone = _ended_by_now(error)
     later = f", and after it {gone[1:]}" if gone[1:] else ""  # whose errors may come of the first
     why = f": rank {gone[0]} has ended{later}" if gone else ""
@@ -150,12 +150,12 @@ def failed(what: str, error: BaseException) -> Exception:
 
 
 def explained(what: str, error: Exception) -> Exception:
-    """An error of gloo's: as it is, but where it comes of ranks that have ended."""
+    """Return an error of gloo's, or one that names the ranks whose end has caused it."""
     return failed(what, error) if _ended_by_now(error) else error
 
 
 def _ended_by_now(error: BaseException) -> list[int]:
-    """Who has ended; a process that ends may close its connections to others first."""
+    """Return the ranks that have ended; a process may close its connections before it ends."""
     deadline = time.monotonic() + (1.0 if "onnection" in str(error) else 0.0)
     while not (gone := ended()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -163,7 +163,7 @@ def _ended_by_now(error: BaseException) -> list[int]:
 
 
 def _leave() -> None:
-    """At the end of the process: JAX's client goes before its library is taken down."""
+    """End JAX's client at the end of the process, before its library is taken down."""
     joined = _joined
     if joined is not None:
         try:

@@ -16,11 +16,11 @@ from torch_jax.memory.sharding import Use
 
 
 def mesh(**axes: int) -> Mesh:
-    """The devices as a grid, as a ``jax.sharding.Mesh``: an axis for each keyword, in their order.
+    """Return the devices as a ``jax.sharding.Mesh``: an axis for each keyword, in their order.
 
-    After :func:`torch_jax.initialize`, the devices of all processes, those of one process side by
-    side. The grid may take fewer devices than there are, but some of each process. One axis may be
-    -1: it takes what is left. Where there are several slices of TPUs, the first axis joins them.
+    After :func:`torch_jax.initialize`, the mesh has the devices of all processes, those of one
+    process side by side. It may take fewer devices than there are, but some of each process. One
+    axis may be -1: it takes the remaining ones. The first axis joins several slices of TPUs.
 
     Raises:
       ValueError: no axis is given, there are not so many devices, or slices do not divide the
@@ -73,7 +73,7 @@ def _over_slices(lengths: tuple[int, ...], slices: int, devices: list[Any]) -> n
 
 
 def _lengths(axes: dict[str, int], count: int) -> tuple[int, ...]:
-    """The length of each axis on ``count`` devices."""
+    """Return the length of each axis on ``count`` devices."""
     asked = _shown(axes)
     there_are = f"there {'is' if count == 1 else 'are'} {count}" + _hint(count)
     if not axes:

@@ -22,7 +22,7 @@ def save_orbax(folder: str | os.PathLike[str], state: Any) -> None:
     """Write a state dict as a checkpoint of orbax; sharded tensors are written in parts.
 
     Args:
-      folder: where to; what is there already is replaced when the new one is whole.
+      folder: the new checkpoint; an old one of this name is replaced when the new one is whole.
       state: dicts and lists of tensors, numbers and text, as ``state_dict()`` gives them.
 
     Raises:
@@ -37,10 +37,10 @@ def save_orbax(folder: str | os.PathLike[str], state: Any) -> None:
 
 
 def load_orbax(folder: str | os.PathLike[str], state: Any) -> Any:
-    """Read a checkpoint of orbax into the tensors of a state dict, as each of them is sharded.
+    """Read a checkpoint of orbax into the tensors of a state dict, with their shardings.
 
     Args:
-      folder: what :func:`save_orbax`, or a program of JAX's, has written.
+      folder: written by :func:`save_orbax`, or by a program of JAX's.
       state: of the structure that was saved.
 
     Returns:
@@ -74,12 +74,12 @@ def _orbax() -> Any:
 
 @functools.cache
 def _checkpointer(orbax: Any) -> Any:
-    """The checkpointer of the process: to close one would close what others of it share."""
+    """Return the checkpointer of the process: to close one would close parts that others share."""
     return orbax.Checkpointer(orbax.PyTreeCheckpointHandler())
 
 
 def _array(value: Any) -> Any:
-    """What orbax is given of a value: the array of a tensor, where it lies."""
+    """Return the value for orbax: the array of a tensor, with its devices."""
     if not isinstance(value, torch.Tensor):
         return value
     if storage.is_jax(value):
@@ -88,7 +88,7 @@ def _array(value: Any) -> Any:
 
 
 def _wanted(value: Any) -> Any:
-    """What orbax is to give for a value."""
+    """Return the form in which orbax is to read a value."""
     array = _array(value)
     if isinstance(array, jax.Array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)

@@ -1,7 +1,7 @@
 """``init_process_group("jax")``: PyTorch's process group, over programs of JAX's.
 
-What every training step needs is a program over all processes (:mod:`.programs`). The rest –
-tensors of the CPU, point to point, objects, rare reductions, parts of different sizes – is
+Collectives of every training step are programs over all processes (:mod:`.programs`). All others –
+tensors of the CPU, point to point, objects, rare reductions, parts of different sizes – run in
 PyTorch's own gloo, on copies of tensors of the device.
 """
 
@@ -37,7 +37,7 @@ def create(options: Any, _backend_options: Any) -> ProcessGroup:
 
 
 def _of_its_own(options: Any) -> Any:
-    """A store for this group alone: ``torchrun``'s holds what earlier groups of its name have left.
+    """Return a store for this group alone: ``torchrun``'s holds keys of earlier groups of its name.
 
     All processes of a group have counted themselves before one of them can ask for the next.
     """
@@ -46,7 +46,7 @@ def _of_its_own(options: Any) -> Any:
 
 
 def _is_on_device(*values: Any) -> bool:
-    """Whether tensors are of the device; raises where only some are, or one is sparse."""
+    """Return whether tensors are of the device; raise if only some are, or one is sparse."""
     tensors = list(tensors_in(values))
     on_device = [tensor.device.type == _JAX for tensor in tensors]
     if not any(on_device):
@@ -65,7 +65,7 @@ def _is_on_device(*values: Any) -> bool:
 
 
 def _check_same(name: str, first: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise PyTorch's error where tensors that one collective fills differ in shape or dtype."""
+    """Raise PyTorch's error if tensors that one collective fills differ in shape or dtype."""
     for at, tensor in enumerate(tensors):
         if tensor.dtype != first.dtype:
             raise RuntimeError(
@@ -91,7 +91,7 @@ def _check_parts(name: str, whole: torch.Tensor, part: torch.Tensor, count: int)
 
 
 def _reduction(options: Any, tensors: list[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
-    """The name of a reduction, and what is reduced: multiplied before, for ``PREMUL_SUM``."""
+    """Return a reduction's name, and its tensors: multiplied before, for ``PREMUL_SUM``."""
     op = options.reduceOp
     name = str(getattr(op, "op", op)).rpartition(".")[2]
     if name == "PREMUL_SUM":
@@ -100,7 +100,7 @@ def _reduction(options: Any, tensors: list[torch.Tensor]) -> tuple[str, list[tor
 
 
 def _has_program(op: str, tensors: list[torch.Tensor]) -> bool:
-    """Whether JAX does it; gloo says so where there is no such reduction of a dtype."""
+    """Return whether JAX has this reduction; gloo raises if a dtype has none."""
     if op == "AVG":
         return all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
     is_complex = any(tensor.is_complex() for tensor in tensors)
@@ -134,7 +134,7 @@ class ProcessGroup(_Base):
         self._order = agreement.Order(name, called, rank, ranks)
         self._gloo: Any = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         kind = dist.ProcessGroup.BackendType.CUSTOM
-        for device in ("cpu", _JAX):  # object collectives take the CPU where a group has it
+        for device in ("cpu", _JAX):  # object collectives take a group's CPU backend
             self._register_backend(torch.device(device), kind, self._gloo)
 
     def shutdown(self) -> None:
@@ -142,11 +142,11 @@ class ProcessGroup(_Base):
         self.is_over = True
 
     def get_group_store(self) -> Any:
-        """The store through which the processes of the group have met."""
+        """Return the store through which the processes of the group have met."""
         return self._store
 
     def getBackendName(self) -> str:
-        """The backend's name."""
+        """Return the backend's name."""
         return _JAX
 
     def _program(
@@ -158,7 +158,7 @@ class ProcessGroup(_Base):
         outputs: Sequence[torch.Tensor],
         options: Any,
     ) -> Any:
-        """Have a program run with the values that tensors have now."""
+        """Launch a program with the values that tensors have now."""
         arrays = [transfer.value_of(tensor.detach()) for tensor in inputs]
         try:
             LAUNCHER.check()
@@ -171,7 +171,7 @@ class ProcessGroup(_Base):
         return LAUNCHER.launch(ProgramWork(name, call, run, keep, self._limit(options), outputs))
 
     def _next(self, name: str, static: tuple, tensors: Any, options: Any) -> agreement.Call:
-        """The next collective of this group; ``tensors`` are of one form in all processes."""
+        """Return the group's next collective; ``tensors`` are of one form in all processes."""
         try:
             return self._order.next(agreement.asked(name, static, tensors, options))
         except RuntimeError as error:  # the store is gone
@@ -191,10 +191,10 @@ class ProcessGroup(_Base):
         alike: Any = None,
         static: tuple = (),
     ) -> Any:
-        """Have gloo do it: with the tensors themselves on the CPU, else with copies of them.
+        """Run a method of gloo: with the tensors themselves on the CPU, else with copies of them.
 
-        ``alike`` are the tensors that have one form in all processes, None for what two processes
-        do. Collectives of tensors on the CPU are compared as far as gloo does that.
+        ``alike`` are the tensors that have one form in all processes, None for work of two
+        processes. Collectives of tensors on the CPU are compared as far as gloo does that.
         """
         run, filled = getattr(self._gloo, method), list(tensors_in(outputs))
         on_device = _is_on_device(arguments)
@@ -247,7 +247,7 @@ class ProcessGroup(_Base):
         return self._all_reduce("reduce", tensors, options, self.rank() == options.rootRank)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Reduce lists of tensors over the processes; each gets the one of its place."""
+        """Reduce lists of tensors over the processes; each process gets the one of its rank."""
         options = opts or _default("ReduceScatterOptions")()
         if not _is_on_device(outputs, inputs):
             return self._on_host("reduce_scatter", (outputs, inputs), outputs, options)
@@ -397,7 +397,7 @@ class ProcessGroup(_Base):
         return self._on_host("recv", (tensors,), tensors, source, tag, source=source)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Receive a tensor from whichever process sends one."""
+        """Receive a tensor from any process that sends one."""
         tensors = _list(tensors)
         return self._on_host("recv_anysource", (tensors,), tensors, tag)
 
@@ -426,7 +426,7 @@ class ProcessGroup(_Base):
 
 
 def _one_by_one(call: Callable[..., Any], outputs: Any, inputs: Any, options: Any) -> Any:
-    """Work for many tensors on the CPU: gloo has a function for one."""
+    """Return work for many tensors on the CPU: gloo has a function for one."""
     work: Any = DoneWork([])
     for output, tensor in zip(outputs, inputs, strict=True):
         work.wait()

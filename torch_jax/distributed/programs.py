@@ -1,7 +1,7 @@
-"""Collectives as programs of JAX: each process gives its arrays, and gets its results.
+"""Collectives as programs of JAX: each process passes its arrays, and gets its results.
 
 A program runs over a mesh of one device a process. Its arrays claim to be replicated, though each
-process has its own: ``shard_map`` hands each device what it has, and gives back what each computed.
+process has its own: ``shard_map`` hands each device its own one, and returns the result of each.
 So no array gets another dimension for the processes, which would be a copy each way.
 """
 
@@ -55,22 +55,22 @@ REDUCTIONS = frozenset(_REDUCTIONS)
 
 
 def all_reduce(op: str, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Every array, reduced over the processes."""
+    """Return every array, reduced over the processes."""
     return tuple(map(_REDUCTIONS[op], arrays))
 
 
 def all_gather(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Every array with a new first dimension, the processes."""
+    """Return every array with a new first dimension, the processes."""
     return tuple(lax.all_gather(x, _AXIS) for x in arrays)
 
 
 def all_gather_apart(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """All processes' arrays, apart: those of the first array, of the second and so on."""
+    """Return all processes' arrays, apart: those of the first array, of the second and so on."""
     return tuple(part for x in all_gather(*arrays) for part in x)
 
 
 def reduce_scatter(op: str, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Of every array, whose elements are so many equal parts, the part of this process, reduced."""
+    """Return the part of this process of every array, in equal parts, reduced."""
     return tuple(_reduce_scatter(op, x) for x in arrays)
 
 
@@ -85,7 +85,7 @@ def _reduce_scatter(op: str, x: jax.Array) -> jax.Array:
 
 
 def broadcast(root: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The arrays of one process, bit by bit: a sum of floats has no negative zeros."""
+    """Return the arrays of one process, by their bits: a sum of floats has no negative zeros."""
     is_root = lax.axis_index(_AXIS) == root
     return tuple(_broadcast(is_root, x) for x in arrays)
 
@@ -114,29 +114,29 @@ def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
 
 
 def all_to_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Of every array, so many equal parts, the parts that all processes have for this one."""
+    """Return the parts of all processes for this one, of every array in equal parts."""
     count = lax.axis_size(_AXIS)
     return tuple(lax.all_to_all(x.reshape(count, x.size // count), _AXIS, 0, 0) for x in arrays)
 
 
 def exchange(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Arrays of one form, one for each process: those that all processes have for this one."""
+    """Return the arrays of all processes for this one, of arrays of one form, one a process."""
     return tuple(lax.all_to_all(jnp.stack(arrays), _AXIS, 0, 0))
 
 
 def processes(count: int) -> tuple[int, ...]:
-    """JAX's numbers of the processes of a default group: all of them, or this one alone."""
+    """Return JAX's numbers of the processes of a default group: all, or this one alone."""
     return tuple(range(count)) if count > 1 else (jax.process_index(),)
 
 
 def process_count() -> int:
-    """How many processes JAX knows."""
+    """Return the number of processes that JAX knows."""
     return jax.process_count()
 
 
 @functools.lru_cache(256)
 def mesh(ranks: tuple[int, ...]) -> Mesh:
-    """A mesh over the first device of each of these processes."""
+    """Return a mesh over the first device of each of these processes."""
     first: dict[int, Any] = {}
     for device in sorted(jax.devices(), key=lambda device: device.id, reverse=True):
         first[device.process_index] = device
@@ -144,12 +144,12 @@ def mesh(ranks: tuple[int, ...]) -> Mesh:
 
 
 def same(ranks: tuple[int, ...]) -> NamedSharding:
-    """The sharding that arrays over these processes claim to have."""
+    """Return the sharding that arrays over these processes claim to have."""
     return NamedSharding(mesh(ranks), _SAME)
 
 
 def spread(ranks: tuple[int, ...], function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function over these processes, whose collectives are those of this module."""
+    """Return a function over these processes, whose collectives are those of this module."""
     return jax.shard_map(
         function, mesh=mesh(ranks), in_specs=_SAME, out_specs=_SAME, check_vma=False
     )
@@ -163,13 +163,13 @@ def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[...,
 def run(
     ranks: tuple[int, ...], body: Body, static: tuple, arrays: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """Run a collective over processes, and wait for it; raises what JAX raises.
+    """Run a collective over processes, and wait for it; JAX's errors are raised.
 
     Args:
       ranks: the processes, in the order of the group.
       body: a function of this module.
       static: its leading arguments, which are compiled in.
-      arrays: what this process gives.
+      arrays: those of this process.
     """
     return launch(_program(ranks, body, static), over(same(ranks), arrays))
 
@@ -182,7 +182,7 @@ def launch(program: Callable[..., Any], arrays: Sequence[jax.Array]) -> list[jax
 
 
 def over(sharding: NamedSharding, arrays: Sequence[Any]) -> list[jax.Array]:
-    """Arrays of this process, or of NumPy, as those of arrays over processes.
+    """Return arrays of this process, or of NumPy, as arrays over processes.
 
     Raises ``TypeError`` for anything else.
     """

@@ -1,4 +1,4 @@
-"""Which sharding each parameter and buffer of a module is to have, by rules for their names."""
+"""The sharding of each parameter and buffer of a module, by rules for their names."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _MOST = 10  # faults that an error names
 
 
 def tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The names of parameters and buffers; one that is tied comes under each of its names."""
+    """Yield names with parameters and buffers; a tied one comes under each of its names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 
 
 def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, NamedSharding]:
-    """For each parameter and buffer, by its id, the sharding that it is to have.
+    """Return for each parameter and buffer, by its id, the sharding that it is to have.
 
-    A rule that no name needs is warned about, as it may be misspelled; ``*`` may be idle.
+    A rule that no name needs causes a warning, as it may be misspelled; ``*`` may be idle.
 
     Args:
-      module: whose they are.
-      mesh: over which devices.
+      module: the owner of the parameters.
+      mesh: its devices.
       spec: a specification for all, or a dict of such by patterns of names. The first that fits
-        counts, of a tied tensor that of its first name.
+        counts, for a tied tensor that of its first name.
 
     Raises:
       ValueError: a name fits no rule, or a tensor cannot be sharded so; all of these are named.

@@ -1,7 +1,7 @@
 """``torch_jax.shard`` and ``torch_jax.with_sharding_constraint``: tensors over a mesh of devices.
 
-A sharded tensor is a plain tensor of device ``jax`` whose memory lies in parts on many devices. All
-else follows from that (:mod:`torch_jax.memory.sharding`).
+A sharded tensor is a plain tensor of device ``jax`` whose memory lies in parts on many devices; its
+operators follow from that (:mod:`torch_jax.memory.sharding`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def shard(
     """Lay a tensor, or the parameters and buffers of a module, over the devices of a mesh.
 
     A module, and a parameter, is sharded in place: the tensors stay the same objects, tied ones
-    stay tied, and optimizers that were made before go on; state that an optimizer makes later on is
-    sharded as its parameter. Of any other tensor a sharded one is
-    returned, through which gradients flow. What is on the CPU is copied to the devices, to each its
-    part; parameters on ``meta`` are made there, and their module's ``reset_parameters`` is called.
+    stay tied, and optimizers that were made before remain valid; state that an optimizer makes
+    later is sharded like its parameter. For any other tensor a sharded one is returned, through
+    which gradients flow. Tensors on the CPU are copied to the devices, to each its part; parameters
+    on ``meta`` are made there, and their module's ``reset_parameters`` is called.
 
     Args:
       x: a tensor or a module.
@@ -47,16 +47,16 @@ def shard(
       spec: for each dimension an axis of the mesh, several as a tuple, or None; dimensions that are
         not named, and all those of ``()``, are not split. For a module also a dict of such by the
         names of parameters and buffers, with ``*`` and ``?``; the first that fits counts.
-      optimizer: whose state, where it has been made, is sharded as the module's parameters are; and
-        again whenever it is loaded.
+      optimizer: its state, if it has been made, is sharded like the module's parameters; and again
+        whenever it is loaded.
       init: called with a module that was on ``meta``, in place of ``reset_parameters``.
-      zero: of a module: an axis over which the state of optimizers is split, too, and all else that
-        is made like a parameter (ZeRO). The first free dimension that the axis divides is split;
+      zero: of a module: an axis over which the state of optimizers, and all other tensors made like
+        a parameter, are split, too (ZeRO). The first free dimension that the axis divides is split;
         without one, state lies as its parameter.
 
     Raises:
-      TypeError: ``x`` or ``spec`` is something else.
-      ValueError: a name fits no rule, or a tensor cannot be sharded so; nothing was done.
+      TypeError: ``x`` or ``spec`` is of another type.
+      ValueError: a name fits no rule, or a tensor cannot be sharded so; no tensor was changed.
 
     >>> import torch_jax
     >>> x = torch_jax.shard(torch.ones(4, 2), torch_jax.mesh(data=1), ("data", None))
@@ -81,13 +81,13 @@ def shard(
 
 
 def with_sharding_constraint(x: torch.Tensor, spec: Any, mesh: Mesh | None = None) -> torch.Tensor:
-    """``x`` with its value laid over a mesh so; its gradient, too.
+    """Return ``x`` with its value, and its gradient, laid over a mesh by ``spec``.
 
-    Under ``torch_jax.jit``, in lazy mode and by ``torch.compile`` it tells XLA how to lay out a
-    value between two operators. ``mesh`` may be left out where one was made only.
+    Under ``torch_jax.jit``, in lazy mode and by ``torch.compile`` XLA lays out a value between two
+    operators so. ``mesh`` may be left out if only one was made.
 
     Raises:
-      ValueError: ``x`` cannot be sharded so, or it is not clear which mesh is meant.
+      ValueError: ``x`` cannot be sharded so, or several meshes were made.
 
     >>> import torch_jax
     >>> mesh = torch_jax.mesh(data=1)
@@ -116,7 +116,7 @@ _constrain = jax_function(jax.lax.with_sharding_constraint)
 def _shard_module(
     module: torch.nn.Module, mesh: Mesh, spec: Any, optimizer: Any, init: Any, axis: str | None
 ) -> None:
-    """Find out what every tensor becomes, then move them all."""
+    """Find the sharding of every tensor, then move them all."""
     _refuse_traced()
     zero.checked(mesh, axis)
     wanted = rules.shardings(module, mesh, spec)
@@ -127,27 +127,27 @@ def _shard_module(
     states = [state for tensor in tensors.values() for state in _states_of(tensor, optimizer)]
     for tensor in (*tensors.values(), *states):
         if storage.is_jax(tensor):
-            _memory_shape(tensor)  # what cannot be sharded raises before anything is moved
+            _memory_shape(tensor)  # raises before any tensor is moved
     parts = deferred.parts_on_meta(module, init)
     Use.begin(mesh)
     module._apply(_Mover(wanted, NamedSharding(mesh, PartitionSpec())))
     for parameter in module.parameters():
-        _tell_states(parameter, axis)
+        _split_states(parameter, axis)
     if optimizer is not None:
         _move_states(optimizer)
         zero.keep_moved(optimizer, _move_states)
     deferred.initialise(module, parts, init)
 
 
-def _tell_states(parameter: torch.Tensor, axis: str | None) -> None:
-    """Have what is made like a parameter split over ``axis``, too."""
+def _split_states(parameter: torch.Tensor, axis: str | None) -> None:
+    """Let tensors that are made like a parameter be split over ``axis``, too."""
     held: Any = parameter.untyped_storage()
     own = sharding.sharding_of(held.array)
     held.states = zero.split(own, held.array.shape, axis)
 
 
 def _move_states(optimizer: torch.optim.Optimizer) -> None:
-    """Lay the state of an optimizer as what is made like its parameters."""
+    """Lay the state of an optimizer like other tensors made like its parameters."""
     for parameter in filter(storage.is_jax, parameters_of(optimizer)):
         of_memory = sharding.states_of(parameter.untyped_storage())
         if of_memory is not None:
@@ -160,17 +160,17 @@ def _move_states(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _states_of(parameter: torch.Tensor, optimizer: Any) -> list[torch.Tensor]:
-    """The tensors like a parameter that an optimizer keeps for it."""
+    """Return the tensors like a parameter that an optimizer keeps for it."""
     kept = kept_for(optimizer, parameter).values()
     tensors = (value for value in kept if isinstance(value, torch.Tensor))
     return [one for one in tensors if one.shape == parameter.shape and one.dim()]
 
 
 class _Mover:
-    """What ``Module._apply`` calls with each tensor: gives it sharded, a tied one as before.
+    """A function for ``Module._apply``: returns each tensor sharded, a tied one as before.
 
-    A module may have it called with tensors that are neither parameters nor buffers, such as the
-    states of a metric of torchmetrics: each device gets a copy.
+    A module may pass tensors that are neither parameters nor buffers, such as the states of a
+    metric of torchmetrics: each device gets a copy.
     """
 
     def __init__(self, wanted: dict[int, NamedSharding], otherwise: NamedSharding):
@@ -185,7 +185,7 @@ class _Mover:
 
 
 def _moved(tensor: torch.Tensor, wanted: NamedSharding) -> torch.Tensor:
-    """A tensor with a sharding: itself where it is on the device."""
+    """Return a tensor with a sharding: the same object if it is on the device."""
     if tensor.is_meta:
         return deferred.zeros(tensor, wanted)
     if not storage.is_jax(tensor):
@@ -209,7 +209,7 @@ def _refuse_traced() -> None:
 
 
 def _memory_shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape that the memory behind a tensor has, or can be given, and in which order.
+    """Return the shape that the memory behind a tensor has, or can be given, and its order.
 
     Raises:
       ValueError: the tensor is a part of a greater memory.
@@ -223,6 +223,6 @@ def _memory_shape(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...
     ):
         raise ValueError(
             f"a tensor of shape {list(tensor.shape)} is a view of a memory of shape "
-            f"{list(memory.shape)}: shard what it is a view of, or a copy of it (x.clone())"
+            f"{list(memory.shape)}: shard the tensor that it views, or a copy of it (x.clone())"
         )
     return tuple(tensor.shape[at] for at in order), order

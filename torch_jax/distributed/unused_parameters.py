@@ -1,9 +1,9 @@
 """``DistributedDataParallel(find_unused_parameters=True)`` and ``static_graph=True``.
 
-The reducer, in C++, makes there a CPU tensor in pinned memory, as for any accelerator, in the
-middle of a backward pass. This device has no such memory, and Python has no way to give C++ an
-allocator for it: while such a module lives, backward passes run in a mode that gives the reducer
-ordinary memory.
+The C++ reducer then makes a CPU tensor in pinned memory, as for any accelerator, in the middle of a
+backward pass. This device has no such memory, and Python has no way to give C++ an allocator for
+it: while such a module lives, backward passes run in a mode that gives the reducer ordinary
+memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = "_torch_jax_passes_for_pinned"
 
 
 class _OrdinaryMemory(TorchDispatchMode):
-    """CPU tensors are made in ordinary memory where pinned memory is asked for, and pass for it."""
+    """Makes CPU tensors for pinned memory in ordinary memory, and marks them as pinned."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -36,7 +36,7 @@ class _OrdinaryMemory(TorchDispatchMode):
 
 
 def serve(module: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Have backward passes run so, as long as the module lives, if its reducer needs it."""
+    """Let backward passes run in this mode while the module lives, if its reducer needs it."""
     on_device = any(p.device.type == pytorch.DEVICE_TYPE for p in module.module.parameters())
     if on_device and (module.find_unused_parameters or module.static_graph):
         backward.AROUND[module] = _OrdinaryMemory

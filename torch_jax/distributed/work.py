@@ -1,8 +1,8 @@
-"""Collectives under way: what ``async_op=True`` returns, and the thread that runs programs.
+"""Collectives under way: the results of ``async_op=True``, and the thread that runs programs.
 
-All programs of a process run on one thread, one after the other, in the order in which they were
-asked for, whichever thread asked: JAX pairs the programs of processes by their order, and its
-collectives on the CPU block the thread that launches them until all processes have come.
+All programs of a process run on one thread, one after the other, in the order of their calls,
+whichever thread calls: JAX pairs the programs of processes by their order, and its collectives on
+the CPU block the launching thread until all processes have come.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from torch_jax._private import pytorch
 from torch_jax.distributed import agreement, joining
 from torch_jax.memory.storage import wrap
 
-_PAUSE = 0.1  # seconds between looks at what takes long
+_PAUSE = 0.1  # seconds between looks at long work
 
 
 def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
-    """Give tensors what a program has computed."""
+    """Write the results of a program to tensors."""
     write(outputs, [wrap(result) for result in results])
 
 
 def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Give tensors new values in place, whatever views they are; autograd does not see it.
+    """Write new values to tensors in place, even through views; autograd does not see it.
 
-    Nor do versions rise, as they do not in PyTorch: a parameter that is broadcast may have views
+    Versions do not rise, as they do not in PyTorch: a parameter that is broadcast may have views
     that autograd has seen.
     """
     for output, value in zip(outputs, values, strict=True):
@@ -47,9 +47,9 @@ def write(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
 
 
 class _Work(dist.Work):
-    """What both kinds of work share: a future is completed on a thread of its own.
+    """The common part of both kinds of work: a future is completed on a thread of its own.
 
-    What hangs on a future may wait for other collectives, and must not hold up these.
+    Callbacks of a future may wait for other collectives, and must not hold up these.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor], source: int = -1) -> None:
@@ -59,7 +59,7 @@ class _Work(dist.Work):
         self._future: Any = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raises what went wrong."""
+        """Wait until the results are in their tensors; raise the error of the work."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
@@ -67,18 +67,18 @@ class _Work(dist.Work):
         self.wait()
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors with the results."""
+        """Return the tensors with the results."""
         self.wait()
         return self.outputs
 
     def source_rank(self) -> int:
-        """From which rank something was received."""
+        """Return the rank from which a tensor was received."""
         return self._source
 
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A ``torch.futures.Future`` of the tensors with the results."""
+        """Return a ``torch.futures.Future`` of the tensors with the results."""
         if self._future is None:
             over: torch.futures.Future[None] = torch.futures.Future()
             # C++, as DDP's reducer, knows errors of callbacks only: `set_exception` is Python's
@@ -105,7 +105,7 @@ class ProgramWork(_Work):
         timeout: timedelta,
         outputs: Sequence[torch.Tensor] = (),
     ) -> None:
-        """``keep`` takes the results; ``outputs`` are the tensors that hold them then."""
+        """Take ``keep``, which stores the results, and ``outputs``, the tensors for them."""
         super().__init__(outputs)
         self.call, self._keep = call, keep
         self.is_launched = False
@@ -120,7 +120,7 @@ class ProgramWork(_Work):
             self.call.wait(self._timeout)
             self.is_launched = True
             results = self._program()
-            LAUNCHER.check()  # nobody waits any more, and the tensors may be in use
+            LAUNCHER.check()  # the caller has given up, and may use the tensors
             self._keep(results)
         except TypeError as error:  # arrays that the program does not take: it has not run
             self._error = error
@@ -129,11 +129,11 @@ class ProgramWork(_Work):
         except Exception as error:
             self._error = joining.failed(self.name, error)
         finally:
-            del self._program, self._keep  # and the arrays that they were given
+            del self._program, self._keep  # and their arrays
             self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raises what went wrong."""
+        """Wait until the results are in their tensors; raise the error of the work."""
         limit = timeout if timeout else self._timeout
         seconds = limit.total_seconds()
         if not self._done.wait(min(seconds, agreement.PATIENCE)):
@@ -143,7 +143,7 @@ class ProgramWork(_Work):
         return True
 
     def _wait_on(self, limit: timedelta, end: float) -> None:
-        """Wait for what takes long, and have the call compared that all of them wait for."""
+        """Wait for long work, and compare the call that holds it up with other processes'."""
         try:
             work = self
             while not self._done.wait(_PAUSE):
@@ -161,20 +161,20 @@ class ProgramWork(_Work):
             raise LAUNCHER.give_up(joining.failed(self.name, error)) from error
 
     def settle(self) -> None:
-        """Take back what was said of it while it took long."""
+        """Take back the reports of a call that took long."""
         if self.is_success():
             self.call.came_through()
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
+        """Return whether it is over, with or without an error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether the results are in their tensors."""
+        """Return whether the results are in their tensors."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong."""
+        """Return the error of the work, or None."""
         return self._error
 
 
@@ -182,17 +182,17 @@ class DoneWork(_Work):
     """Work that is over."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Nothing is to be waited for."""
+        """Return ``True``: the work is over."""
         return True
 
     def is_completed(self) -> bool:
-        """True."""
+        """Return ``True``."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """None."""
+        """Return None."""
 
 
 class HostWork(_Work):
@@ -218,7 +218,7 @@ class HostWork(_Work):
         self._written = not self._copies
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the results are in their tensors; raises what went wrong."""
+        """Wait until the results are in their tensors; raise the error of the work."""
         if self._call is not None:
             try:
                 self._call.wait(timeout or self._limit)
@@ -235,7 +235,7 @@ class HostWork(_Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not; the results are in their tensors then."""
+        """Return whether it is over, with or without an error, and write its results."""
         if not self._work.is_completed():
             return False
         if self._work.is_success():
@@ -243,15 +243,15 @@ class HostWork(_Work):
         return True
 
     def is_success(self) -> bool:
-        """Whether the results are in their tensors."""
+        """Return whether the results are in their tensors."""
         return self.is_completed() and self._work.is_success()
 
     def exception(self) -> Any:
-        """What went wrong."""
+        """Return the error of the work, or None."""
         return self._work.exception()
 
     def source_rank(self) -> int:
-        """From which rank something was received."""
+        """Return the rank from which a tensor was received."""
         return self._work._source_rank() if self._source < 0 else self._source
 
     _source_rank = source_rank
@@ -268,7 +268,7 @@ class _Launcher:
         self.running: ProgramWork | None = None
 
     def give_up(self, error: Exception) -> Exception:
-        """Run nothing more, since processes are out of step from here on; gives ``error``."""
+        """Run no more programs, since processes are out of step from here on; return ``error``."""
         self._error = self._error or error
         return error
 
@@ -296,7 +296,7 @@ class _Launcher:
             del work
 
     def _stop(self) -> None:
-        """Nothing waits at the end of a process; what still hangs on a peer is left alone."""
+        """End the thread without waiting long: work that waits for a peer is left alone."""
         self._waiting.put(None)
         assert self._thread is not None
         self._thread.join(timeout=1.0)

@@ -1,8 +1,8 @@
 """ZeRO: the state of an optimizer in parts over the devices that hold whole parameters.
 
-What is made like a parameter lies as its storage says (:func:`torch_jax.memory.sharding.follow`):
-so all there is to do is to tell the storages of parameters. XLA gives each device its part of the
-gradient, has it update that part, and gathers the parameter (https://arxiv.org/abs/1910.02054).
+Tensors that are made like a parameter get the sharding that its storage names
+(:func:`torch_jax.memory.sharding.follow`). XLA gives each device its part of the gradient, updates
+that part, and gathers the parameter (https://arxiv.org/abs/1910.02054).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 def checked(mesh: Mesh, axis: str | None) -> str | None:
-    """The axis.
+    """Return the axis.
 
     Raises:
       ValueError: the mesh has no such axis.
@@ -35,10 +35,10 @@ def checked(mesh: Mesh, axis: str | None) -> str | None:
 
 
 def split(wanted: NamedSharding, shape: Sequence[int], axis: str | None) -> NamedSharding:
-    """A parameter's sharding for its states: over ``axis``, too.
+    """Return a parameter's sharding for its states: over ``axis``, too.
 
     The first dimension is split that nothing else splits and that the axis divides, then one of the
-    others. Where there is none, states lie as their parameter.
+    others. Without any, states lie as their parameter.
 
     >>> import torch_jax
     >>> whole = sharding.named(torch_jax.mesh(data=1), (), (3, 4))
@@ -59,18 +59,18 @@ def split(wanted: NamedSharding, shape: Sequence[int], axis: str | None) -> Name
 
 
 def keep_moved(optimizer: torch.optim.Optimizer, move: Callable[[Any], None]) -> None:
-    """Have the state of an optimizer moved whenever it is loaded, or made by a step.
+    """Move the state of an optimizer whenever it is loaded, or made by a step.
 
-    A step may make it of gradients (the momentum of ``SGD``), which lie as XLA decides.
+    A step may make it from gradients (the momentum of ``SGD``), which lie as XLA decides.
     """
     if optimizer in _known:
         return
     _known.add(optimizer)
     known = weakref.ref(optimizer)
 
-    def after(*_args: Any) -> None:  # a hook may be given the optimizer within another one
+    def after(*_args: Any) -> None:  # a hook may get the optimizer inside another one
         found = known()
-        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps what it finds
+        if ACTIVE.tracer is None and found is not None:  # a compiled step keeps shardings
             move(found)
 
     optimizer.register_load_state_dict_post_hook(after)

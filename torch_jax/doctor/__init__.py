@@ -1,4 +1,4 @@
-"""``python -m torch_jax doctor``: what is installed, how it is set up, and whether it works.
+"""``python -m torch_jax doctor``: an examination of the installation, its settings and the device.
 
-May import everything: it looks at all of it. Loaded by ``import torch``: no.
+May import everything: it examines all rooms. Loaded by ``import torch``: no.
 """

@@ -1,4 +1,4 @@
-"""What is installed, and what it is told: versions, settings, variables of the environment."""
+"""The installation: versions, settings, variables of the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BRIDGES = ("torch_xla", "torchax")
 _VARIABLES = re.compile(
     r"TORCH_JAX_|JAX_|XLA_|LIBTPU_|PJRT_|CUDA_VISIBLE|TF_CPP|NVIDIA_TF32|TORCHDYNAMO_|TORCH_DEVICE_"
 )
-# Variables under which the device is not what people expect.
+# Variables under which the device behaves unexpectedly.
 _CONFLICTS = {
     "JAX_DISABLE_JIT": "every operator runs uncompiled: unset it",
     "JAX_DEBUG_NANS": "NaN is an error here, which it is not in PyTorch",
@@ -33,7 +33,7 @@ _CONFLICTS = {
 
 
 def versions() -> Iterator[Item]:
-    """Python, the libraries that are needed, and those that people use with them."""
+    """Yield Python, the libraries that are needed, and those that people use with them."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield Item("python", f"{platform.python_version()} ({sys.executable}; {system})")
     place = Path(torch_jax.__file__).parent
@@ -69,7 +69,7 @@ def _too_old(name: str, version: str) -> str:
 
 
 def settings() -> Iterator[Item]:
-    """Those that are not the default, and variables that name none."""
+    """Yield settings that are not the default, and variables that name none."""
     for name, setting in config.SETTINGS.items():
         try:
             value = config.get(name)
@@ -85,7 +85,7 @@ def settings() -> Iterator[Item]:
 
 
 def environment() -> Iterator[Item]:
-    """Variables that JAX, XLA and PyTorch listen to."""
+    """Yield variables that JAX, XLA and PyTorch read."""
     for name in sorted(filter(_VARIABLES.match, os.environ)):
         value = os.environ[name]
         problem = _CONFLICTS.get(name, "") if value.lower() not in ("", "0", "false") else ""
@@ -95,7 +95,7 @@ def environment() -> Iterator[Item]:
 
 
 def bridges() -> Iterator[Item]:
-    """Other packages that join PyTorch and XLA, whose names this one carries over."""
+    """Yield other packages that join PyTorch and XLA, whose names this one carries over."""
     for name in _BRIDGES:
         version = _version(name)
         if version:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Item(NamedTuple):
-    """What was found, and what is wrong with it; an empty text where nothing is."""
+    """A finding, and its problem; an empty text without one."""
 
     name: str
     found: str

@@ -1,6 +1,6 @@
 """``python -m torch_jax doctor``: the examination as text, for bug reports, or as JSON.
 
-The exit status is 1 where something is wrong.
+The exit status is 1 if there is a problem.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from torch_jax.doctor import patched
 from torch_jax.doctor.item import Item
 
-# Functions that examine, by the sections of the page. Each is imported when it is its turn: where
-# one cannot be, for want of JAX, say, the others still tell what they know.
+# Functions that examine, by the sections of the page. Each is imported only for its section: if one
+# cannot be, for want of JAX, say, the others still report.
 SECTIONS = {
     "versions": "installation.versions",
     "device": "running.device",
@@ -31,11 +31,11 @@ SECTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Enter the options of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--patches", action="store_true", help="every replacement, and its reason")
+    parser.add_argument("--patches", action="store_true", help="print all replacements and reasons")
 
 
 def answer(given: argparse.Namespace) -> int:
-    """Examine, print, and say whether all is well."""
+    """Examine, print, and return 0 if there is no problem."""
     if given.patches:
         print("\n".join(patched.table()))
         return 0
@@ -48,7 +48,7 @@ def answer(given: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, list[Item]]:
-    """All sections; one that raises is an item with a problem."""
+    """Return all sections; one that raises is an item with a problem."""
     return {name: list(_safely(function)) for name, function in SECTIONS.items()}
 
 
@@ -56,12 +56,12 @@ def _safely(function: str) -> Iterator[Item]:
     module, _, name = function.partition(".")
     try:
         yield from getattr(importlib.import_module(f"torch_jax.doctor.{module}"), name)()
-    except Exception as error:  # whoever asks for a doctor is to get all that can be said
+    except Exception as error:  # the other sections still report
         yield Item("not examined", "", f"{type(error).__name__}: {error}")
 
 
 def text(found: dict[str, list[Item]]) -> Iterator[str]:
-    """An examination as lines, what is wrong repeated at the end.
+    """Yield an examination as lines, with problems repeated at the end.
 
     >>> print(*text({"device": [Item("platform", "cpu")]}), sep="\\n")
     device

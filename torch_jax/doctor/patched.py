@@ -1,4 +1,4 @@
-"""What is replaced in PyTorch and other libraries, and whether that is still needed."""
+"""The patches of PyTorch and other libraries, and the releases that still need them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from collections.abc import Iterator
 
 import torch_jax.patches
-from torch_jax.core import patching
+from torch_jax.core import patching, waking
 from torch_jax.core.patching import PATCHES, Patch
 from torch_jax.doctor.item import Item
 
-# The releases in which each row was seen to be needed: without it the fault shows, in the tests.
+# The releases in which each row was proved to be needed: without it a test shows the fault.
 PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.24"}
 
 
 def patches() -> Iterator[Item]:
-    """How many are in place, and which are not; what is said of them for these releases."""
+    """Yield the number of patches in place, those that are not, and the releases that need them."""
     states = {target: state(row) for target, row in sorted(_rows().items())}
     in_place = sum(one == "in place" for one in states.values())
     waiting = sum(one.startswith("waits") for one in states.values())
@@ -35,7 +35,7 @@ def patches() -> Iterator[Item]:
 
 
 def table() -> Iterator[str]:
-    """Every row: where it stands, whether it was proved to be needed here, and why."""
+    """Yield every row: its state, whether it was proved to be needed in this release, and why."""
     versions = installed()
     for target, row in sorted(_rows().items()):
         library = target.partition(".")[0]
@@ -46,16 +46,18 @@ def table() -> Iterator[str]:
 
 
 def state(row: Patch) -> str:
-    """Where a row stands: ``in place``, ``waits for ...`` or ``no target``."""
+    """Return the state of a row: ``in place``, ``waits for ...`` or ``no target``."""
     if row.target in patching.in_place():
         return "in place"
+    if row.when == patching.AT_FIRST_USE and not waking.is_awake():
+        return "waits for the first use of the device"
     if row.when not in (patching.AT_IMPORT, patching.AT_FIRST_USE) and row.when not in sys.modules:
         return f"waits for {row.when}"
     return "no target"
 
 
 def installed() -> dict[str, str]:
-    """The versions of the libraries that rows replace something in."""
+    """Return the versions of the libraries that have patches."""
     found = {}
     for name in PROVED_IN:
         try:
@@ -66,7 +68,7 @@ def installed() -> dict[str, str]:
 
 
 def is_proved(library: str, version: str) -> bool:
-    """Whether the rows of a library were proved to be needed in this release.
+    """Return whether the rows of a library were proved to be needed in this release.
 
     >>> is_proved("torch", "2.13.1+cpu"), is_proved("torch", "2.14.0")
     (True, False)
@@ -75,7 +77,7 @@ def is_proved(library: str, version: str) -> bool:
 
 
 def _rows() -> dict[str, Patch]:
-    """All rows, those of libraries that are not imported too: the files of the table are."""
+    """Return all rows, also of libraries that are not imported: all files of the table are."""
     for module in pkgutil.iter_modules(torch_jax.patches.__path__, "torch_jax.patches."):
         try:
             importlib.import_module(module.name)

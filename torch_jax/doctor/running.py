@@ -1,4 +1,4 @@
-"""What JAX runs on: chips, memory, and the files of what it has compiled."""
+"""The running device: chips, memory, and the cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_jax.doctor.item import Item
 
 
 def device() -> Iterator[Item]:
-    """What JAX runs on."""
+    """Yield the platform, chips and processes of JAX."""
     properties = device_module.get_device_properties()
     chips, everywhere = jax.local_device_count(), jax.process_count()
     problem = ""
@@ -29,7 +29,7 @@ def device() -> Iterator[Item]:
 
 
 def memory() -> Iterator[Item]:
-    """Of the device; on the CPU that of the host."""
+    """Yield the memory of the device; on the CPU that of the host."""
     free, total = device_module.mem_get_info()
     yield Item("total", readable(total))
     yield Item("free", readable(free))
@@ -37,7 +37,7 @@ def memory() -> Iterator[Item]:
 
 
 def cache() -> Iterator[Item]:
-    """What XLA has compiled, on disk."""
+    """Yield the place and size of XLA's compiled programs on disk."""
     theirs = getattr(jax.config, "jax_compilation_cache_dir", None)
     path = disk_cache.directory()
     if not config.get("cache"):
@@ -64,5 +64,5 @@ def _objection(path: Path) -> str:
     if not path.is_dir():
         return ""
     if not os.access(path, os.W_OK):
-        return f"{path} cannot be written to, so that every process compiles anew"
+        return f"{path} cannot be written to, so that every process compiles again"
     return trust.objection(path) or ""

@@ -1,4 +1,4 @@
-"""A little of everything: operators, views, gradients, a compiled step, against the CPU."""
+"""Small tests of operators, views, gradients and a compiled step, against the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_jax.doctor.item import Item
 
 
 def self_test() -> Iterator[Item]:
-    """Each part on the device and on the CPU, with its seconds."""
+    """Yield each part's result on the device, against the CPU, with its seconds."""
     for name, part in _PARTS.items():
         start = time.perf_counter()
         problem = _problem(part)
@@ -50,7 +50,7 @@ def _gradient(device: str) -> torch.Tensor:
 
 
 def _step(device: str) -> torch.Tensor:
-    """A training step of a function under torch_jax.jit."""
+    """Run training steps of a function under torch_jax.jit."""
     model = nn.Linear(4, 2)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""What regions of code ask for: defaults, ``cuda`` as jax, overrides of operators.
+"""Settings of regions of code: default devices, ``cuda`` as jax, overrides of operators.
 
 May import: dispatch and below. Loaded by ``import torch``: no.
 """

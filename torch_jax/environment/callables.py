@@ -23,13 +23,13 @@ Place = tuple[Any, str]
 _KEPT = ("torch._", "torch_jax", "torch.overrides", "torch.utils._device")
 _MISSING = object()
 
-STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {}  # what was put, and for what
+STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {}  # replacements, and their originals
 
 
 def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """``function`` with the documentation of ``original``, named and pickled as its first place."""
+    """Return ``function`` with the documentation of ``original``, named as its first place."""
     wrapped = functools.wraps(original)(dynamo.unseen(function))
     owner, wrapped.__name__ = at[0]
     is_module = isinstance(owner, types.ModuleType)
@@ -43,7 +43,7 @@ def wrapper_of(
 def asking(
     original: Callable[..., Any], is_asked: Callable[[], bool], serve: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """``original``; or ``serve``, with it and its arguments, while ``is_asked`` says so."""
+    """Return a function that calls ``serve`` while ``is_asked()`` holds, else ``original``."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return serve(original, args, kwargs) if is_asked() else original(*args, **kwargs)
@@ -55,7 +55,7 @@ _known: dict[Callable[..., Any], tuple[int, list[Place]]] = {}
 
 
 def places_of(original: Callable[..., Any]) -> list[Place]:
-    """Where one callable is found; looked for again when modules were imported since."""
+    """Return the places of one callable; they are found again when modules were imported since."""
     count, found = _known.get(original, (0, []))
     if count != len(sys.modules):
         found = places([original]).get(original, [])
@@ -64,7 +64,7 @@ def places_of(original: Callable[..., Any]) -> list[Place]:
 
 
 def places(callables: list[Callable[..., Any]]) -> dict[Callable[..., Any], list[Place]]:
-    """Where callables are found: pairs of a module, or ``torch.Tensor``, and a name.
+    """Return the places of callables: pairs of a module, or ``torch.Tensor``, and a name.
 
     >>> places([torch.relu])[torch.relu][0][1]
     'relu'
@@ -81,7 +81,7 @@ def places(callables: list[Callable[..., Any]]) -> dict[Callable[..., Any], list
         method = getattr(one, "__name__", "")
         if getattr(torch.Tensor, method, None) is one:
             found.setdefault(one, []).append((torch.Tensor, method))
-    # PyTorch's own names first: by them a wrapper is known
+    # PyTorch's own names first: a wrapper takes its name from the first
     for known in found.values():
         known.sort(key=lambda place: not place[0].__name__.startswith("torch"))
     return found
@@ -94,7 +94,7 @@ def replace(at: list[Place], function: Any) -> None:
 
 
 def restore(at: list[Place], original: Any, replaced: Any) -> None:
-    """Put ``original`` back where ``replaced`` still stands."""
+    """Put ``original`` back at places that still have ``replaced``."""
     for owner, name in at:
         if getattr(owner, name, None) is not replaced:
             continue

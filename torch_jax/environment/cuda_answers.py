@@ -1,7 +1,7 @@
-"""What ``torch.cuda`` answers where ``"cuda"`` means jax, and ``torch.jax`` has no name for.
+"""Answers of ``torch.cuda`` where ``"cuda"`` means jax, for names that ``torch.jax`` does not have.
 
-:data:`ANSWERS` has a function for each name, :data:`INSTEAD` what to do in place of those that ask
-for a piece of CUDA itself. What is in neither is refused, too (:mod:`.cuda_names`).
+:data:`ANSWERS` has a function for each name, :data:`INSTEAD` a replacement for names that need a
+piece of CUDA itself. A name in neither is refused, too (:mod:`.cuda_names`).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ NCCL_VERSION = (2, 27, 3)
 
 
 def nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 def zero(*_args: Any, **_kwargs: Any) -> int:
-    """The number of what is not there; the success of what had not to be done."""
+    """Return 0, as a count or as a success."""
     return 0
 
 
 def yes(*_args: Any, **_kwargs: Any) -> bool:
-    """So it is."""
+    """Return ``True``."""
     return True
 
 
 def cudnn_version() -> int:
-    """That of the cuDNN which JAX calls, elsewhere one that passes checks."""
+    """Return the version of the cuDNN which JAX calls, elsewhere one that passes checks."""
     return jax_core.cudnn_version() or CUDNN_VERSION
 
 
@@ -49,7 +49,7 @@ def cudnn_version() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Keep the number of a device, as ``torch.jax`` does; a number that none has means the first.
+    """Keep the number of a device, as ``torch.jax`` does; an unknown number means the first.
 
     >>> set_device(7)
     """
@@ -61,7 +61,7 @@ class DeviceRegion:
     """``with torch.cuda.device(1):``; each number means the one device of this process."""
 
     def __init__(self, device: Any = None):
-        """Any device will do."""
+        """Take any device."""
         self.idx = 0
 
     def __enter__(self) -> None:
@@ -72,7 +72,7 @@ class DeviceRegion:
 
 
 def architectures() -> list[str]:
-    """The capability of the chip, as ``torch.cuda.get_arch_list`` writes it."""
+    """Return the capability of the chip, as ``torch.cuda.get_arch_list`` writes it."""
     return ["sm_{}{}".format(*device_module.compute_capability())]
 
 
@@ -80,7 +80,7 @@ def architectures() -> list[str]:
 
 
 def nested_stats(device: Any = None) -> dict[str, Any]:
-    """The numbers of ``memory_stats`` by the parts of their names.
+    """Return the numbers of ``memory_stats`` by the parts of their names.
 
     >>> nested_stats()["allocated_bytes"]["all"].keys()
     dict_keys(['current', 'peak'])
@@ -107,13 +107,13 @@ def limit_memory(fraction: float, device: Any = None) -> None:
 
 
 def processes(device: Any = None) -> str:
-    """What ``torch.cuda.list_gpu_processes`` says: of this process only, as JAX sees no other."""
+    """Return ``torch.cuda.list_gpu_processes``'s text for this process: JAX sees no other."""
     used = device_module.memory_allocated() / 2**20
     return f"GPU:0\nprocess {os.getpid():>10d} uses {used:>12.3f} MB GPU memory"
 
 
 def sync_debug_mode(mode: int | str) -> None:
-    """Name the report that shows what waits, where a program asks to be told."""
+    """Name the report on lines that wait, if a program asks for warnings of these."""
     if mode in (0, "default"):
         return
     warnings.warn(
@@ -124,7 +124,7 @@ def sync_debug_mode(mode: int | str) -> None:
 
 
 def runtime() -> SimpleNamespace:
-    """What ``torch.cuda.cudart`` gives: the functions that programs call by hand."""
+    """Return ``torch.cuda.cudart()``: the functions that programs call by hand."""
     return SimpleNamespace(
         cudaError=SimpleNamespace(success=0),
         cudaGetErrorString=lambda code: f"error {code}",
@@ -137,7 +137,7 @@ def runtime() -> SimpleNamespace:
 
 
 def check_error(code: int) -> None:
-    """Raise for what :func:`runtime`'s functions return, unless it is success."""
+    """Raise for a result of :func:`runtime`'s functions that is no success."""
     if code != 0:
         raise RuntimeError(f"error {code}")
 
@@ -146,7 +146,7 @@ class DefaultGenerators(Sequence):
     """``torch.cuda.default_generators``: that of the device, where ``"cuda"`` means jax."""
 
     def __init__(self, originals: Sequence[Any], is_ours: Callable[[], bool]):
-        """``is_ours`` tells whether the caller's ``"cuda"`` is jax."""
+        """Take ``is_ours``, which returns whether the caller's ``"cuda"`` is jax."""
         self._originals, self._is_ours = originals, is_ours
 
     def _now(self) -> Sequence[Any]:
@@ -160,13 +160,13 @@ class DefaultGenerators(Sequence):
 
 
 def graphed(callables: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """What ``torch.cuda.make_graphed_callables`` gives: the callables, which compute the same."""
+    """Return the callables, which compute the same without graphs."""
     return callables
 
 
 # --- the tables -----------------------------------------------------------------------------------
 
-# What torch.jax has of the same name.
+# The functions of torch.jax of the same name.
 _OF_THE_DEVICE = {
     name: value
     for name, value in vars(device_module).items()
@@ -222,7 +222,7 @@ ANSWERS: dict[str, Callable[..., Any]] = _OF_THE_DEVICE | {
     "tunable.tuning_is_enabled": lambda: False,
 }
 
-# By the beginning of a name: what a program does instead of asking CUDA for this.
+# By the beginning of a name: a replacement for this part of CUDA.
 INSTEAD = {
     "CUDAGraph": "torch_jax.jit(function) compiles what a graph would replay",
     "graph": "torch_jax.jit(function) compiles what a graph would replay",
@@ -253,7 +253,7 @@ INSTEAD = {
 
 
 def refusal(name: str) -> RuntimeError:
-    """The error for a name of ``torch.cuda`` that asks for CUDA itself.
+    """Return the error for a name of ``torch.cuda`` that needs CUDA itself.
 
     >>> print(refusal("jiterator.something"))  # doctest: +ELLIPSIS
     torch.cuda.jiterator.something needs CUDA itself, and "cuda" means device 'jax' here: write ...

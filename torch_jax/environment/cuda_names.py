@@ -1,8 +1,8 @@
 """Each public name of ``torch.cuda`` does one of three things where ``"cuda"`` means jax.
 
-It is answered (:data:`.cuda_answers.ANSWERS`), left as it is since it is plain Python
-(:data:`KEPT`), or refused with what to do instead. All names of the installed PyTorch are gone
-through, so that a new one is refused, too, and never asks CUDA for what is not there.
+It is answered (:data:`.cuda_answers.ANSWERS`), kept since it is plain Python (:data:`KEPT`), or
+refused with the name of a replacement. All names of the installed PyTorch are covered, so that a
+new one is refused, too, and never asks CUDA for a missing part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_jax._private import dynamo
 from torch_jax.environment import callables, cuda_answers
 from torch_jax.environment.regions import mapped, redirects_cuda
 
-# Plain Python, which ends in names that are answered.
+# Plain Python, which calls names that are answered.
 KEPT = frozenset(
     (
         "CudaError",
@@ -49,21 +49,21 @@ _PLANS = "size max_size clear"
 
 
 class Name(NamedTuple):
-    """A public name: how it is written below ``torch.cuda``, and what it is."""
+    """A public name: its path below ``torch.cuda``, and its value."""
 
     name: str
     value: Any
 
     @property
     def fate(self) -> str:
-        """``"answered"``, ``"kept"`` or ``"refused"``."""
+        """Return ``"answered"``, ``"kept"`` or ``"refused"``."""
         if self.name in KEPT:
             return "kept"
         return "answered" if self.name in cuda_answers.ANSWERS else "refused"
 
 
 def names() -> list[Name]:
-    """The functions and classes of ``torch.cuda`` and its public modules.
+    """Return the functions and classes of ``torch.cuda`` and its public modules.
 
     >>> {one.name: one.fate for one in names()}["synchronize"]
     'answered'
@@ -85,7 +85,7 @@ _ROOT: Any = torch.cuda
 
 
 def modules() -> Iterator[types.ModuleType]:
-    """``torch.cuda`` and its public modules."""
+    """Yield ``torch.cuda`` and its public modules."""
     yield torch.cuda
     for module in pkgutil.iter_modules(torch.cuda.__path__):
         if not module.name.startswith("_"):
@@ -101,7 +101,7 @@ def _is_its_own(module: types.ModuleType, attribute: str, value: Any) -> bool:
 
 
 def install() -> None:
-    """Have all of them ask, at each call, whether ``"cuda"`` means jax."""
+    """Let all of them ask, at each call, whether ``"cuda"`` means jax."""
     functions = {}
     for one in names():
         if one.fate == "kept":
@@ -120,7 +120,7 @@ def install() -> None:
 
 
 def _install_attributes() -> None:
-    """What is no function: a version, generators, the cache of plans."""
+    """Replace values that are no functions: a version, generators, the cache of plans."""
     torch.cuda.default_generators = cuda_answers.DefaultGenerators(  # type: ignore[assignment]
         torch.cuda.default_generators, redirects_cuda
     )
@@ -150,7 +150,7 @@ class _Plans:
 
 
 def _asks_for_pytorch(frame: types.FrameType) -> bool:
-    """Whether code of PyTorch's is running, which asks what it may call."""
+    """Return whether code of PyTorch's runs, which asks for CUDA's own kernels."""
     return frame.f_globals.get("__name__", "").startswith("torch.")
 
 
@@ -159,13 +159,13 @@ class _Version(types.ModuleType):
 
     @property
     def cuda(self) -> str | None:
-        """The version of CUDA: of this build, or one that passes."""
+        """Return the version of CUDA: of this build, or one that passes checks."""
         is_users = not _asks_for_pytorch(sys._getframe(1)) and redirects_cuda()
         return cuda_answers.CUDA_VERSION if is_users else self.__dict__["cuda"]
 
 
 def answer(name: str) -> Callable[..., Any]:
-    """What answers a name; a function that raises, where nothing does."""
+    """Return the answer for a name, or a function that raises."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> Any:
         raise cuda_answers.refusal(name)
@@ -174,7 +174,7 @@ def answer(name: str) -> Callable[..., Any]:
 
 
 def query(answer: Any, original: Any) -> Callable[..., Any]:
-    """``original``; where ``"cuda"`` means jax, ``answer`` with devices that are jax."""
+    """Return ``original``, or where ``"cuda"`` means jax, ``answer`` with devices that are jax."""
 
     def query(*args: Any, **kwargs: Any) -> Any:
         if redirects_cuda():
@@ -185,7 +185,7 @@ def query(answer: Any, original: Any) -> Callable[..., Any]:
 
 
 def _instance(kind: Any, answer: Any, original: Any) -> Callable[..., Any]:
-    """``__new__`` of a class of ``torch.cuda``, in whose place ``answer`` makes the instance."""
+    """Return ``__new__`` for a class of ``torch.cuda``, whose instances ``answer`` makes."""
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
         if redirects_cuda() and cls is kind:

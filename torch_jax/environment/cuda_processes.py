@@ -19,7 +19,7 @@ _PLACED = "init_device_mesh"
 
 
 def install() -> None:
-    """Replace them, where this PyTorch has processes at all."""
+    """Replace these functions, if this PyTorch has processes at all."""
     if not torch.distributed.is_available():
         return
     makers: dict[Any, Callable[[Any], Any]] = {
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def backend(value: Any) -> Any:
-    """A backend, or a device, by the name that it has here.
+    """Return a backend, or a device, by the name that it has here.
 
     >>> backend("nccl"), backend("cpu:gloo,cuda:nccl"), backend("gloo"), backend("tcp://a:1")
     ('jax', 'cpu:gloo,jax:jax', 'gloo', 'tcp://a:1')
@@ -63,7 +63,7 @@ def _taking(original: Any) -> Callable[..., Any]:
 
 
 def _placed(original: Any) -> Callable[..., Any]:
-    """``original`` with the devices among its arguments that mean jax become jax."""
+    """Return ``original`` with those devices among its arguments replaced that mean jax."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         words = renamed()

@@ -1,6 +1,6 @@
-"""What tensors say of themselves to programs for CUDA: ``is_cuda``, ``type()``, ``FloatTensor``.
+"""Answers of tensors to programs for CUDA: ``is_cuda``, ``type()``, ``FloatTensor``.
 
-``x.device`` stays ``jax:0``: libraries choose kernels by it, which there are none of here.
+``x.device`` stays ``jax:0``: libraries choose kernels by it, and this device has none of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OURS, _CUDAS = f"torch.{JAX}.", "torch.cuda."
 
 
 def install() -> None:
-    """Replace what tensors and modules answer, and the old types of ``torch.cuda``."""
+    """Replace the answers of tensors and modules, and the old types of ``torch.cuda``."""
     torch.Tensor.is_cuda = property(_is_cuda, doc=torch.Tensor.is_cuda.__doc__)  # type: ignore
     _wrap(torch.Tensor, "type", _type)
     _wrap(torch.nn.Module, "type", _taking_types)
@@ -40,9 +40,9 @@ _plainly: Any = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 def _is_cuda(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on what the caller's program calls ``"cuda"``.
+    """Return whether a tensor is on the device that the caller's program calls ``"cuda"``.
 
-    PyTorch's own code asks about CUDA's kernels, and is told that they do not concern it.
+    PyTorch's own code asks on behalf of CUDA's kernels, and gets ``False``.
     """
     if _plainly(tensor):
         return True
@@ -53,7 +53,7 @@ def _is_cuda(tensor: torch.Tensor) -> bool:
 
 
 class _Kind(type):
-    """The type of ``torch.cuda.FloatTensor``: its name, and what it is where CUDA means CUDA."""
+    """The type of ``torch.cuda.FloatTensor``: its name, and the original where CUDA means CUDA."""
 
     original: Any
     dtype: torch.dtype
@@ -66,7 +66,7 @@ class _Kind(type):
         return here and instance.dtype == cls.dtype
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """A tensor of sizes, or of data."""
+        """Return a tensor of sizes, or of data."""
         if not redirects_cuda():
             return cls.original(*args, **kwargs)
         if cls.is_sparse:
@@ -82,7 +82,7 @@ def _kind(name: str, original: Any) -> Any:
 
 
 def _ours(kind: Any) -> Any:
-    """``"torch.jax.FloatTensor"`` for the type of ``torch.cuda``, or its name."""
+    """Return ``"torch.jax.FloatTensor"`` for the type of ``torch.cuda``, or its name."""
     name = kind.__name__ if isinstance(kind, _Kind) else kind
     if isinstance(name, str) and name.startswith(_CUDAS):
         return _OURS + name.removeprefix(_CUDAS)
@@ -90,7 +90,7 @@ def _ours(kind: Any) -> Any:
 
 
 def _type(original: Any) -> Callable[..., Any]:
-    """``x.type()``, which names the device as the program does, and ``x.type(kind)``."""
+    """Return ``x.type()``, which names the device as the program does, and ``x.type(kind)``."""
 
     def type_of(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not redirects_cuda():
@@ -110,7 +110,7 @@ def _taking_types(original: Any) -> Callable[..., Any]:
 
 
 def _default_type(original: Any) -> Callable[..., Any]:
-    """``torch.set_default_tensor_type("torch.cuda.FloatTensor")``: a dtype and a device."""
+    """Let ``torch.set_default_tensor_type("torch.cuda.FloatTensor")`` set a dtype and a device."""
     chosen: list[str] = []  # whether the device was set here, to be taken back here
 
     def set_default_tensor_type(t: Any) -> None:

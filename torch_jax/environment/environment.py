@@ -1,7 +1,7 @@
 """The environment: defaults and overrides that hold for a region or for the process.
 
-Tensors on device ``jax`` need none: what an environment changes is where factories put new
-tensors, whether ``"cuda"`` means jax, and which functions serve which operators.
+Tensors on device ``jax`` need none: an environment changes the device of tensors from factories,
+the meaning of ``"cuda"``, and the functions that serve operators.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch_jax.environment.overrides import Override
 
 
 class Environment:
-    """There is one in a process; :func:`default_env` gives it.
+    """The one environment of a process; :func:`default_env` returns it.
 
-    While it is enabled, factory functions make tensors on device ``jax`` where they are given no
+    While it is enabled, factory functions make tensors on device ``jax`` if they are given no
     device (setting ``redirect_default``), and ``"cuda"`` means ``"jax"`` (``redirect_cuda``, off by
     default). It is enabled for a region of this thread, or this asyncio task, by ``with env:``;
     for a function by ``@env``; and for all threads by :meth:`enable_globally`. Tensors and modules
@@ -35,7 +35,7 @@ class Environment:
     config = config
 
     def __new__(cls) -> Environment:
-        """The one there is."""
+        """Return the one environment."""
         return _environment
 
     def __repr__(self) -> str:
@@ -52,11 +52,11 @@ class Environment:
 
     @property
     def enabled(self) -> bool:
-        """Whether it is enabled here: on all threads, or by a region that the caller is in."""
+        """Return whether it is enabled here: on all threads, or by a region of the caller."""
         return regions.is_enabled()
 
     def enable_globally(self) -> None:
-        """Enable it on every thread, those that run already too, until told otherwise."""
+        """Enable it on every thread, running ones included, until :meth:`disable_globally`."""
         redirects.enable_globally()
 
     def disable_globally(self) -> None:
@@ -72,7 +72,7 @@ class Environment:
         regions.regions.leave()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Enable it while ``function`` runs; a generator or coroutine function too."""
+        """Enable it while ``function`` runs; a generator or coroutine function, too."""
         if not callable(function) or isinstance(function, type):
             raise TypeError(f"an environment decorates functions, not {function!r}")
         return decorate(self, function)
@@ -80,10 +80,10 @@ class Environment:
     def override(self, target: Any, function: Any = None, **options: Any) -> Any:
         """Serve an operator, or a callable of PyTorch's, with a function of your own.
 
-        With ``function``, for the region of a ``with`` block, on this thread or asyncio task; as
-        a decorator, for good and everywhere, until :meth:`remove_override`. An override comes
-        before everything else, in every executor. Inside ``function`` the target is again what
-        it was without it.
+        With ``function``, it holds for the region of a ``with`` block, on this thread or asyncio
+        task; as a decorator, permanently and everywhere, until :meth:`remove_override`. An override
+        comes before everything else, in every executor. Inside ``function`` the target is the
+        original again.
 
         Args:
           target: an operator (``torch.ops.aten.relu``, ``"aten::relu"``, ``"add.Tensor"``), all of
@@ -114,11 +114,11 @@ class Environment:
         return permanent
 
     def remove_override(self, target: Any) -> None:
-        """Take away the last permanent override of ``target``; ``KeyError`` where there is none."""
+        """Take away the last permanent override of ``target``; raise ``KeyError`` without any."""
         overrides.remove(target)
 
     def overrides(self) -> tuple[Override, ...]:
-        """Those in force for the caller, the first to be asked first."""
+        """Return the overrides in force for the caller, the first to be asked first."""
         return overrides.in_force()
 
 
@@ -126,5 +126,5 @@ _environment = object.__new__(Environment)
 
 
 def default_env() -> Environment:
-    """The environment of this process, always the same object."""
+    """Return the environment of this process, always the same object."""
     return _environment

@@ -1,10 +1,9 @@
-"""Functions in place of operators and of PyTorch's callables, for a region or for good.
+"""Functions in place of operators and of PyTorch's callables, for a region or permanently.
 
 An operator that is overridden for the first time gets a *switch*: a kernel that asks, at each call,
-which override is in force for its caller, and else does what the operator did before. The switch
-of an operator that PyTorch composes above autograd stands above autograd too. A callable of
-PyTorch's is replaced by name (:mod:`torch_jax.environment.callables`) while an override of it
-exists.
+which override is in force for its caller, and without one calls the former kernel. The switch of an
+operator that PyTorch composes above autograd is also above autograd. A callable of PyTorch's is
+replaced by name (:mod:`torch_jax.environment.callables`) while an override of it exists.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Override:
     """
 
     def __init__(self, target: Any, function: Callable[..., Any], takes: str = "", **options: Any):
-        """See :meth:`torch_jax.Environment.override`."""
+        """Resolve the target; for arguments see :meth:`torch_jax.Environment.override`."""
         if not callable(function):
             raise TypeError(f"an override is a function, not {function!r}")
         waking.wake()
@@ -67,7 +66,7 @@ class Override:
         if not getattr(self, "was_used", True):
             warnings.warn(
                 f"{self!r} was never entered: write `with env.override(target, function):`, or "
-                "`@env.override(target)` for good",
+                "`@env.override(target)` to keep it",
                 stacklevel=2,
             )
 
@@ -84,7 +83,7 @@ class Override:
             _release(target)
 
     def run(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call the function; inside, the target is what it was without this override."""
+        """Call the function, inside of which the target is not overridden by this override."""
         token = _running.set((*_running.get(), self))
         try:
             return self.calls[target](*args, **kwargs)
@@ -93,7 +92,7 @@ class Override:
 
 
 def install(override: Override) -> None:
-    """Put an override in force for good, on all threads."""
+    """Put an override in force permanently, on all threads."""
     global _changes
     override.was_used = True
     log.LOGGER.debug("%r comes into force", override)
@@ -121,7 +120,7 @@ def remove(target: Any) -> None:
 
 
 def chosen(target: Any) -> Override | None:
-    """The override that serves ``target`` for the caller, None where there is none."""
+    """Return the override that serves ``target`` for the caller, None without any."""
     permanent = _permanent.get(target, ())
     scoped = _scopes.values()
     if not (permanent or scoped):
@@ -134,13 +133,13 @@ def chosen(target: Any) -> Override | None:
 
 
 def in_force() -> tuple[Override, ...]:
-    """All overrides that may serve the caller, the first to be asked first."""
+    """Return all overrides that may serve the caller, the first to be asked first."""
     permanent = dict.fromkeys(o for some in _permanent.values() for o in reversed(some))
     return (*reversed(_scopes.values()), *permanent)
 
 
 def state() -> tuple:
-    """What of overrides a trace depends on."""
+    """Return the state of overrides on which a trace depends."""
     return _changes, _scopes.values(), _running.get()
 
 
@@ -148,7 +147,7 @@ def state() -> tuple:
 
 
 def resolve(target: Any) -> tuple[Any, ...]:
-    """The overloads, or the one callable, that an override is about."""
+    """Return the overloads, or the one callable, that an override is about."""
     if isinstance(target, torch._ops.OpOverload):
         return (target,)
     if isinstance(target, torch._ops.OpOverloadPacket):
@@ -163,7 +162,7 @@ def resolve(target: Any) -> tuple[Any, ...]:
 
 
 def _functional_overloads(name: str) -> tuple[Any, ...]:
-    """``"aten::relu"``, ``"add.Tensor"``: these overloads; those derived from them follow."""
+    """Return the overloads named by ``"aten::relu"``, ``"add.Tensor"``; derived ones follow."""
     plain = name.removeprefix("torch.ops.").removeprefix("aten.")
     namespace, _, rest = plain.rpartition("::")
     packet, _, overload = rest.partition(".")
@@ -179,7 +178,7 @@ def _functional_overloads(name: str) -> tuple[Any, ...]:
 
 
 def name_of(target: Any) -> str:
-    """An operator's or a callable's name, for messages."""
+    """Return an operator's or a callable's name, for messages."""
     return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
 
 
@@ -189,7 +188,7 @@ _switched: dict[Any, torch.library.Library] = {}
 
 
 def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
-    """What serves ``op`` where the override is in force."""
+    """Return the function that serves ``op`` while the override is in force."""
     if takes == "torch":
         return _checked(op, function)
     # a composite has no backward formula: autograd must see through the function
@@ -202,7 +201,7 @@ def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: d
 
 
 def _checked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, whose None PyTorch would hand on where ``op`` returns a tensor."""
+    """Return ``function``, checked: PyTorch would pass on None in place of a tensor."""
     if [str(value.type) for value in op._schema.returns] != ["Tensor"]:
         return function
 
@@ -216,7 +215,7 @@ def _checked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _switch_operator(op: Any) -> None:
-    """Give an operator, and what is derived from it, kernels that ask for overrides."""
+    """Give an operator, and overloads derived from it, kernels that ask for overrides."""
     if op in _switched:
         return
     _switched[op] = _register(op, _switch(op))
@@ -237,7 +236,7 @@ def _variants_of(op: Any) -> list[Any]:
 def _register(op: Any, kernel: Callable[..., Any]) -> torch.library.Library:
     library = torch.library.Library(op.namespace, "IMPL")
     above = ("AutogradPrivateUse1",) if ladder.is_composite(op) else ()
-    with warnings.catch_warnings():  # that a kernel was there before, which is the point
+    with warnings.catch_warnings():  # PyTorch warns of the kernel that is replaced
         warnings.simplefilter("ignore")
         for key in (*above, "PrivateUse1"):
             library.impl(op, dynamo.unseen(kernel), key, allow_override=True)
@@ -261,7 +260,7 @@ def _switch(op: Any) -> Callable[..., Any]:
 
 
 def _derived_switch(op: Any, functional: Any) -> Callable[..., Any]:
-    """An in-place or ``out=`` overload: out of the functional one while that is overridden."""
+    """Return an in-place or ``out=`` overload's switch: derived while its base is overridden."""
     before = ladder.kernel_of(op)
     derived = ladder.derived(op, functional)
 
@@ -278,14 +277,14 @@ def _derived_switch(op: Any, functional: Any) -> Callable[..., Any]:
 
 
 class _Replaced:
-    """A callable of PyTorch's that is replaced: by what, where, and for how many overrides."""
+    """A callable of PyTorch's that is replaced: the replacement, its places and users."""
 
     def __init__(self, original: Callable[..., Any]):
         self.places = callables.places_of(original)
         if not self.places:
             raise ValueError(
                 f"{original!r} is in no public module of PyTorch and no loaded module, so its "
-                "calls cannot be seen: override the operator that it ends in"
+                "calls cannot be seen: override the operator that it calls"
             )
         asking = callables.asking(original, _is_overridden(original), _serve)
         self.function = callables.wrapper_of(original, self.places, asking)
@@ -306,18 +305,18 @@ def _is_overridden(original: Callable[..., Any]) -> Callable[[], bool]:
 
 
 def _serve(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The override in force, where a tensor of this device is concerned."""
+    """Call the override in force, if a tensor of this device is concerned."""
     override = chosen(original)
     if override is None or not _concerns_us((*args, *kwargs.values())):
         return original(*args, **kwargs)
-    if pytorch.function_modes():  # they see the call first, as they see PyTorch's own
+    if pytorch.function_modes():  # modes see the call first, as for PyTorch's own functions
         function = _replaced[original].function
         return torch.overrides.handle_torch_function(function, (), *args, **kwargs)
     return override.run(original, args, kwargs)
 
 
 def _concerns_us(values: Iterable[Any]) -> bool:
-    """Whether a plain tensor on this device is among the values, and nothing that intercepts."""
+    """Return whether a plain tensor on this device is among the values, and no other kind."""
     found = False
     for value in values:
         if isinstance(value, list | tuple):
@@ -349,7 +348,7 @@ def _use(target: Any) -> None:
 
 
 def _release(target: Any) -> None:
-    """Put a callable back that nobody overrides any more; an operator keeps its switch."""
+    """Put a callable back that has no override any more; an operator keeps its switch."""
     with _lock:
         replaced = _replaced.get(target)
         if replaced is None:
@@ -361,7 +360,7 @@ def _release(target: Any) -> None:
 
 
 def register_op(name: str, **options: Any) -> Callable[[Callable], Callable]:
-    """Serve an ATen (or custom) overload with a function of ``jax.Array``s, for good.
+    """Serve an ATen (or custom) overload with a function of ``jax.Array``s, permanently.
 
     It comes before everything else in the lookup ladder; ``torch_jax.default_env()`` can undo it
     (:meth:`torch_jax.Environment.remove_override`).

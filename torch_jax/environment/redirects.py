@@ -1,7 +1,7 @@
-"""Where tensors go in an enabled environment: factories to jax, and ``"cuda"`` to jax if asked.
+"""Devices of tensors in an enabled environment: jax for factories, and for ``"cuda"`` if asked.
 
 PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is
-first enabled. Each asks whether it is enabled for its caller, and is the original where it is not.
+first enabled. Each asks whether it is enabled for its caller, and else calls the original.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from torch_jax.environment.regions import (
 )
 from torch_jax.memory import generators
 
-# Python inside PyTorch whose factories make its users' tensors. The rest keeps its books on the
-# host: the step counts of optimizers, the permutations of samplers.
+# Python inside PyTorch whose factories make its users' tensors. All other files keep their books
+# on the host: the step counts of optimizers, the permutations of samplers.
 _FOR_USERS = ("torch.nn", "torch.distributions", "torch.functional", "torch.signal")
 
 # Functions, methods and constructors that take a device somewhere in their arguments.
@@ -53,7 +53,7 @@ _CONSTRUCTORS = (
     (type(torch.Event), "__call__"),
 )
 
-# Functions that ask about the autocast of a device, "cuda" where they are given none.
+# Functions that ask about the autocast of a device, by default of "cuda".
 _AUTOCAST = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype"
 
 _BEFORE_CUDA = 15  # of the rules by which torch.load places storages, that of CUDA is the 20th
@@ -63,13 +63,13 @@ _installed = False
 
 
 def enable_globally() -> None:
-    """Enable the environment on every thread, those that run already too."""
+    """Enable the environment on every thread, running ones included."""
     install()
     regions.everywhere(True)
 
 
 def install() -> None:
-    """Replace PyTorch's callables with ones that ask whether it is enabled; once."""
+    """Replace PyTorch's callables, once, with ones that ask whether it is enabled."""
     global _installed
     with _lock:
         if not _installed:
@@ -104,10 +104,10 @@ def _replace() -> None:
 
 
 def _redirect_autocast() -> None:
-    """Functions that ask about autocast, by whatever module holds them.
+    """Replace functions that ask about autocast, in all modules that hold them.
 
-    Dynamo, where it is imported later, finds the replacements by their names; that the originals
-    give constants it is told.
+    Dynamo, if it is imported later, finds the replacements by their names, and learns that the
+    originals return constants.
     """
     for name in _AUTOCAST.split():
         if not name.startswith("set"):
@@ -157,23 +157,23 @@ def _with_device(kwargs: dict[str, Any], caller: str) -> dict[str, Any]:
 
 
 def _device_of(value: Any, words: tuple[str, ...]) -> Any:
-    """As :func:`mapped`, where a number too is a device."""
+    """Return a device as :func:`mapped` does, also for a number."""
     return JAX if type(value) is int and "cuda" in words else mapped(value, words)
 
 
 def _unpinned(kwargs: dict[str, Any], *like: Any) -> dict[str, Any]:
-    """There is no pinned memory for tensors on the CPU: see ``torch.Tensor.pin_memory``."""
+    """Drop ``pin_memory`` for tensors on the CPU: see ``torch.Tensor.pin_memory``."""
     if not kwargs.get("pin_memory"):
         return kwargs
     device = kwargs.get("device") or getattr(like[0] if like else None, "device", None)
     if str(device) != "cpu":
         return kwargs
-    torch.empty(0, device="cpu").pin_memory()  # which says so, once
+    torch.empty(0, device="cpu").pin_memory()  # which warns once
     return kwargs | {"pin_memory": False}
 
 
 def _mapped(original: Any) -> Callable[..., Any]:
-    """``original`` with every device among its arguments that means jax become jax."""
+    """Return ``original`` with every device among its arguments replaced that means jax."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if words := renamed():
@@ -187,7 +187,7 @@ def _mapped(original: Any) -> Callable[..., Any]:
 
 
 def _moved(original: Any) -> Callable[..., Any]:
-    """``x.to(...)``, whose first argument may be the number of a device."""
+    """Return ``x.to(...)``, whose first argument may be the number of a device."""
     move = _mapped(original)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -199,14 +199,14 @@ def _moved(original: Any) -> Callable[..., Any]:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """Return the storage of a file on jax where it is of a device that means jax here."""
+    """Return the storage of a file on jax if its device means jax here."""
     if location.partition(":")[0] not in renamed():
         return None  # another rule of PyTorch's is asked
     return torch.serialization.default_restore_location(storage, JAX)
 
 
 def _to_jax(original: Any) -> Callable[..., Any]:
-    """``x.cuda()``."""
+    """Return ``x.cuda()``."""
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.to(device=JAX) if redirects_cuda() else original(self, *args, **kwargs)

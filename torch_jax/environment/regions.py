@@ -1,4 +1,4 @@
-"""For whom the environment is enabled, and whether ``"cuda"`` means jax to the caller."""
+"""Callers for whom the environment is enabled, and those for whom ``"cuda"`` means jax."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _is_lost = False  # in a process forked from one that had used the device
 
 @dynamo_constants.question
 def is_enabled() -> bool:
-    """Whether the environment is enabled for the caller."""
+    """Return whether the environment is enabled for the caller."""
     return _is_asked_for() and not _is_lost
 
 
@@ -31,34 +31,34 @@ def _is_asked_for() -> bool:
 
 
 def everywhere(is_on: bool) -> None:
-    """Enable the environment on all threads, or there no longer."""
+    """Enable the environment on all threads, or end that."""
     global _everywhere
     _everywhere = is_on
 
 
 @dynamo_constants.question
 def redirects_cuda() -> bool:
-    """Whether ``"cuda"`` means jax to the caller.
+    """Return whether ``"cuda"`` means jax to the caller.
 
-    In a forked process that has lost the device, too: its error says what to do there.
+    It also does in a forked process that has lost the device: the error there names a remedy.
     """
     return _is_asked_for() and config.get("redirect_cuda")
 
 
 def take_xla(is_on: bool) -> None:
-    """Have ``"xla"`` mean jax on all threads, whether the environment is enabled or not."""
+    """Let ``"xla"`` mean jax on all threads, whether the environment is enabled or not."""
     global _is_xla_ours
     _is_xla_ours = is_on
 
 
 @dynamo_constants.question
 def redirects_xla() -> bool:
-    """Whether ``"xla"`` means jax: PyTorch has the word, and no kernels for it."""
+    """Return whether ``"xla"`` means jax: PyTorch has the word, and no kernels for it."""
     return _is_xla_ours
 
 
 def renamed() -> tuple[str, ...]:
-    """The types of devices that mean jax to the caller."""
+    """Return the types of devices that mean jax to the caller."""
     if redirects_xla():
         return ("cuda", "xla") if redirects_cuda() else ("xla",)
     return ("cuda",) if redirects_cuda() else ()
@@ -66,17 +66,17 @@ def renamed() -> tuple[str, ...]:
 
 @dynamo_constants.question
 def fills_in() -> bool:
-    """Whether a factory that is given no device makes tensors on jax."""
+    """Return whether a factory without a device makes tensors on jax."""
     return config.get("redirect_default")
 
 
 def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
-    """``"cuda"``, ``"cuda:0"`` and CUDA devices as jax; other values as they are.
+    """Return ``"cuda"``, ``"cuda:0"`` and CUDA devices as jax, other values unchanged.
 
-    So it is with the other types of devices among ``words``.
+    The same holds for the other types of devices among ``words``.
 
     Each number means the one device of the process (:mod:`torch_jax.core.ordinals`); a program for
-    CUDA may have one that no device has here.
+    CUDA may use a number that no device has here.
 
     >>> mapped("cuda:1"), mapped(torch.device("cuda")), mapped("cpu")
     ('jax', device(type='jax'), 'cpu')
@@ -88,7 +88,7 @@ def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
 
 
 def _after_fork() -> None:
-    """In a child that cannot use the device, nothing may be sent there unasked."""
+    """Disable the environment in a child that cannot use the device."""
     global _is_lost
     _is_lost = forks.is_lost()
 

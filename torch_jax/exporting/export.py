@@ -57,7 +57,7 @@ class Exported(exported_file.Exported):
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program, on arrays or on tensors; see :meth:`exported_file.Exported.call`.
 
-        Tensors, on the CPU or on device ``jax``, give tensors on that device, through which
+        Tensors, on the CPU or on device ``jax``, return tensors on that device, through which
         gradients flow.
         """
         given = pytree.tree_leaves((args, kwargs))
@@ -83,7 +83,7 @@ class Exported(exported_file.Exported):
 
 
 def _on_device(leaf: Any) -> Any:
-    """A tensor or an array as a tensor on device ``jax``; all else as it is."""
+    """Return a tensor or an array as a tensor on device ``jax``; other leaves unchanged."""
     if isinstance(leaf, torch.Tensor):
         return leaf.to(pytorch.DEVICE_TYPE)
     if not isinstance(leaf, np.ndarray | jax.Array):
@@ -96,7 +96,7 @@ def load(source: str | os.PathLike | bytes) -> Exported:
     """Read an exported model, from its file or from its bytes.
 
     Raises:
-      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed.
+      ValueError: it is damaged, no exported model, or made by a newer version; no code is executed.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
     waking.wake()
@@ -116,20 +116,20 @@ def export(
 
     Args:
       model: an ``nn.Module`` or a function, on the CPU or on device ``jax``, in the mode
-        (``eval()``) in which it is to run; or a ``torch.export.ExportedProgram``, with nothing
-        else.
-      args: its arguments; tensors become inputs, of whatever value, all else is fixed.
+        (``eval()``) in which it is to run; or a ``torch.export.ExportedProgram``, without other
+        arguments.
+      args: its arguments; tensors become inputs, of any value, all others are fixed.
       kwargs: its named arguments.
-      dynamic_shapes: which sizes may change, as ``torch.export.export`` takes it:
+      dynamic_shapes: the sizes that may change, as for ``torch.export.export``:
         ``{"x": {0: torch.export.Dim("batch")}}``. The model then goes through ``torch.export``.
-      platforms: where the program shall run, of ``"cpu"``, ``"cuda"``, ``"tpu"``, ``"rocm"``. By
-        default the first three, or this one only where an operator is not for all of them.
+      platforms: those of the program, of ``"cpu"``, ``"cuda"``, ``"tpu"``, ``"rocm"``. By default
+        the first three, or this one only if an operator is not for all of them.
 
     Returns:
       An :class:`Exported`, with ``call``, ``mlir``, ``serialize`` and ``save``.
 
     Raises:
-      DataDependentError: the model looks at values of tensors.
+      DataDependentError: the model reads values of tensors.
       NotTraceableError: it draws random numbers (dropout in training).
       OperatorNotFound: it has an operator without a lowering.
     """
@@ -172,7 +172,7 @@ def _platforms(names: Any) -> tuple[str, ...] | None:
 
 
 def _module_on_host(model: Any) -> torch.nn.Module:
-    """A model as ``torch.export`` takes it: on the CPU, and a module."""
+    """Return a model for ``torch.export``: on the CPU, and a module."""
     if not isinstance(model, torch.nn.Module):
         module = torch.nn.Module()
         module.forward = model
@@ -189,7 +189,7 @@ def _called(model: Any, held: dict[str, torch.Tensor], args: tuple, kwargs: dict
 
 
 def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, tied ones once."""
+    """Return parameters and buffers, tied ones once."""
     if not isinstance(model, torch.nn.Module):
         return {}
     return dict(model.named_parameters()) | dict(model.named_buffers())
@@ -199,12 +199,12 @@ _INPUTS = torch.Tensor, jax.ShapeDtypeStruct
 
 
 class _Arguments:
-    """The arguments of a model: shapes where it takes tensors, None for what is fixed.
+    """The arguments of a model: shapes of tensors, None for fixed ones.
 
     Attributes:
-      shapes: ``(args, kwargs)`` with shapes and dtypes for tensors and None for all else; named
+      shapes: ``(args, kwargs)`` with shapes and dtypes for tensors and None for others; named
         arguments without tensors are left out.
-      static: what is fixed, by its path, as far as it can be written into a file.
+      static: fixed arguments, by their path, as far as a file can hold them.
     """
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]):
@@ -232,7 +232,7 @@ class _Arguments:
         return None
 
     def filled(self, given: tuple) -> tuple[tuple, dict[str, Any]]:
-        """The arguments with the arrays of ``given``, ``(args, kwargs)``, and what is fixed."""
+        """Return the arguments with the arrays of ``given``, ``(args, kwargs)``, and fixed ones."""
         arrays = iter(jax.tree_util.tree_leaves(given))
         leaves, tree = jax.tree_util.tree_flatten(self.given)
         return jax.tree_util.tree_unflatten(
@@ -241,7 +241,7 @@ class _Arguments:
 
 
 def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
-    """Export what ``torch.export`` gave."""
+    """Export a program of ``torch.export``."""
     if symbolic.has_symbols(graph):
         return _of_symbolic_graph(graph, platforms)
     arguments = _Arguments(*graph.example_inputs)
@@ -255,7 +255,7 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
 
 
 def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
-    """The same where sizes may change."""
+    """Export a program of ``torch.export`` with sizes that may change."""
     leaves, tree = pytree.tree_flatten(graph.example_inputs)
     shapes = symbolic.shapes_of(graph)
     arguments = _Arguments(
@@ -301,10 +301,10 @@ def _export(
 
 
 def _traced(program: Callable[..., Any], shapes: tuple) -> tuple[Any, dict[str, jax.Array]]:
-    """A program that was traced once, to be jitted, and large constants that it takes as weights.
+    """Return a program, traced once, to be jitted; and large constants, which become weights.
 
-    What has no part in its results is left out. Attention draws numbers for its dropout, and uses
-    none: whether a model is random is known only afterwards.
+    Operators without a part in its results are left out. Attention draws numbers for its dropout,
+    and may use none: whether a model is random is known only afterwards.
     """
     words = jax.ShapeDtypeStruct((4,), jnp.uint32)
     closed, form = jax.make_jaxpr(program, return_shape=True)(words, *shapes)
@@ -329,7 +329,7 @@ def _traced(program: Callable[..., Any], shapes: tuple) -> tuple[Any, dict[str, 
 
 
 def _name_of_constant(index: int, value: Any, weights: Mapping[str, Any]) -> str:
-    """The name as a weight, of a constant that is too large to be written into the program."""
+    """Return the name, as a weight, of a constant that is too large for the program, else ""."""
     if value.size < _LARGE or not exported_file.can_hold(value):
         return ""
     name = f"constant_{index}"
@@ -355,9 +355,9 @@ def _header(exported: Any, arguments: tuple, static: dict[str, Any]) -> dict[str
 
 
 def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
-    """A result as JAX can write it down: arrays in dicts, lists and tuples.
+    """Return a result in JAX's containers: arrays in dicts, lists and tuples.
 
-    ``array`` makes them of tensors.
+    ``array`` makes arrays of tensors.
     """
     again = functools.partial(_plain, array=array)
     if isinstance(value, torch.Tensor):

@@ -1,9 +1,9 @@
-"""Exported models and the files they are kept in: JAX, NumPy and Python's library, nothing else.
+"""Exported models and their files: JAX, NumPy and Python's library, nothing else.
 
-This file imports neither torch nor the package it is in: where a model runs without PyTorch, copy
-it there. ``python exported_file.py model.zip`` prints what a file holds. A file is a zip archive:
+This file imports neither torch nor its own package: where a model runs without PyTorch, copy it
+there. ``python exported_file.py model.zip`` prints the contents of a file. A file is a zip archive:
 
-- ``header.json``: the format's version, what the inputs are, and who made it;
+- ``header.json``: the format's version, the inputs, and the versions that made it;
 - ``program``: a function ``(weights, args, kwargs)``, as ``jax.export`` serializes it;
 - ``weights.safetensors``: the weights by name, unless they are beside the archive.
 """
@@ -34,7 +34,7 @@ Weights = Mapping[str, Any]
 
 
 def not_batched(error: NotImplementedError) -> NotImplementedError:
-    """The error for an exported program that is mapped over a batch."""
+    """Return the error for an exported program that is mapped over a batch."""
     return NotImplementedError(
         f"{error}: an exported program runs for its own sizes only. In place of "
         "jax.vmap take jax.lax.map, or export the model with the batch"
@@ -46,7 +46,7 @@ class Exported:
 
     Attributes:
       weights: parameters, buffers and constants by name: arrays, to be replaced or differentiated.
-      header: what the file says of itself: ``inputs``, ``outputs``, ``platforms``, ``static`` …
+      header: the description in the file: ``inputs``, ``outputs``, ``platforms``, ``static`` …
     """
 
     def __init__(self, program: jax_export.Exported, weights: Weights, header: dict[str, Any]):
@@ -65,7 +65,7 @@ class Exported:
         return self.call_with(self.weights, *args, **kwargs)
 
     def call_with(self, weights: Weights, *args: Any, **kwargs: Any) -> Any:
-        """:meth:`call` with other weights; as a function of them it can be differentiated."""
+        """Run :meth:`call` with other weights; as a function of them it can be differentiated."""
         given = without_static(args, kwargs, self.header.get("static", {}))
         with jax.enable_x64(True):
             try:
@@ -74,7 +74,7 @@ class Exported:
                 raise not_batched(error) from error
 
     def _converted(self, arguments: tuple) -> tuple:
-        """Arrays of the dtypes that the program takes."""
+        """Return arrays of the dtypes that the program takes."""
         leaves, tree = jax.tree_util.tree_flatten(arguments)
         if (tree, {}) != self._tree():
             shown = jax.tree_util.tree_map(lambda _: "array", arguments[1:])
@@ -92,11 +92,11 @@ class Exported:
         return positional, jax.tree_util.tree_unflatten(named, range(named.num_leaves))
 
     def mlir(self) -> str:
-        """The program as text, in StableHLO."""
+        """Return the program as text, in StableHLO."""
         return str(self.program.mlir_module())
 
     def serialize(self, vjp_order: int = 0) -> bytes:
-        """The file as bytes, weights inside; :func:`load` takes them.
+        """Return the file as bytes, weights inside, for :func:`load`.
 
         Args:
           vjp_order: how often the loaded program can be differentiated.
@@ -109,7 +109,7 @@ class Exported:
         """Write the file.
 
         Args:
-          path: where to; an existing file is replaced.
+          path: of the file; an existing one is replaced.
           weights: ``"inside"`` the file, or ``"beside"`` it as ``<path>.safetensors``.
           vjp_order: how often the loaded program can be differentiated.
         """
@@ -152,11 +152,11 @@ class Exported:
 
 
 def load(source: str | os.PathLike | bytes) -> Exported:
-    """Read what :meth:`Exported.save` wrote, or :meth:`Exported.serialize` gave.
+    """Read a file of :meth:`Exported.save`, or bytes of :meth:`Exported.serialize`.
 
     Raises:
-      ValueError: it is damaged, no such file, or made by a newer version; nothing is executed. The
-        weights beside it are a file of their own, no link.
+      ValueError: it is damaged, no exported model, or made by a newer version; no code is executed.
+        Weights beside it must be a file of their own, no link.
       FileNotFoundError: there is no such file, or its weights are not beside it.
     """
     file: Any = source
@@ -186,7 +186,7 @@ def load(source: str | os.PathLike | bytes) -> Exported:
     return exported
 
 
-# What Python's library raises for archives and texts that are not what they say.
+# Errors of Python's library for damaged archives and texts.
 _DAMAGES = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, TypeError, ValueError,
     ArithmeticError, RuntimeError, AttributeError,
@@ -195,7 +195,7 @@ _MOST_OF_HEADER = 1 << 24  # bytes
 
 
 def _entry(archive: zipfile.ZipFile, name: str, most: int | None = None) -> bytes:
-    """An entry of the archive: no larger than the archive itself, as none is compressed."""
+    """Return an entry of the archive: no larger than the archive, as none is compressed."""
     entry = archive.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
         raise ValueError(f"{name} is compressed")
@@ -205,7 +205,7 @@ def _entry(archive: zipfile.ZipFile, name: str, most: int | None = None) -> byte
 
 
 def _beside(path: Path, name: Any) -> bytes:
-    """The content of the file that lies beside another one and has this name."""
+    """Return the content of the file of this name beside another one."""
     if not isinstance(name, str) or Path(name).name != name or "\0" in name:
         raise ValueError(f"{path} names weights elsewhere: {name!r}")
     file = path.parent / name
@@ -215,7 +215,7 @@ def _beside(path: Path, name: Any) -> bytes:
 
 
 def _header(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
-    """The header, of a version that is understood."""
+    """Return the header, if this reader knows its version."""
     try:
         header = json.loads(_entry(archive, HEADER, _MOST_OF_HEADER))
         kind, version = header["format"], header["version"]
@@ -239,7 +239,7 @@ def _header(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
 
 
 def _are_ranges(sizes: Any) -> bool:
-    """Whether this is the least and the most of each size that may change."""
+    """Return whether this is the least and the most of each size that may change."""
     return isinstance(sizes, dict) and all(
         isinstance(span, list)
         and len(span) == 2
@@ -269,7 +269,7 @@ def _deserialized(program: bytes, header: dict[str, Any], where: str) -> jax_exp
 
 
 def _check_weights(exported: Exported, where: str) -> None:
-    """Raise where the weights are not those that the program takes."""
+    """Raise if the weights are not those that the program takes."""
     try:
         tree, _ = exported._tree()
         count = tree.num_leaves
@@ -289,12 +289,12 @@ def _check_weights(exported: Exported, where: str) -> None:
 
 
 def as_static(value: Any) -> Any:
-    """What is fixed by an export, as far as a file can hold it: numbers, strings, or its text."""
+    """Return an argument fixed by an export in a form for files: a number, string, or its text."""
     return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
 def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any]) -> tuple:
-    """The arguments with None for what was fixed by the export, which must be the same."""
+    """Return the arguments with None for those fixed by the export, which must be the same."""
 
     def checked(path: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(path).removeprefix(".")
@@ -319,7 +319,7 @@ def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any
 
 
 def _as(value: Any, dtype: Any) -> Any:
-    """An array in the dtype that is wanted, where that is another width of the same kind."""
+    """Return an array in the wanted dtype, if that is another width of the same kind."""
     array = value if isinstance(value, jax.Array | np.ndarray) else np.asarray(value)
     if array.dtype == dtype:
         return array
@@ -330,7 +330,7 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def _check_shapes(arrays: list[Any], avals: Sequence[Any], ranges: Mapping[str, Any]) -> None:
-    """Raise where sizes are not those of the program, or symbols differ or are out of range."""
+    """Raise if sizes are not those of the program, or symbols differ or are out of range."""
     known: dict[str, int] = {}
     for array, aval in zip(arrays, avals, strict=True):
         fits = len(array.shape) == len(aval.shape)
@@ -361,7 +361,7 @@ _LETTERS = {name: letters for letters, name in _NAMES.items()}
 
 
 def can_hold(array: Any) -> bool:
-    """Whether a file has room for a weight of this dtype."""
+    """Return whether a file can hold a weight of this dtype."""
     return str(array.dtype) in _LETTERS
 
 
@@ -385,7 +385,7 @@ def _write_safetensors(file: Any, weights: Weights) -> None:
 
 
 def _read_safetensors(content: bytes, where: str) -> dict[str, jax.Array]:
-    """Arrays by name; a file that is cut off, or something else, is an error."""
+    """Return arrays by name; raise for a file that is cut off, or of another format."""
     try:
         length = int.from_bytes(content[:8], "little")
         entries = json.loads(content[8 : 8 + length])
@@ -405,7 +405,7 @@ def _read_safetensors(content: bytes, where: str) -> dict[str, jax.Array]:
 
 
 class _replacing:
-    """A file that takes its place when it is whole."""
+    """Writes a file that replaces the one of its name when it is whole."""
 
     def __init__(self, path: Path):
         self.path, self.part = path, path.with_name(f".{path.name}.{os.getpid()}.part")

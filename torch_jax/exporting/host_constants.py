@@ -1,8 +1,8 @@
-"""CPU tensors that a model on the CPU brings along while it is exported.
+"""CPU tensors that a model on the CPU uses while it is exported.
 
 A tensor that is neither parameter nor buffer (a plain attribute, one in a list, one of a closure,
 one made with ``device="cpu"``) becomes a constant of the program where it meets a tensor of the
-device; and what goes to the CPU stays where it is.
+device; a tensor that is moved to the CPU stays on its device.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Constants(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """To be skipped Dynamo would be imported, in seconds."""
+        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Tensors that an operator writes to."""
+    """Yield the tensors that an operator writes to."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)

@@ -16,10 +16,10 @@ E = TypeVar("E", bound=Engine)
 
 
 def whole_step(engine: E) -> E:
-    """The engine, whose process function is run as one program from now on.
+    """Return the engine, whose process function runs as one program from now on.
 
-    It returns tensors, as ``create_supervised_trainer(..., output_transform=lambda x, y, y_pred,
-    loss: loss)`` does: ``loss.item()``, which is the default, ends the program where it stands.
+    It returns tensors, as with ``create_supervised_trainer(..., output_transform=lambda x, y,
+    y_pred, loss: loss)``: ``loss.item()``, the default, ends the program at that line.
     """
     process = engine._process_function
 

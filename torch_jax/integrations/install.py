@@ -1,4 +1,4 @@
-"""Which library is told of the device where: each file is loaded after the import of its module."""
+"""The modules of libraries that are patched, and the files with their patches."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ FILES = {
 
 
 def install() -> None:
-    """Tell each of them, when it is imported; called once, at ``import torch``."""
+    """Let each library be patched when it is imported; called once, at ``import torch``."""
     imports.also({name: f"torch_jax.integrations.adapt.{file}" for name, file in FILES.items()})

@@ -33,17 +33,17 @@ class WholeStep(Callback):
     """
 
     def __init__(self) -> None:
-        """Made once, for one trainer."""
+        """Prepare for one trainer."""
         self._step = Step()
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
-        """A batch is about to be computed."""
+        """Begin a step before a batch is computed."""
         self._step.begin()
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """The batch is done, and the optimizer has stepped where it was its turn."""
+        """End the step: the batch is done, and the optimizer has stepped if it was due."""
         self._step.end()
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """The step has ended too early."""
+        """End the step too early."""
         self._step.end()

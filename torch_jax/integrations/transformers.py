@@ -16,29 +16,29 @@ from torch_jax.integrations.whole_step import Step
 class WholeStep(TrainerCallback):
     """Each step as one program: forward, backward, clipping, optimizer, all accumulated batches.
 
-    The trainer looks at the loss of each batch to keep NaN out of what it logs
+    The trainer reads the loss of each batch to keep NaN out of its logs
     (``logging_nan_inf_filter``), which would end the program there: while it trains, this is off.
-    With ``fp16=True`` the step is two programs, since it looks whether gradients are finite.
+    With ``fp16=True`` the step is two programs: the scaler reads whether gradients are finite.
     """
 
     def __init__(self) -> None:
-        """Made once, for one trainer."""
+        """Prepare for one trainer."""
         self._step = Step()
         self._filter = True
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The loss is not looked at."""
+        """Turn off the filter that reads the loss."""
         self._filter, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The first batch of a step is about to be computed."""
+        """Begin a step before its first batch is computed."""
         self._step.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped."""
+        """End the step: the optimizer has stepped."""
         self._step.end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Training is over, as it was before."""
+        """End the step, and restore the filter."""
         self._step.end()
         args.logging_nan_inf_filter = self._filter

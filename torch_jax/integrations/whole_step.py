@@ -1,8 +1,8 @@
-"""A step of a library's training loop as one program: what its hooks at both ends of a step do.
+"""A step of a library's training loop as one program, from its hooks at both ends of a step.
 
-What runs between the hooks is recorded (lazy mode), so Python runs as ever: callbacks, loggers and
-accumulated gradients mean what they mean without it, and numbers are those of eager mode. A value
-that is looked at within the step has what came before run at once, as a program of its own.
+Operators between the hooks are recorded (lazy mode), so Python runs as usual: callbacks, loggers
+and accumulated gradients mean the same, and numbers are those of eager mode. If a value is read
+within the step, the operators before run at once, as a program of their own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ class Step:
     """The step under way: recorded from :meth:`begin` on, and run at :meth:`end`."""
 
     def __init__(self) -> None:
-        """No step is under way."""
+        """Begin with no step under way."""
         self._block: AbstractContextManager[None] | None = None
 
     def begin(self) -> None:
-        """Record; one that an exception has left open is run first."""
+        """Record; a step that an exception has left open is run first."""
         self.end()
         self._block = lazy.lazy()
         self._block.__enter__()
 
     def end(self) -> None:
-        """Run what was recorded, if a step is under way."""
+        """Run the recorded operators, if a step is under way."""
         if self._block is not None:
             block, self._block = self._block, None
             block.__exit__(None, None, None)

@@ -1,7 +1,7 @@
 """``torch_jax.to_jax`` and ``from_jax``: tensors as arrays, and arrays as tensors, uncopied.
 
-What crosses is memory, not history: nothing is differentiated through here. A tensor and the array
-share memory until the tensor is written, which gives it another memory: arrays never change.
+Memory crosses, not history: nothing is differentiated through here. A tensor and the array share
+memory until the tensor is written, which gives it another memory: arrays never change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch_jax.memory import border
 
 
 def to_jax(tree: Any) -> Any:
-    """A tensor on device ``jax`` as a ``jax.Array``, or a tree with each of its tensors as one.
+    """Return a tensor on device ``jax`` as a ``jax.Array``, or a tree with each tensor as one.
 
-    A contiguous tensor that is all of its memory gives that memory, uncopied; a view gives what it
-    shows, computed on the device. Dtypes stay, 64-bit ones too, and so do shardings. Trees are of
-    dicts, dataclasses, outputs of models (:mod:`torch_jax.core.trees`); what is no tensor stays.
+    A contiguous tensor that is all of its memory gives that memory, uncopied; a view gives its
+    values, computed on the device. Dtypes stay, 64-bit ones too, and so do shardings. Trees are of
+    dicts, dataclasses, outputs of models (:mod:`torch_jax.core.trees`); other leaves stay.
 
     >>> import torch
     >>> x = torch.arange(3, device="jax")
@@ -35,11 +35,11 @@ def to_jax(tree: Any) -> Any:
 
 
 def from_jax(tree: Any) -> Any:
-    """A ``jax.Array`` as a tensor on device ``jax``, or a tree with each of its arrays as one.
+    """Return a ``jax.Array`` as a tensor on device ``jax``, or a tree with each array as one.
 
     The tensor has the memory of the array, its dtype and its sharding. Writing to the tensor gives
     it another memory. NumPy's arrays are copied to the device; Python's numbers, tensors and all
-    else stay.
+    other leaves stay.
 
     >>> import jax.numpy as jnp
     >>> array = jnp.ones(2)
@@ -49,7 +49,7 @@ def from_jax(tree: Any) -> Any:
 
     Raises:
       TypeError: PyTorch has no such dtype, or the array holds keys: ``jax.random.key_data``.
-      RuntimeError: the array has been deleted or donated, or lies where the device is not.
+      RuntimeError: the array has been deleted or donated, or is on another platform.
     """
     waking.wake()
     return _each(border.tensor_of, tree)

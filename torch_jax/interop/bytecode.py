@@ -1,4 +1,4 @@
-"""Which names a piece of Python code reads, read off its bytecode."""
+"""The names that a piece of Python code reads, from its bytecode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _CELL = {"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
-_ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of whatever name
+_ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of any name
 
 STDLIB = sysconfig.get_paths()["stdlib"] + "/"
 

@@ -2,9 +2,9 @@
 
 Tensors have 64-bit types, and a program of JAX has them only with ``jax_enable_x64``. Without,
 
-- arguments of int32, JAX's integers, arrive as int64, PyTorch's, which its indices and labels are;
-- what is given out is cast as ``jax.numpy.asarray`` casts it: int64 to int32, float64 to float32;
-- what a backward pass takes from a forward pass crosses as pairs of 32 bits.
+- arguments of int32, JAX's integers, arrive as int64, PyTorch's type of indices and labels;
+- results are cast as ``jax.numpy.asarray`` casts them: int64 to int32, float64 to float32;
+- residuals of a forward pass, for its backward pass, cross as pairs of 32 bits.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from torch_jax.memory import border, storage, transfer
 
 
 def is_narrow() -> bool:
-    """Whether the caller's program of JAX has no 64-bit types."""
+    """Return whether the caller's program of JAX has no 64-bit types."""
     return jax.dtypes.canonicalize_dtype(np.int64) != np.int64
 
 
 def tensor(array: Any) -> torch.Tensor:
-    """An argument as a tensor of its memory, with a gradient where its dtype has any."""
+    """Return an argument as a tensor of its memory, with a gradient where its dtype has any."""
     made = border.tensor_of(array)
     return made.requires_grad_() if made.is_floating_point() or made.is_complex() else made
 
 
 def argument(leaf: torch.Tensor, narrow: bool) -> torch.Tensor:
-    """What the function gets of a tensor: a copy that it may write to, which costs nothing."""
+    """Return a tensor for the function: a copy that it may write to, which costs nothing."""
     return leaf.long() if narrow and leaf.dtype == torch.int32 else leaf.clone()
 
 
 def constant(leaf: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same memory to which no gradient goes, of PyTorch's or of JAX's."""
+    """Return a tensor of the same memory to which no gradient of PyTorch's or JAX's flows."""
     array = storage.held_by(leaf)
     return storage.wrap(lax.stop_gradient(array) if tracers.is_traced(array) else array)
 
 
 def out(result: torch.Tensor, narrow: bool) -> Any:
-    """A result as an array."""
+    """Return a result as an array."""
     array = transfer.as_array(result)
     if not tracers.is_traced(array):
         crossed.mark(array)  # it may be the memory of a tensor, or of a parameter
@@ -60,18 +60,18 @@ _NARROW = {"i": np.int32, "u": np.uint32, "f": np.float32, "c": np.complex64}
 
 
 def gradient(array: Any, result: torch.Tensor) -> torch.Tensor:
-    """The gradient of a result, in the result's dtype."""
+    """Return the gradient of a result, in the result's dtype."""
     made = storage.wrap(array)
     return made if made.dtype == result.dtype else made.to(result.dtype)
 
 
 def cotangent_type(array: Any) -> Any:
-    """Shape, dtype and axes of the gradient of a result."""
+    """Return shape, dtype and axes of the gradient of a result."""
     return jax.typeof(array)
 
 
 def packed(array: Any, narrow: bool) -> Any:
-    """A residual without 64-bit types."""
+    """Return a residual without 64-bit types."""
     array = jnp.asarray(array)
     if not narrow or array.dtype.itemsize < 8 or array.dtype == np.complex64:
         return array
@@ -81,7 +81,7 @@ def packed(array: Any, narrow: bool) -> Any:
 
 
 def unpacked(array: Any, aval: Any) -> Any:
-    """The residual of this type again."""
+    """Return a packed residual in its own type, ``aval``."""
     if array.dtype == aval.dtype:
         return array
     if aval.dtype == np.complex128:
@@ -91,7 +91,7 @@ def unpacked(array: Any, aval: Any) -> Any:
 
 
 def of_axes(gradient: Any, array: Any) -> Any:
-    """The gradient of an array, by the axes of a mesh by which the array differs in ``shard_map``.
+    """Return an array's gradient, over the mesh axes by which the array differs in ``shard_map``.
 
     It is summed over those axes along which the array is one and its uses are many.
     """

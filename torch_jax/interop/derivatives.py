@@ -1,16 +1,16 @@
-"""PyTorch's derivatives as JAX's: what ``jax.grad`` gives is what a backward pass gives.
+"""PyTorch's derivatives as JAX's: ``jax.grad`` gives the gradients of PyTorch's backward pass.
 
 JAX could differentiate the operators that it sees, but would not see where PyTorch stops a gradient
 (``detach``, ``no_grad``) or computes another one (``autograd.Function``). So a function becomes a
 ``jax.custom_vjp``: its forward rule runs it with autograd's graph, and traces the backward pass
-through that graph. What the traced backward pass takes from the forward pass are the residuals.
+through that graph. The residuals are the arrays that this takes from the forward pass.
 
 The backward pass is a function of tensors, too, which PyTorch differentiates again
 (``create_graph=True``). So derivatives of derivatives are the same construction over it::
 
     of(f).call                         f's results
     of(f).call's forward rule          of(f).run: results and the traced backward pass
-    of(f).call's backward rule         of(f).back: what was traced, evaluated
+    of(f).call's backward rule         of(f).back: the traced backward pass, evaluated
     of(f).back's forward rule          of(backward pass of f).run
     of(f).back's backward rule         of(backward pass of f).back
 
@@ -37,7 +37,7 @@ Program = Callable[[Sequence[torch.Tensor]], AbstractContextManager[list[torch.T
 """A function of tensors as a context, in which its results may be differentiated."""
 
 Begin = Callable[[Any], FunctionRun]
-"""What makes a run of key words."""
+"""Begins a run with key words."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -63,12 +63,12 @@ class Pullback:
         return [variable.aval for variable in self.jaxpr.constvars]
 
     def tree_flatten(self) -> tuple[list[Any], _Form]:
-        """For JAX: the residuals are leaves."""
+        """Return the residuals as leaves, for JAX."""
         return self.residuals, _Form(self.jaxpr, self.outputs)
 
     @classmethod
     def tree_unflatten(cls, form: _Form, residuals: Any) -> Pullback:
-        """For JAX: other residuals."""
+        """Return a pullback with other residuals, for JAX."""
         return cls(form.jaxpr, form.outputs, list(residuals))
 
 
@@ -178,7 +178,7 @@ class Differentiable:
 
 
 def _backward_pass(program: Program, outputs: tuple[int, ...], count: int) -> Program:
-    """From the arguments and the gradients of some results to those of the arguments."""
+    """Return a function from arguments and some results' gradients to the arguments' gradients."""
 
     @contextmanager
     def backward_pass(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -213,7 +213,7 @@ def _gradients_of(
     gradients: Sequence[torch.Tensor],
     create_graph: bool,
 ) -> list[torch.Tensor]:
-    """Gradients of all that are wanted, zeros where results do not depend on one."""
+    """Return gradients of all that are wanted, zeros where results do not depend on one."""
     if not results or not wanted:
         return [torch.zeros_like(tensor) for tensor in wanted]
     found = torch.autograd.grad(

@@ -1,6 +1,6 @@
-"""What a flax module is without its arrays: a function of them, for linen and for nnx.
+"""A flax module without its arrays: a function of them, for linen and for nnx.
 
-Both kinds give a list of :class:`Variable`, which says what each array is, and a method
+Both kinds have a list of :class:`Variable`, which describes the arrays, and a method
 ``function``, which takes arrays in the order of that list.
 """
 
@@ -14,7 +14,7 @@ import jax
 
 from torch_jax.interop.jax_defaults import part_of_path
 
-# How linen's modules name what ``train()`` and ``eval()`` decide: the value while training.
+# Arguments by which linen's modules learn of ``train()`` and ``eval()``: the value while training.
 _FLAGS = {
     "train": True,
     "training": True,
@@ -49,22 +49,22 @@ class Linen(Once):
     """A module of linen, and the structure of its variables."""
 
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
-        """``paths`` are those of the leaves of ``structure``."""
+        """Take ``paths``, those of the leaves of ``structure``."""
         self.module, self._structure = module, structure
         self.variables = [_of_linen(path) for path in paths]
         self._collections = sorted({v.collection for v in self.variables} - {"params"})
 
     @property
     def kind(self) -> type:
-        """The class of the module."""
+        """Return the class of the module."""
         return type(self.module)
 
     def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-        """The flags of a method that ``train()`` and ``eval()`` decide, where a call does not."""
+        """Return a method's flags that ``train()`` and ``eval()`` decide, where a call does not."""
         return flags(getattr(self.module, method), training, args, kwargs)
 
     def function(self, method: str, training: bool) -> Callable[..., Any]:
-        """A method as a function of arrays: its result, and the variables after it.
+        """Return a method as a function of arrays to its result, and the variables after it.
 
         Evaluation leaves the statistics of batches alone; it may write a cache.
         """
@@ -88,7 +88,7 @@ class Linen(Once):
         return run
 
     def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
-        """Whether a method needs random numbers; ``trace`` runs its function without a key."""
+        """Return whether a method draws numbers; ``trace`` runs its function without a key."""
         from flax.errors import InvalidRngError
 
         try:
@@ -104,7 +104,7 @@ def _of_linen(path: tuple) -> Variable:
 
 
 def flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-    """The arguments of a function that say whether it trains, where a call leaves them out."""
+    """Return a function's arguments that say whether it trains, where a call leaves them out."""
     signature = inspect.signature(function)
     given = signature.bind_partial(*args, **kwargs).arguments
     return {
@@ -118,7 +118,7 @@ class Nnx(Once):
     """The graphs of a module of nnx, in training and not, and the variables of both."""
 
     def __init__(self, module: Any):
-        """``module`` is copied, not kept."""
+        """Take ``module``, which is copied, not kept."""
         from flax import nnx
 
         module = nnx.clone(module)
@@ -139,15 +139,15 @@ class Nnx(Once):
         ]
 
     def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-        """None: a module of nnx knows by itself whether it trains."""
+        """Return none: a module of nnx knows by itself whether it trains."""
         return {}
 
     def function(
         self, method: str, training: bool, counted: Callable[[bool], None] | None = None
     ) -> Callable[..., Any]:
-        """A method as a function of arrays: its result, and the variables after it.
+        """Return a method as a function of arrays to its result, and the variables after it.
 
-        ``counted`` is told whether random numbers were drawn.
+        ``counted`` gets whether random numbers were drawn.
         """
         from flax import nnx
 
@@ -172,7 +172,7 @@ class Nnx(Once):
         return run
 
     def _filled(self, arrays: Sequence[jax.Array], key: Any) -> list[tuple]:
-        """The variables with arrays; streams of random numbers begin anew with ``key``."""
+        """Return the variables with arrays; streams of random numbers begin again with ``key``."""
         from flax import nnx
 
         given, filled = iter(arrays), []
@@ -185,7 +185,7 @@ class Nnx(Once):
         return filled
 
     def draws(self, method: str, training: bool, trace: Callable[..., Any]) -> bool:
-        """Whether a method needs random numbers; ``trace`` runs its function without a key."""
+        """Return whether a method draws numbers; ``trace`` runs its function without a key."""
         if not any(self._random):
             return False
         drawn: list[bool] = []

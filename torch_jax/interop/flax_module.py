@@ -1,6 +1,6 @@
 """``torch_jax.nn_from_flax``: a module of flax as a module of PyTorch.
 
-Its arrays are parameters and buffers on device ``jax``; what it computes is an operator that calls
+Its arrays are parameters and buffers on device ``jax``; its computation is an operator that calls
 JAX, so that autograd, optimizers, ``torch_jax.jit`` and ``state_dict`` take it as any other module.
 """
 
@@ -29,15 +29,15 @@ from torch_jax.memory.storage import wrap
 def nn_from_flax(
     module: Any, *args: Any, variables: Any = None, method: str = "__call__", **kwargs: Any
 ) -> FlaxModule:
-    """A module of flax, of linen or of nnx, as an ``nn.Module`` with parameters and buffers.
+    """Return a module of flax, of linen or of nnx, as an ``nn.Module``.
 
-    A module of nnx brings its arrays along. One of linen is given as it is defined, with either
+    A module of nnx has its arrays. One of linen is a definition, given with either
     ``variables`` or the arguments of a first call, by which they are made.
 
     Args:
       module: a module of ``flax.nnx`` or ``flax.linen``; it is not changed.
       args: for linen, tensors or arrays as the module will be called with.
-      variables: for linen, what ``module.init`` gave, a dict of collections.
+      variables: for linen, the result of ``module.init``, a dict of collections.
       method: for linen, the method that is called to make the variables.
       kwargs: for linen, as ``args``.
 
@@ -45,12 +45,12 @@ def nn_from_flax(
       A module with the methods of flax's. The collection ``params``, and variables of the type
       ``nnx.Param``, are parameters; all others are buffers, which calls update. Names are flax's,
       with dots. ``train()`` and ``eval()`` decide arguments named ``train``, ``deterministic`` or
-      ``use_running_average`` that a call leaves out, and what nnx's methods of these names
-      do. Random numbers come from PyTorch's generator of the device.
+      ``use_running_average`` that a call leaves out, and call nnx's methods of these names.
+      Random numbers come from PyTorch's generator of the device.
 
     Raises:
       TypeError: ``module`` is no module of flax.
-      ValueError: there is nothing that the variables could be made of.
+      ValueError: neither ``variables`` nor arguments of a first call are given.
 
     >>> from flax import linen
     >>> layer = nn_from_flax(linen.Dense(2), torch.zeros(1, 3))
@@ -92,10 +92,10 @@ def _flax() -> tuple[Any, Any]:
 
 
 def _array(value: Any) -> jax.Array:
-    """The array of a variable.
+    """Return the array of a variable.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: its value is no array.
     """
     if not isinstance(value, jax.Array | np.ndarray) or value.dtype not in dtypes.TO_TORCH:
         raise TypeError(f"a variable of a flax module is no array but {value!r:.200}")
@@ -107,20 +107,20 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def _on_device(value: Any) -> Any:
-    """An example argument, on the device."""
+    """Return an example argument, on the device."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(pytorch.DEVICE_TYPE)
     return _as_input(value)
 
 
 def _as_input(value: Any) -> Any:
-    """A tensor for an array, which is an input of programs; all else as it is."""
+    """Return a tensor for an array, which is an input of programs; all others unchanged."""
     is_array = isinstance(value, jax.Array | np.ndarray) and value.dtype in dtypes.TO_TORCH
     return _tensor(value) if is_array else value
 
 
 def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
-    """The variables of a module of linen, made by its ``init``; a dict of tensors."""
+    """Return the variables of a module of linen, made by its ``init``: a dict of tensors."""
     if not (args or kwargs):
         raise ValueError(
             f"{type(module).__name__} of linen makes its variables in a first call: "
@@ -149,21 +149,21 @@ def _is_wide(tree: Any) -> bool:
 
 
 def _words() -> torch.Tensor:
-    """Words for a key of JAX's, drawn from PyTorch's generator of the device."""
+    """Draw words for a key of JAX's from PyTorch's generator of the device."""
     return torch.randint(0, 1 << 32, (2,), device=pytorch.DEVICE_TYPE)
 
 
 def _key(words: jax.Array) -> jax.Array:
-    """A key for JAX of such words, whichever algorithm it draws by."""
+    """Return a key for JAX of such words, for the algorithm by which JAX draws."""
     first, second = words.astype(np.uint32)
     return jax.random.fold_in(jax.random.key(first), second)
 
 
 class FlaxModule(nn.Module):
-    """What :func:`nn_from_flax` returns."""
+    """A module of flax as a module of PyTorch, made by :func:`nn_from_flax`."""
 
     def __init__(self, definition: Any, tensors: list[torch.Tensor]):
-        """A definition, and a tensor for each of its variables."""
+        """Take a definition, and a tensor for each of its variables."""
         super().__init__()
         self._definition = definition
         self._programs: dict[Any, Callable[..., Any]] = {}
@@ -186,15 +186,15 @@ class FlaxModule(nn.Module):
             self._places.append((".".join(above), name))
 
     def extra_repr(self) -> str:
-        """Which module of flax it is."""
+        """Return the name of the class of flax."""
         return f"of {self._definition.kind.__module__}.{self._definition.kind.__qualname__}"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the flax module's ``__call__`` does."""
+        """Call the flax module's ``__call__``."""
         return self._method("__call__", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Submodules, parameters and buffers; the other methods of the flax module."""
+        """Return a submodule, parameter or buffer, or another method of the flax module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -221,7 +221,7 @@ class FlaxModule(nn.Module):
             made = jax_function(_updating(definition, method, training, wide))
             program = self._programs[method, training, wide] = made
         words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
-        # autograd keeps what a buffer was before it is written
+        # autograd keeps the value that a buffer had before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
         result, changed = program(given, words, args, kwargs)
         with torch.no_grad():
@@ -230,7 +230,7 @@ class FlaxModule(nn.Module):
         return result
 
     def _check(self, tensors: list[torch.Tensor], args: tuple, kwargs: dict) -> None:
-        """Raise where something is not on the device."""
+        """Raise if a tensor is not on the device."""
         for (_, name), tensor in zip(self._places, tensors, strict=True):
             if tensor.device.type != pytorch.DEVICE_TYPE:
                 raise RuntimeError(
@@ -249,7 +249,7 @@ class FlaxModule(nn.Module):
     def _needs_words(
         self, method: str, wide: bool, tensors: list, args: tuple, kwargs: dict
     ) -> bool:
-        """Whether a call needs random numbers: found once for all calls of such a form."""
+        """Return whether a call needs random numbers: found once for all calls of such a form."""
         leaves, form = trees.flatten((args, kwargs))
         static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
         forms = tuple(
@@ -258,7 +258,7 @@ class FlaxModule(nn.Module):
         key = method, self.training, wide, form, forms, static, tuple(map(type, static))
         try:
             found = self._draws.get(key)
-        except TypeError:  # which the call itself refuses, and tells
+        except TypeError:  # which the call itself refuses with a message
             return False
         if found is None:
 
@@ -277,14 +277,14 @@ class FlaxModule(nn.Module):
 
 
 def _shape(value: Any) -> Any:
-    """What stands for an argument while only shapes are of interest."""
+    """Return the shape and dtype of an argument, with which only shapes are computed."""
     if not isinstance(value, torch.Tensor):
         return None
     return jax.ShapeDtypeStruct(tuple(value.shape), dtypes.to_jax(value.dtype))
 
 
 def _updating(definition: Any, method: str, training: bool, wide: bool) -> Callable[..., Any]:
-    """A method as a function of arrays: its result, and the variables that it changed."""
+    """Return a method as a function of arrays to its result, and the variables that it changed."""
     function = definition.function(method, training)
 
     def run(arrays: list[jax.Array], words: Any, args: tuple, kwargs: dict) -> Any:

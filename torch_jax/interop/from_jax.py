@@ -1,6 +1,6 @@
 """``torch_jax.call_jax`` and ``torch_jax.from_jax_function``: JAX functions as PyTorch's.
 
-Dynamo sees through this file: in its graphs a call is one node, the operator of the program.
+Dynamo traces through this file: in its graphs a call is one node, the operator of the program.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
     Tensors arrive as ``jax.Array``s, anywhere in the arguments, and the arrays of the result are
     new tensors. ``jax.Array``s and NumPy's arrays among the arguments are inputs, too; random keys
-    arrive as keys, ``torch.dtype``s as NumPy's. All else is static: the function is compiled for
+    arrive as keys, ``torch.dtype``s as NumPy's. Others are static: the function is compiled for
     each value. Numbers among the results become tensors; ``None`` stays.
 
     Gradients are those of ``jax.vjp``, with ``jax.custom_vjp`` and ``jax.custom_jvp``, to any
     order, and forwards, too. The function runs when it is traced, and must be pure. It is traced
-    anew when a value that it reads has changed, such as a variable of its closure or a global.
+    again when a value that it reads has changed, such as a variable of its closure or a global.
 
     JAX's 64-bit types are on inside if the user has them on, or where a tensor is float64 or
-    complex128. Else the function sees int64 as int32, as ``jnp.asarray`` does it, and an integer
+    complex128. Else the function sees int64 as int32, as with ``jnp.asarray``, and an integer
     that does not fit raises ``OverflowError``.
 
     Args:
@@ -66,7 +66,7 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
 
     Args:
       function: of ``jax.Array``s.
-      x64: whether JAX's 64-bit types are on inside; None: as :func:`call_jax` has it.
+      x64: whether JAX's 64-bit types are on inside; None: as in :func:`call_jax`.
 
     >>> import jax, torch_jax
     >>> @torch_jax.from_jax_function
@@ -97,7 +97,7 @@ def _from_jax_function(function: Callable[..., Any], wide: bool | None) -> Calla
 
 
 def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """What Dynamo traces: the operator, with the number of a program that is constant here."""
+    """Call the operator, with the number of a program that is constant here; Dynamo traces this."""
     leaves, _ = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shown = pytree.tree_map(_describe, (args, kwargs))
@@ -107,7 +107,7 @@ def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[s
 
 
 def _describe(leaf: Any) -> Any:
-    """A leaf as a constant: a tensor by its form, a number that Dynamo lets vary by its value."""
+    """Return a leaf as a constant: the form of a tensor, the value of a number that may vary."""
     if isinstance(leaf, torch.Tensor):
         sizes = tuple([operator.index(size) for size in leaf.shape])
         return jax_calls_in_graphs.TENSOR, sizes, leaf.dtype, leaf.device.type
@@ -124,7 +124,7 @@ _program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _filled(result: Any, tensors: Any) -> Any:
-    """The tree that a description means, with the tensors of the numbers in it."""
+    """Return the tree that a description means, with the tensors of the numbers in it."""
     if result is None:
         return None
     if isinstance(result, int):

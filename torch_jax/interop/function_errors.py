@@ -1,4 +1,4 @@
-"""What is said of JAX functions that cannot be called: their name, their line, and what to do."""
+"""Errors of JAX functions that cannot be called: their name, their line, and a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_jax.memory import dtypes
 
 
 def name_of(function: Any) -> str:
-    """A function with its file and line, as far as they are known.
+    """Return a function's name with its file and line, as far as they are known.
 
     >>> name_of(len)
     'len'
@@ -30,7 +30,7 @@ def name_of(function: Any) -> str:
 
 
 def another_device(function: Any, tensor: torch.Tensor) -> RuntimeError:
-    """The error for a tensor that is not on the device."""
+    """Return the error for a tensor that is not on the device."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, jax:0 and "
         f"{tensor.device}! The JAX function {name_of(function)} was given a "
@@ -39,7 +39,7 @@ def another_device(function: Any, tensor: torch.Tensor) -> RuntimeError:
 
 
 def not_hashable(function: Any) -> TypeError:
-    """The error for a tree of arguments that says something of itself which is not hashable."""
+    """Return the error for a tree of arguments whose static part is not hashable."""
     return TypeError(
         f"the JAX function {name_of(function)} was given a tree whose static part is not hashable: "
         "make its class a pytree whose auxiliary data are"
@@ -47,7 +47,7 @@ def not_hashable(function: Any) -> TypeError:
 
 
 def not_pure(function: Any) -> RuntimeError:
-    """The error for a function that changes what it reads."""
+    """Return the error for a function that changes a value that it reads."""
     return RuntimeError(
         f"the JAX function {name_of(function)} changes a variable of its closure, a global or an "
         "object that it reads. It runs when it is traced and not at each call: return the value in "
@@ -57,10 +57,10 @@ def not_pure(function: Any) -> RuntimeError:
 
 
 def as_array(function: Any, leaf: Any) -> Any:
-    """A leaf of a result as an array.
+    """Return a leaf of a result as an array.
 
     Raises:
-      TypeError: it is none, or PyTorch has no such dtype.
+      TypeError: the leaf is no array, or PyTorch has no such dtype.
     """
     try:
         is_number = isinstance(leaf, bool | int | float | complex)
@@ -81,8 +81,8 @@ def as_array(function: Any, leaf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def told(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Errors raised inside a function say which it is, and with what it was called."""
+def explained(function: Any, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Add to errors raised inside a function its name, and the tensors that it was called with."""
     try:
         yield
     except jax.errors.UnexpectedTracerError as error:

@@ -1,8 +1,8 @@
-"""One run of a PyTorch function inside JAX: what it draws, and what it must not do.
+"""One run of a PyTorch function inside JAX: the random numbers it draws, and acts that it refuses.
 
-To JAX a function is pure. So a run draws its random numbers from the key that the call was given,
-makes its tensors on the device, and refuses to write to tensors that were there before: under
-``jax.jit`` such a write would leave a tracer in them, and happen once instead of at each call.
+To JAX a function is pure. So a run draws its random numbers from the key of the call, makes its
+tensors on the device, and refuses to write to tensors that were there before: under ``jax.jit``
+such a write would leave a tracer in them, and happen once instead of at each call.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class FunctionRun(GraphRun):
 
     Attributes:
       function: the user's function, for names in errors.
-      host: whether CPU tensors that the function brings along are moved to the device.
-      refuse_stops: whether to refuse what stops gradients in PyTorch and not in JAX.
+      host: whether CPU tensors that the function reads are moved to the device.
+      refuse_stops: whether to refuse operations that stop gradients in PyTorch and not in JAX.
     """
 
     def __init__(self, function: Any, words: Any, host: bool = False, refuse_stops: bool = False):
         super().__init__(words, mode=_Watch(self))
         self.function, self.host, self.refuse_stops = function, host, refuse_stops
         self.may_draw = True
-        self.generators: dict[int, tuple[Any, tuple[int, int]]] = {}  # that were set, as they stood
+        self.generators: dict[int, tuple[Any, tuple[int, int]]] = {}  # set: the state before
 
     def peek(self) -> Any:
-        """Key words that the next random operator will draw."""
+        """Return the key words that the next random operator will draw."""
         if not self.may_draw:
             return generators.words(0, 0)
         if self.words is None:
@@ -65,10 +65,10 @@ class FunctionRun(GraphRun):
         )
 
     def looked_at_seed(self, generator: Any) -> None:
-        """Nothing to note: a seed is a constant of the program."""
+        """Do nothing: a seed is a constant of the program."""
 
     def state_of(self, generator: Any) -> torch.Tensor:
-        """How many draws there were, as a generator's state (``checkpoint`` goes back to it)."""
+        """Return the number of draws as a generator's state (``checkpoint`` goes back to it)."""
         return generators.as_state(0, self.steps)
 
     def put_to(self, generator: Any, state: torch.Tensor) -> None:
@@ -82,9 +82,9 @@ class FunctionRun(GraphRun):
 
 @contextmanager
 def begun(run: FunctionRun) -> Iterator[None]:
-    """Context in which a function runs: with autograd on this thread, and factories of the device.
+    """Run a function in this context: with autograd on this thread, and factories of the device.
 
-    Generators on the host are left as they stood.
+    Generators on the host keep the state that they had.
     """
     try:
         with torch.inference_mode(False), torch.enable_grad(), running(run, autograd=True):
@@ -124,11 +124,11 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """To be skipped Dynamo would be imported, in seconds."""
+        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
         return False
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Know a tensor as one of this run's own, which may be written."""
+        """Remember a tensor as one of this run's own, which may be written."""
         memory = tensor.untyped_storage()
         self._made[id(memory)] = weakref.ref(memory)
         return tensor
@@ -166,7 +166,7 @@ class _Watch(TorchDispatchMode):
         return result
 
     def gradients_left_outside(self) -> Exception | None:
-        """Take back what backward passes have left in tensors from outside; the error for it."""
+        """Take back gradients that were left in tensors from outside; return the error for them."""
         error = None
         for tensor, gradient in self._leaves.values():
             if tensor.grad is not gradient:
@@ -189,7 +189,7 @@ class _Watch(TorchDispatchMode):
         return storage.is_jax_storage(memory) and tracers.is_traced(memory.array)
 
     def _meet(self, tensor: torch.Tensor, is_outside: bool) -> None:
-        """An operator takes a tensor: one from outside is a constant of what is being traced."""
+        """Note a tensor that an operator takes: one from outside is a constant of the program."""
         memory = storage.memory_of(tensor) if storage.is_jax(tensor) else None  # if recorded: run
         if not is_outside:
             return
@@ -221,7 +221,7 @@ class _Watch(TorchDispatchMode):
                 )
 
     def _refuse_host_draws(self, func: OpOverload, tensors: list, kwargs: dict[str, Any]) -> None:
-        """Raise where random numbers are drawn on the CPU: once, while a program is traced."""
+        """Raise if random numbers are drawn on the CPU: once, while a program is traced."""
         if any(map(_is_ours, tensors)) or (not tensors and _is_device(kwargs.get("device"))):
             return
         raise tracers.NotTraceableError(
@@ -231,7 +231,7 @@ class _Watch(TorchDispatchMode):
         )
 
     def _on_device(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        """Take what a module on the CPU brings along over to the device, where both meet."""
+        """Move tensors of a module on the CPU to the device, where they meet tensors of it."""
         if not any(map(_is_ours, tensors)):
             return args, kwargs
         if kwargs.get("device") is not None:
@@ -261,14 +261,14 @@ def _is_device(device: Any) -> bool:
 
 
 def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Tensors that an operator writes to."""
+    """Yield the tensors that an operator writes to."""
     for at, argument in enumerate(func._schema.arguments):
         if variants.is_mutated(argument):
             yield from storage.tensors_in(args[at] if at < len(args) else kwargs.get(argument.name))
 
 
 def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator draws numbers for a dropout that drops nothing, as attention does."""
+    """Return whether an operator draws for a dropout that drops nothing, as attention does."""
     for at, argument in enumerate(func._schema.arguments):
         if argument.name in ("dropout_p", "dropout"):
             given = args[at] if at < len(args) else kwargs.get(argument.name, 0.0)
@@ -277,7 +277,7 @@ def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 class _NoDetach(TorchFunctionMode):
-    """Raises where a function detaches. Operators detach by themselves what they save."""
+    """Raises if a function detaches. Operators detach saved tensors by themselves."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _detaches(func) and args[0].requires_grad:
@@ -289,12 +289,12 @@ _DETACH = (torch.detach, torch.detach_, torch.Tensor.detach, torch.Tensor.detach
 
 
 def _detaches(function: Any) -> bool:
-    """Whether a function of PyTorch's detaches; ``data`` may have been replaced since import."""
+    """Return whether a function of PyTorch's detaches; ``data`` may be replaced after import."""
     return function in _DETACH or function == torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def _is_in_own_function() -> bool:
-    """Whether an ``autograd.Function`` of this package runs, whose backward pass JAX has too."""
+    """Return whether an ``autograd.Function`` of this package runs: JAX has its backward pass."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
@@ -305,7 +305,7 @@ def _is_in_own_function() -> bool:
 
 
 def _stops(how: str) -> Exception:
-    """The error where PyTorch stops gradients and JAX would not."""
+    """Return the error for an operation that stops gradients in PyTorch and not in JAX."""
     return tracers.NotTraceableError(
         f'with derivatives="jax" JAX differentiates the operators, and would not see that {how} '
         f"stops the gradient here ({tracers.user_line()}): use jax.lax.stop_gradient outside of "

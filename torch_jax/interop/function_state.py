@@ -1,10 +1,10 @@
-"""What a JAX function reads beside its arguments, as a key that differs when any of it differs.
+"""The values that a JAX function reads beside its arguments, as a key that differs if one differs.
 
 A function is its code, and the values that its code can reach: defaults, variables of its closure,
-globals that it names, and what these hold in turn – functions, containers, objects. Numbers and
-texts count by value, arrays of JAX by identity since nobody can write them, NumPy's by their
-content. What libraries define counts by identity. So ``lambda x: x * scale``, made anew at each
-call, is the same function for the same scale, and another one for another.
+globals that it names, and the values that these hold – functions, containers, objects. Numbers and
+texts count by value, arrays of JAX by identity since they cannot be written, NumPy's by their
+content. Definitions of libraries count by identity. So ``lambda x: x * scale``, made at each call,
+is the same function for the same scale, and another one for another.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class Same:
 
 
 def owner_of(function: Callable[..., Any]) -> Any:
-    """What is the same for a function that is made anew: its code; an object without is itself."""
-    inner = getattr(function, "__func__", function)  # a method is made anew at each call
+    """Return an object that two makings of a function share: its code, or the object itself."""
+    inner = getattr(function, "__func__", function)  # each access makes a new method
     return getattr(inner, "__code__", inner)
 
 
 def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple | None:
-    """A key of a function and of all that it can read; None where that cannot be told.
+    """Return a key of a function and of all that it can read; None where this is unknown.
 
-    ``static`` are arguments that it is given as they are.
+    ``static`` are static arguments of the call.
 
     It does not hold the function's :func:`owner_of`, of which it is a key.
 
@@ -81,7 +81,7 @@ def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple 
 
 
 def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[Same, ...]:
-    """The objects that a function can reach and write, for one of which :func:`state_of` tells."""
+    """Return the objects that a function can reach and write, as :func:`state_of` finds them."""
     walk = _Walk(owner_of(function))
     for value in (function, *static):
         walk.add(value)
@@ -90,7 +90,7 @@ def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[
 
 
 def holds_arrays(state: tuple) -> bool:
-    """Whether a state keeps arrays alive."""
+    """Return whether a state keeps arrays alive."""
     return any(type(one) is Same and isinstance(one.value, jax.Array) for one in state)
 
 
@@ -102,12 +102,12 @@ _BY_IDENTITY = (
     type, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, np.ufunc,
     enum.Enum, np.dtype, type(NotImplemented), torch.device,
-    type(jax.jit(abs)),  # JAX itself traces such a function once, whatever becomes of its closure
+    type(jax.jit(abs)),  # JAX itself traces such a function once, even if its closure changes
 )  # fmt: skip
 
 
 class _Walk:
-    """One walk over what a function reaches: the key so far, and what was met."""
+    """One walk over the values that a function reaches: the key so far, and the values met."""
 
     def __init__(self, owner: Any) -> None:
         self.found: list[Any] = []
@@ -130,7 +130,7 @@ class _Walk:
             self._add_object(kind, value)
 
     def _add_object(self, kind: type, value: Any) -> None:
-        """A value that may hold others; what was met before is told by its number."""
+        """Add a value that may hold others; one that was met before is named by its number."""
         known = self.met.get(id(value))
         if known is not None:
             self.found += "met", known[0]
@@ -217,7 +217,7 @@ class _Walk:
                 self._add_global(known[name], names)
 
     def _add_global(self, value: Any, names: Any) -> None:
-        """A global; of a module of the user's, what the code may read of it."""
+        """Add a global; for a module of the user's, also its attributes that the code may read."""
         self.add(value)
         if type(value) is types.ModuleType and not _is_library_module(value):
             for name in sorted(names.attributes & value.__dict__.keys()):
@@ -225,7 +225,7 @@ class _Walk:
                 self._add_global(value.__dict__[name], names)
 
     def _add_class(self, kind: type) -> None:
-        """A class of the user's, whose attributes and methods may be replaced."""
+        """Add a class of the user's, whose attributes and methods may be replaced."""
         self.found.append(Same(kind))
         for name, value in sorted(vars(kind).items()):
             if name in _OF_CLASSES:
@@ -240,7 +240,7 @@ class _Walk:
             self.add(base)
 
     def _add_instance(self, kind: type, value: Any) -> None:
-        """An object by its class and its attributes."""
+        """Add an object by its class and its attributes."""
         if callable(value) and _is_library_module(_module_of(value)):
             self._add_same(value)  # such as jax.nn.relu
             return
@@ -281,7 +281,7 @@ _names_by_code: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakK
 
 
 def _names(code: types.CodeType) -> Names:
-    """The names that code mentions; remembered for as long as there is the code."""
+    """Return the names that code mentions; they are kept as long as the code lives."""
     names = _names_by_code.get(code)
     if names is None:
         names = _names_by_code[code] = names_of.__wrapped__(code)
@@ -289,7 +289,7 @@ def _names(code: types.CodeType) -> Names:
 
 
 def _module_of(value: Any) -> types.ModuleType | None:
-    """The module that an object itself says it is of, as what wraps a function does."""
+    """Return the module that an object itself names, as a wrapper of a function does."""
     return sys.modules.get(str(getattr(value, "__dict__", {}).get("__module__")))
 
 
@@ -309,15 +309,15 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 @functools.cache
 def _is_of_library(kind: type) -> bool:
-    """Whether a class is defined by a library or by Python itself."""
+    """Return whether a class is defined by a library or by Python itself."""
     return _is_library_module(sys.modules.get(kind.__module__))
 
 
 def _is_library_module(module: types.ModuleType | None) -> bool:
-    """Whether a module is Python's, or was installed; a missing one is the user's."""
+    """Return whether a module is Python's, or was installed; a missing one is the user's."""
     if module is None:
         return False
-    file = vars(module).get("__file__")  # no __getattr__ of the module's is to be asked
+    file = vars(module).get("__file__")  # without calling a __getattr__ of the module
     if file is None:
         return module.__name__ in sys.builtin_module_names
     return _is_library_file(file)

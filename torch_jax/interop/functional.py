@@ -29,14 +29,14 @@ Arrays = dict[str, Any]
 def functional(
     module: torch.nn.Module, *, derivatives: str = "torch"
 ) -> tuple[Callable[..., Any], Arrays, Arrays]:
-    """A module as a pure function of JAX, with its parameters and its buffers as arrays.
+    """Return a module as a pure function of JAX, with its parameters and its buffers as arrays.
 
-    The function is ``fn(params, buffers, *args, rng=None, method=None, **kwargs)`` and returns what
-    the module returns, arrays in place of tensors, and the buffers as it leaves them (statistics of
-    batch norm). It may be called as it is and under JAX's transformations, with PyTorch's
-    derivatives, as :func:`torch_jax.to_jax_function` says.
+    The function is ``fn(params, buffers, *args, rng=None, method=None, **kwargs)``. It returns the
+    module's result with arrays in place of tensors, and the buffers as the call leaves them
+    (statistics of batch norm). It may be called by itself and under JAX's transformations, with
+    PyTorch's derivatives: see :func:`torch_jax.to_jax_function`.
 
-    - ``rng`` is a ``jax.random.key``, for dropout and whatever else is random.
+    - ``rng`` is a ``jax.random.key``, for dropout and other random operators.
     - ``method`` is the name of another method than ``forward``, or a function ``f(module, *args)``.
 
     Each submodule runs in the mode, ``train()`` or ``eval()``, that it has now: for the other one
@@ -44,13 +44,13 @@ def functional(
     honoured.
 
     Args:
-      module: a module on device ``jax``, whose arrays are given out as they are; on the CPU, whose
-        tensors are copied to the device; or on ``meta``, for which shapes are given out.
-      derivatives: whose derivatives these are, as for :func:`torch_jax.to_jax_function`.
+      module: a module on device ``jax``, whose arrays are returned uncopied; on the CPU, whose
+        tensors are copied to the device; or on ``meta``, for which shapes are returned.
+      derivatives: ``"torch"`` or ``"jax"``, as for :func:`torch_jax.to_jax_function`.
 
     Returns:
-      The function; the parameters that require gradients, by name; and all else: buffers, and
-      parameters that require none. Tied tensors are there once, under their first name.
+      The function; the parameters that require gradients, by name; and all other tensors: buffers,
+      and frozen parameters. Tied tensors are there once, under their first name.
 
     Raises:
       RuntimeError: the module has lazy parameters.
@@ -90,7 +90,7 @@ def load_functional(
     and tensors on ``meta`` are replaced by tensors on device ``jax``.
 
     Raises:
-      RuntimeError: names or shapes are not the module's, in the words of ``load_state_dict``.
+      RuntimeError: names or shapes are not the module's, with the text of ``load_state_dict``.
 
     >>> model = torch.nn.Linear(3, 2, device="jax")
     >>> fn, params, buffers = functional(model)
@@ -146,11 +146,11 @@ class Functional:
         self.trained = {n: _Form.of(t) for n, t in tensors[0].items() if t.requires_grad}
         frozen = {n: t for n, t in tensors[0].items() if not t.requires_grad}
         self.kept = {n: _Form.of(t) for n, t in {**frozen, **tensors[1]}.items()}
-        # an attribute that is a tensor of the CPU comes along with a module that is not on a device
+        # CPU tensors in attributes are moved for a module that has no tensor on the device
         self.host = not any(map(is_jax, {**tensors[0], **tensors[1]}.values()))
 
     def arrays(self) -> tuple[Arrays, Arrays]:
-        """The arrays of the parameters and of all else."""
+        """Return the arrays of the parameters, and those of all other tensors."""
         tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return (
             {name: _array_of(tensors[name]) for name in self.trained},
@@ -174,7 +174,7 @@ class Functional:
 
         @contextmanager
         def called(params: Any, buffers: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
-            # as in PyTorch, no gradient goes to what does not require one
+            # as in PyTorch, no gradient flows to tensors that do not require one
             adopt = ACTIVE.tracer.mode.adopt
             kept = {name: adopt(crossing.constant(tensor)) for name, tensor in buffers.items()}
             held = params | {n: self.kept[n].of_integers(tensor) for n, tensor in kept.items()}
@@ -188,7 +188,7 @@ class Functional:
         return run(called, self.module, given, {}, rng, self.host, self.by_jax)
 
     def training_mode(self) -> bool | None:
-        """The mode that means training: each part's own, if the whole was in training."""
+        """Return the mode that means training: each part's own, if the whole was in training."""
         return None if self.modes[self.module] else True
 
     def _method(self, method: Any) -> Callable[..., Any]:
@@ -200,7 +200,7 @@ class Functional:
 
     @contextmanager
     def _holding(self, tensors: dict[str, torch.Tensor], training: bool | None) -> Iterator[None]:
-        """Context in which the module has these tensors, and the modes that it had."""
+        """Give the module these tensors, and the modes that it had, in this context."""
         with _SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
             before = {part: part.training for part in self.modes}
@@ -216,7 +216,7 @@ class Functional:
                     self._forget(part, attributes[part])
 
     def _forget(self, part: torch.nn.Module, before: dict[str, Any]) -> None:
-        """Take back what a call has set attributes to, which under a trace are tracers."""
+        """Take back tensors that a call has set as attributes: under a trace they are tracers."""
         now = vars(part).items()
         for name in [n for n, v in now if isinstance(v, torch.Tensor) and v is not before.get(n)]:
             if name in before:
@@ -226,7 +226,7 @@ class Functional:
             warnings.warn(
                 f"{type(part).__name__}.{name} is set to a tensor, which is forgotten after the "
                 "call: a function of JAX has no state. Make it a buffer (register_buffer), of "
-                "which functional gives out the new value",
+                "which functional returns the new value",
                 stacklevel=2,
             )
 
@@ -239,13 +239,13 @@ class Functional:
             if storage.held_by(tensor) is not before[name]:
                 raise NotTraceableError(
                     f"{type(self.module).__name__} writes to its parameter {name!r}, and functional"
-                    " gives out new buffers only: what a forward pass changes has to be a buffer, "
-                    "or a parameter that requires no gradient"
+                    " returns new buffers only: a forward pass may change only buffers, "
+                    "and parameters that require no gradient"
                 )
 
 
 class _Form:
-    """What an array has to be like to stand for a tensor."""
+    """Shape and dtype of the array that replaces a tensor."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
         self.shape, self.dtype = shape, dtype
@@ -255,12 +255,12 @@ class _Form:
         return cls(tuple(tensor.shape), tensor.dtype)
 
     def of_integers(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of integers in the module's own dtype, for which JAX may have had no type."""
+        """Return a tensor of integers in the module's own dtype, which JAX may not have."""
         is_integer = not (tensor.is_floating_point() or tensor.is_complex())
         return tensor.to(self.dtype) if is_integer else tensor
 
     def refusal(self, name: str, array: Any) -> str | None:
-        """What is wrong with an array, None where it may stand for the tensor."""
+        """Return the fault of an array, None where it may replace the tensor."""
         if not isinstance(array, jax.Array | np.ndarray):
             return f"{name} is a {type(array).__name__}, where an array is wanted."
         if tuple(array.shape) != self.shape:
@@ -280,7 +280,7 @@ def _kind(dtype: Any) -> str:
 
 
 def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
-    """Raise as ``load_state_dict`` does where names or shapes are not the module's."""
+    """Raise as ``load_state_dict`` does if names or shapes are not the module's."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{what}: a dict of arrays by name is wanted, not a {type(given).__name__}")
     problems = []
@@ -298,7 +298,7 @@ def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
 
 
 def _first_names(module: torch.nn.Module) -> dict[str, str]:
-    """For each name of a parameter or buffer the first one of the same tensor."""
+    """Return for each name of a parameter or buffer the first one of the same tensor."""
     named = (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),

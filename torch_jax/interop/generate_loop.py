@@ -1,9 +1,9 @@
 """``torch_jax.generate_loop``: text generation of transformers as programs of the device.
 
-``model.generate(..., custom_generate=torch_jax.generate_loop)`` prepares its arguments as ever and
+``model.generate(..., custom_generate=torch_jax.generate_loop)`` prepares its arguments as usual and
 calls the function here in place of its own loop. The prompt is one program, and the loop over
-tokens another: model, processors of logits, choice of the token and the question whether all are
-done. Prompts and caches are padded to powers of two, and lengths are inputs, so that few programs
+tokens another: model, processors of logits, choice of the token, and the test for the end.
+Prompts and caches are padded to powers of two, and lengths are inputs, so that few programs
 serve all of them.
 """
 
@@ -25,8 +25,8 @@ from torch_jax.memory import border, generators
 from torch_jax.memory.storage import wrap
 from torch_jax.ops.buckets import length_for
 
-# Processors whose scores do not hang on how long the text is: where they look at tokens, a token
-# that comes twice counts once. The text behind its end repeats the last token.
+# Processors whose scores do not depend on the length of the text: where they look at tokens, a
+# token that comes twice counts once. The text behind its end repeats the last token.
 _PROCESSORS = frozenset(
     (
         "EpsilonLogitsWarper",
@@ -43,14 +43,14 @@ _PROCESSORS = frozenset(
         "TypicalLogitsWarper",
     )
 )
-# Those that forbid the end of a text until it is so long; what they ask is a number of the loop.
+# Processors that forbid the end of a text before a length; this length is a number of the loop.
 _LEAST_LENGTHS = frozenset(("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"))
 _CRITERIA = frozenset(("EosTokenCriteria", "MaxLengthCriteria"))
 _ARGUMENTS = frozenset(("attention_mask", "logits_to_keep", "position_ids", "use_cache"))
 
 
 class _State(NamedTuple):
-    """What a token leaves for the next: the text, keys and values of all layers, who goes on."""
+    """The state after a token: texts, which are unfinished, keys and values of all layers."""
 
     ids: Any
     keys: list[Any]
@@ -60,7 +60,7 @@ class _State(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """What stays the same while tokens are made: inputs of the programs."""
+    """Inputs of the programs that stay the same while tokens are made."""
 
     mask: Any
     positions: Any
@@ -83,7 +83,7 @@ def generate_loop(
     chunk: int = 16,
     **model_kwargs: Any,
 ) -> Any:
-    """The loop of ``generate`` over a static cache, greedy or sampling, as one program.
+    """Run the loop of ``generate`` over a static cache, greedy or sampling, as one program.
 
     Give it as ``custom_generate`` to ``generate()`` of a model of transformers on device ``jax``.
     Greedy tokens are those of ``generate()``; sampled ones follow the same distribution, and
@@ -95,7 +95,7 @@ def generate_loop(
 
     Raises:
       ValueError: beams, a processor of logits or a criterion that the loop does not know, or a
-        model without a static cache; the message says which, and plain ``generate()`` serves it.
+        model without a static cache; the message names it, and plain ``generate()`` serves it.
 
     >>> from transformers import GPT2Config, GPT2LMHeadModel
     >>> sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 16, "n_positions": 64}
@@ -160,7 +160,7 @@ def generate_loop(
 
 @functools.cache
 def _name_of_cache() -> str:
-    """Return what transformers calls a cache: ``past_key_values`` before its release 5.24."""
+    """Return transformers' name of a cache: ``past_key_values`` before its release 5.24."""
     from transformers.generation.utils import GenerateDecoderOnlyOutput
 
     names = GenerateDecoderOnlyOutput.__dataclass_fields__
@@ -168,7 +168,7 @@ def _name_of_cache() -> str:
 
 
 def _refuse(model: Any, processors: Any, criteria: Any, config: Any, kwargs: dict) -> None:
-    """Raise where the loop is not what ``generate`` would do."""
+    """Raise if the loop would not do the same as ``generate``."""
     reasons = []
     if config.num_beams > 1 or config.num_return_sequences > 1 and not config.do_sample:
         reasons.append(f"num_beams={config.num_beams}")
@@ -200,7 +200,7 @@ def _refuse(model: Any, processors: Any, criteria: Any, config: Any, kwargs: dic
 
 
 def _processors(given: Any) -> tuple[list[Any], int]:
-    """Processors of logits for the loop, and before which length no text may end."""
+    """Return processors of logits for the loop, and the length before which no text may end."""
     least = 0
     kept = []
     for one in given:
@@ -213,7 +213,7 @@ def _processors(given: Any) -> tuple[list[Any], int]:
 
 
 def _long(tensor: torch.Tensor, length: int, value: int) -> torch.Tensor:
-    """Rows as long as that, filled behind their end."""
+    """Return rows of this length, filled behind their end."""
     return torch.nn.functional.pad(tensor.cpu(), (0, length - tensor.shape[1]), value=value)
 
 
@@ -222,7 +222,7 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 def _cache(model: Any, length: int, keys: Any = None, values: Any = None, at: Any = None) -> Any:
-    """A static cache of transformers with these keys and values, written up to ``at``."""
+    """Return a static cache of transformers with these keys and values, written up to ``at``."""
     from transformers import StaticCache
 
     cache: Any = StaticCache(config=model.config, max_cache_len=length)
@@ -237,7 +237,7 @@ def _cache(model: Any, length: int, keys: Any = None, values: Any = None, at: An
 
 
 def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
-    """The programs of a model for one way of choosing tokens; made once."""
+    """Return the programs of a model for one way of choosing tokens; they are made once."""
     said = tuple((type(p), _said(vars(p))) for p in processors)
     modes = tuple(part.training for part in model.modules())
     known = _loops.setdefault(model, {})
@@ -248,7 +248,7 @@ def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
 
 
 def _said(values: dict[str, Any]) -> tuple:
-    """What a processor was told, as a key."""
+    """Return the arguments of a processor as a key."""
     return tuple(
         (name, tuple(v.flatten().tolist()) if isinstance(v, torch.Tensor) else repr(v))
         for name, v in values.items()
@@ -284,7 +284,7 @@ class _Loop:
         self.go_on = jax.jit(go_on, donate_argnums=2)
 
     def _prompt(self, model: Any, given: _Given, ids: Any, padded: int) -> tuple:
-        """The first token; nothing looks behind the end of the prompt."""
+        """Choose the first token; no operator reads behind the end of the prompt."""
         cache = _cache(model, ids.shape[1])
         more = {} if given.positions is None else {"position_ids": given.positions}
         found = model(
@@ -303,7 +303,7 @@ class _Loop:
         return self._chosen(given, state, logits)
 
     def _token(self, model: Any, given: _Given, state: _State) -> tuple:
-        """The next token."""
+        """Choose the next token."""
         state = _State(*state)
         at = (state.length - 1).reshape(1)
         cache = _cache(model, state.ids.shape[1], state.keys, state.values, state.length - 1)
@@ -323,7 +323,7 @@ class _Loop:
         return self._chosen(given, state._replace(keys=keys, values=values), found.logits[:, -1])
 
     def _chosen(self, given: _Given, state: _State, logits: torch.Tensor) -> tuple:
-        """The state after a token was chosen by its logits."""
+        """Return the state after a token was chosen by its logits."""
         ids, length = state.ids, state.length
         scores = logits.to(torch.float32)
         if given.eos is not None:
@@ -348,5 +348,5 @@ class _Loop:
 
 
 def _at(key: Any, length: Any) -> Any:
-    """The key of the token at a place."""
+    """Return the key of the token at a place."""
     return jax.random.fold_in(key, length)

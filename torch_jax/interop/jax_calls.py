@@ -1,8 +1,8 @@
-"""Calls of JAX functions: arguments sorted, and the trace that serves them found or made.
+"""Calls of JAX functions: arguments sorted, and their traces found or made.
 
-A function is traced for each form of its arguments, and again when something that it reads is
-another value (:mod:`torch_jax.interop.function_state`). Where that cannot be told it is traced at
-each call, and compiled again where the trace is another one
+A function is traced for each form of its arguments, and again when a value that it reads has
+changed (:mod:`torch_jax.interop.function_state`). If such a change cannot be noticed, it is traced
+at each call, and compiled again when the trace differs
 (:mod:`torch_jax.interop.same_program`).
 """
 
@@ -38,7 +38,7 @@ _GIVEN = Given()
 
 
 def call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a JAX function; ``wide``: whether 64-bit types are on, None: as the arguments say."""
+    """Call a JAX function; ``wide``: whether 64-bit types are on, None: if an argument has them."""
     waking.wake()
     while isinstance(function, functools.partial):  # there may be tensors among its arguments
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
@@ -52,14 +52,14 @@ def call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) 
 
 
 class Arguments(NamedTuple):
-    """The leaves of a call: those that are static, with what stands for the others, in order."""
+    """The leaves of a call: static ones, with marks in place of the others; and the tensors."""
 
     static: tuple[Any, ...]
     tensors: list[torch.Tensor]
 
 
 def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
-    """Tell arrays from what is static."""
+    """Separate arrays from static arguments."""
     static: list[Any] = []
     tensors: list[torch.Tensor] = []
     for leaf in leaves:
@@ -80,7 +80,7 @@ def sort(function: Any, leaves: Sequence[Any]) -> Arguments:
 
 
 def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
-    """What stands for an array, and a tensor over it; of NumPy's a copy, which nobody writes."""
+    """Return the mark of an array, and a tensor over it; of NumPy's, over a copy that stays."""
     if isinstance(array, np.ndarray):
         return _GIVEN, storage.wrap(jnp.asarray(array))
     if not jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -91,24 +91,24 @@ def _of_array(array: Any) -> tuple[Given, torch.Tensor]:
 
 # --- traces ---------------------------------------------------------------------------------------
 
-# The traces of a function hang on its code, so that they are found for a function made anew: those
-# of one state of the function together.
+# The traces of a function belong to its code, so that a function made again finds them: those of
+# one state of the function together.
 _by_code: weakref.WeakKeyDictionary[Any, _States] = weakref.WeakKeyDictionary()
 
 
 class _States:
     """Traces by the state of a function, then by the form of a call.
 
-    A state that holds arrays keeps them alive, so that few such are kept: a function made anew at
+    A state that holds arrays keeps them alive, so few of these are kept: a function made again at
     each call may close over others each time.
     """
 
     def __init__(self) -> None:
         self._plain, self._with_arrays = Recent(64), Recent(2)
-        self.computed: Recent = Recent(64)  # of functions of which no state can be told
+        self.computed: Recent = Recent(64)  # of functions whose state is unknown
 
     def of(self, state: tuple) -> Recent:
-        """The traces of a state."""
+        """Return the traces of a state."""
         states = self._with_arrays if holds_arrays(state) else self._plain
         traces = states.find(state)
         if traces is None:
@@ -118,7 +118,7 @@ class _States:
 
 
 def traced_for(function: Any, wide: bool | None, structure: Any, given: Arguments) -> Traced:
-    """The trace of a function for a call; made, if there is none that is still right."""
+    """Return the trace of a function for a call; it is made if no valid one is known."""
     is_wide = _is_wide(given.tensors) if wide is None else wide
     form = is_wide, structure, operator.forms_key(given.tensors)
     states = _states_of(function)
@@ -141,18 +141,18 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
 
 
 class _Kept(NamedTuple):
-    """A trace, and what it may write: one that calls Python back is of these very objects."""
+    """A trace; if it calls Python back, it is valid only for the objects that it may write."""
 
     traced: Traced
     identities: tuple[Any, ...] | None
 
     def is_of(self, function: Any, static: tuple) -> bool:
-        """Whether the trace is right for a function of the same state."""
+        """Return whether the trace is valid for a function of the same state."""
         return self.identities is None or self.identities == identities_of(function, static)
 
 
 def _known(states: _States, form: Any, traced: Traced) -> Traced:
-    """An earlier trace that computes the same as a new one, or the new one."""
+    """Return an earlier trace that computes the same as a new one, or the new one."""
     key = form, traced.structure, same_program(traced.program.closed)
     found = states.computed.find(key)
     if found is None:
@@ -162,7 +162,7 @@ def _known(states: _States, form: Any, traced: Traced) -> Traced:
 
 
 def _states_of(function: Any) -> _States:
-    """The traces of a function: by its code, or by itself where it has none."""
+    """Return the traces of a function: by its code, or by itself where it has none."""
     owner = owner_of(function)
     try:
         states = _by_code.get(owner)
@@ -175,13 +175,13 @@ _others = _States()
 
 
 def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether JAX's 64-bit types are on in a function with these arguments."""
+    """Return whether JAX's 64-bit types are on in a function with these arguments."""
     doubles = (torch.float64, torch.complex128)
     return _has_wide_types_on() or any(t.dtype in doubles for t in tensors)
 
 
 def _has_wide_types_on() -> bool:
-    """Whether the user has JAX's 64-bit types on; in a trace they are on for its own work."""
+    """Return whether the user has JAX's 64-bit types on; inside a trace they are always on."""
     state = jax_core.x64_state()
     return bool(state.value if ACTIVE.tracer is None else state.get_global())
 
@@ -189,5 +189,5 @@ def _has_wide_types_on() -> bool:
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:
     name = function_errors.name_of(function)
     leaf = functools.partial(function_errors.as_array, function)
-    with function_errors.told(function, given.tensors):
+    with function_errors.explained(function, given.tensors):
         return operator.trace(function, structure, given.static, given.tensors, wide, name, leaf)

@@ -1,7 +1,7 @@
-"""JAX functions that are called where Dynamo traces: which program a call is, as a constant.
+"""Calls of JAX functions in graphs of Dynamo's: the number of a program, as a constant.
 
-Dynamo looks into no JAX function. It asks here once, and a guard asks again before each call of
-its graph whether the function still reads what it read.
+Dynamo looks into no JAX function. It asks here once, and a guard checks before each call of its
+graph that the function reads the same values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _numbers = itertools.count()
 
 
 def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
-    """The number of a program, which tensors it takes in order, and what its results become.
+    """Return the number of a program, the order of the tensors it takes, and its results' tree.
 
     Args:
       function: the JAX function.
-      wide: as :func:`torch_jax.interop.jax_calls.call` has it.
+      wide: as in :func:`torch_jax.interop.jax_calls.call`.
       shown: ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` describes a tensor.
     """
     waking.wake()
@@ -64,7 +64,7 @@ def _program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tup
 
 
 def _shown(function: Any, result: Any) -> Any:
-    """A tree of numbers as tuples, which Dynamo takes for constants: a name, keys and values."""
+    """Return a tree of numbers as tuples, constants for Dynamo: a name, keys and values."""
     if result is None or isinstance(result, int):
         return result
     if type(result) is dict:
@@ -82,7 +82,7 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 def _guard(function: Any, static: tuple, state: tuple | None) -> None:
-    """Have Dynamo ask before each call whether the function reads what it has read."""
+    """Let Dynamo check before each call that the function reads the same values."""
     if state is None:
         raise TypeError(
             f"the JAX function {function_errors.name_of(function)} reads what may change unseen, "

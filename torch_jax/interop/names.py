@@ -1,4 +1,4 @@
-"""What a function and a tensor are called in errors: as the user's own code calls them."""
+"""Names of functions and tensors in errors: those of the user's own code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_jax.core import errors
 
 
 def of_function(function: Any) -> str:
-    """The name of a function or of a module's class.
+    """Return the name of a function or of a module's class.
 
     >>> of_function(torch.nn.Linear(1, 1))
     'Linear'
@@ -23,7 +23,7 @@ def of_function(function: Any) -> str:
 
 
 def of_tensor(function: Any, tensor: torch.Tensor) -> str:
-    """What a function calls a tensor that it did not get as an argument, with its shape."""
+    """Return a function's name for a tensor that was no argument of it, and the tensor's shape."""
     shown = errors.describe(tensor)
     wanted = _address(tensor)
     for name, held in _held(function):
@@ -33,7 +33,7 @@ def of_tensor(function: Any, tensor: torch.Tensor) -> str:
 
 
 def _address(tensor: torch.Tensor) -> int | None:
-    """Which memory a tensor shows, whatever view of it."""
+    """Return the identity of a tensor's memory, which all its views share."""
     try:
         return id(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):
@@ -41,7 +41,7 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 
 def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that a function can reach without arguments, by name."""
+    """Yield the tensors that a function can reach without arguments, by name."""
     owner = getattr(function, "__self__", function)
     if isinstance(owner, torch.nn.Module):
         yield from _in_module("", owner)

@@ -14,12 +14,12 @@ from torch_jax.interop.functional import Functional
 
 
 def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
-    """A PyTorch module as a ``flax.nnx.Module``, of the same arrays.
+    """Return a PyTorch module as a ``flax.nnx.Module``, of the same arrays.
 
-    Its state stands under ``tensors``, by the parts of PyTorch's names: parameters that require
+    Its state is stored under ``tensors``, by the parts of PyTorch's names: parameters that require
     gradients as ``nnx.Param``, buffers as ``nnx.BatchStat``, parameters that require none as plain
-    ``nnx.Variable``. ``nnx.jit``, ``nnx.value_and_grad`` and ``nnx.Optimizer`` take it as they take
-    any module; derivatives are PyTorch's, as :func:`torch_jax.to_jax_function` says.
+    ``nnx.Variable``. ``nnx.jit``, ``nnx.value_and_grad`` and ``nnx.Optimizer`` take it as any other
+    module; derivatives are PyTorch's, as for :func:`torch_jax.to_jax_function`.
 
     It starts in the mode of the module. ``eval()`` runs all of it in evaluation mode; ``train()``
     all in training mode, but for parts that were not in a module that was. Other methods than
@@ -27,8 +27,8 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
 
     Args:
       module: as for :func:`torch_jax.functional`.
-      rngs: an ``nnx.Rngs``, whose stream ``dropout`` the random operators draw from in training; or
-        a call is given ``rngs=``.
+      rngs: an ``nnx.Rngs``, whose stream ``dropout`` the random operators draw from in training;
+        a call may also be given ``rngs=``.
 
     >>> from flax import nnx
     >>> import jax.numpy as jnp
@@ -89,7 +89,7 @@ def _class() -> Any:
 
 
 def _nested(nnx: Any, variables: dict[str, Any]) -> Any:
-    """Dicts of dicts by the parts of names."""
+    """Return dicts of dicts by the parts of names."""
     tree = nnx.Dict()
     for name, variable in variables.items():
         *path, last = name.split(".")
@@ -103,7 +103,7 @@ def _nested(nnx: Any, variables: dict[str, Any]) -> Any:
 
 
 def _flat(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """The variables in dicts of dicts, by name."""
+    """Yield the variables in dicts of dicts, by name."""
     for name, one in vars(tree).items():
         if isinstance(one, type(tree)):
             yield from _flat(f"{prefix}{name}.", one)

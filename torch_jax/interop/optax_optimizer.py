@@ -1,8 +1,8 @@
 """``torch_jax.optim.Optax``: a transformation of optax as an optimizer of PyTorch.
 
 A step is one program: gradients, state and hyperparameters go in, new parameters and new state come
-out. The state stands in ``Optimizer.state`` as tensors, so that whatever saves, moves or counts the
-state of an optimizer finds it.
+out. The state is kept in ``Optimizer.state`` as tensors, where all code finds it that saves, moves
+or counts the state of an optimizer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Optax(Optimizer):
     """Steps parameters on device ``jax`` by a transformation of optax.
 
     Args:
-      params: parameters, named parameters, or groups of them, as every optimizer takes. optax sees
+      params: parameters, named parameters, or groups of them, as for other optimizers. optax sees
         those of a group as a dict from names to arrays; without names they are ``"0"``, ``"1"`` …
       tx: an ``optax.GradientTransformation``; or a function that makes one, such as
         ``optax.adamw``, with its ``hyperparameters``. A group may have a ``"tx"`` of its own.
       hyperparameters: arguments of the function ``tx``; ``lr`` is its ``learning_rate``. Floats
-        stand in the groups, where each group may have its own, and may change from step to
+        are stored in the groups: each group may have its own, and it may change from step to
         step. Functions are schedules of optax's, by its own count of steps.
 
     A parameter without gradient is skipped, and has no state before its first one. A transformation
@@ -59,7 +59,7 @@ class Optax(Optimizer):
         self._tx, self._hyperparameters = tx, hyperparameters
         self._transformations: list[Any] = []  # of each group
         self._known: list[frozenset[str]] = []  # the hyperparameters of each group
-        self._fixed: list[frozenset[str]] = []  # what its transformation takes, and is no such
+        self._fixed: list[frozenset[str]] = []  # the other arguments of its transformation
         self._trees: dict[Any, Tree] = {}
         self._programs: dict[Any, Callable[..., Any]] = {}
         self._numbers: dict[Any, tuple[Any, torch.Tensor]] = {}
@@ -68,7 +68,7 @@ class Optax(Optimizer):
     # --- groups -----------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Another group, with a ``"tx"`` or hyperparameters of its own, if it has any."""
+        """Add a group, with a ``"tx"`` or hyperparameters of its own, if it has any."""
         group = _Group(param_group)
         tx = group.pop("tx", self._tx)
         given = dict(self._hyperparameters) if tx is self._tx else {}
@@ -84,12 +84,12 @@ class Optax(Optimizer):
             del self._transformations[len(self.param_groups) :]
             raise
         exact = {key: float(given[key]) for key in numbers if _is_number(given.get(key))}
-        group.update({**numbers, **exact})  # and not as float32 rounds them
+        group.update({**numbers, **exact})  # not rounded to float32
         self._known.append(frozenset(numbers))
         self._fixed.append((_arguments(tx) | {"lr"}) - numbers.keys())
 
     def _tree_of(self, at: int, group: dict[str, Any], parameters: Sequence[Any]) -> Tree:
-        """The form of the state for some parameters of a group."""
+        """Return the form of the state for some parameters of a group."""
         tx, wanted = self._transformations[at], set(map(id, parameters))
         named = zip(group["params"], _names(group), strict=True)
         names = tuple(name for parameter, name in named if id(parameter) in wanted)
@@ -113,11 +113,11 @@ class Optax(Optimizer):
         """Move the parameters that have gradients.
 
         Args:
-          closure: computes the loss and the gradients anew, and returns the loss.
-          extra: what the transformation takes besides: ``value=loss`` for
+          closure: computes the loss and the gradients again, and returns the loss.
+          extra: further arguments of the transformation: ``value=loss`` for
             ``optax.contrib.reduce_on_plateau``; ``value_fn``, a function of JAX from the dict of
-            parameters to the loss, for the line search of ``optax.lbfgs``. What ``closure``
-            returns is the ``value``.
+            parameters to the loss, for the line search of ``optax.lbfgs``. The result of
+            ``closure`` is the ``value``.
         """
         loss = None
         if closure is not None:
@@ -135,12 +135,12 @@ class Optax(Optimizer):
         return loss
 
     def _move(self, moved: list[_Part], extra: dict[str, Any]) -> None:
-        """One program for all groups."""
+        """Run one program for all groups."""
         trees = [part.tree for part in moved]
         key = tuple(map(id, trees))
         program = self._programs.get(key)
         if program is None:
-            made = jax_function(_telling(optax_state.program(trees, _takes_more)))
+            made = jax_function(_explaining(optax_state.program(trees, _takes_more)))
             program = self._programs[key] = made
         if not any(_takes_more(tree.tx) for tree in trees):
             extra = {}
@@ -155,7 +155,7 @@ class Optax(Optimizer):
         _write(list(chain(*active, *kept)), list(chain(*news, *states)))
 
     def _number(self, part: _Part, name: str) -> torch.Tensor:
-        """A hyperparameter of a group as a tensor: the one of the last step, if it is the same."""
+        """Return a group's hyperparameter as a tensor: that of the last step, if it is the same."""
         value = part.group[name]
         spec = next(leaf.spec for leaf in part.tree.leaves if leaf.number == name)
         dtype = dtypes.to_torch(spec.dtype)
@@ -170,7 +170,7 @@ class Optax(Optimizer):
         return known[1]
 
     def _check(self, at: int, group: dict[str, Any]) -> None:
-        """Raise for what cannot be stepped, and for numbers that would have no effect."""
+        """Raise if a parameter cannot be stepped, or a number would have no effect."""
         for name, parameter in zip(_names(group), group["params"], strict=True):
             if parameter.grad is None:
                 continue
@@ -188,7 +188,7 @@ class Optax(Optimizer):
     # --- state ------------------------------------------------------------------------------------
 
     def _init_group(self, group: dict[str, Any], *_lists: Any) -> None:
-        """Make the state that is missing; a trace has this done outside of the program."""
+        """Make the state that is missing; in a trace, outside of the program."""
         at = next(i for i, one in enumerate(self.param_groups) if one is group)
         part = self._part(at, group)
         places = part.places()
@@ -202,7 +202,7 @@ class Optax(Optimizer):
                 self.state[parameter][leaf.key] = new
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, on any device; dtypes stay as they were saved.
+        """Load a result of :meth:`state_dict`, on any device; dtypes stay as they were saved.
 
         Raises:
           ValueError: it is the state of another transformation, or of other shapes.
@@ -214,7 +214,7 @@ class Optax(Optimizer):
             wrap.remove()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What ``load_state_dict`` and copies of the optimizer end in."""
+        """Take the state that ``load_state_dict`` and copies of the optimizer end with."""
         groups = [_Group(group) for group in state["param_groups"]]
         for parameter, values in state["state"].items():
             for key, value in values.items():
@@ -228,7 +228,7 @@ class Optax(Optimizer):
         return {**self.__dict__, "_trees": {}, "_programs": {}, "_numbers": {}}
 
     def _compare(self, groups: Sequence[dict], state: dict[Any, dict[str, Any]]) -> None:
-        """Raise where a state is not one of this optimizer's transformations."""
+        """Raise if a state is not one of this optimizer's transformations."""
         for at, group in enumerate(groups):
             missing = self._known[at] - group.keys()
             if missing:
@@ -261,10 +261,10 @@ class _Part(NamedTuple):
     tree: Tree
 
     def places(self) -> list[tuple[Any, Leaf]]:
-        """Each leaf of the state with the parameter at which it stands.
+        """Return each leaf of the state with the parameter at which it is stored.
 
-        What a group shares stands at its first parameter, as ``torch.optim.LBFGS`` has it, for
-        those who save or shard the state of optimizers parameter by parameter.
+        A group's shared leaves are stored at its first parameter, as in ``torch.optim.LBFGS``, for
+        programs that save or shard the state of optimizers parameter by parameter.
         """
         first = self.group["params"][0]
         by_name = dict(zip(self.tree.names, self.active, strict=True))
@@ -274,7 +274,7 @@ class _Part(NamedTuple):
 
 
 class _Group(dict):
-    """A parameter group; a scheduler that asks for a fixed learning rate is told so."""
+    """A parameter group, whose error for a missing ``lr`` says that the learning rate is fixed."""
 
     def __missing__(self, key: str) -> Any:
         if key == "lr":
@@ -301,7 +301,7 @@ def _wrapped(_optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any
 
 
 def _like(saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of a saved tensor, on the device of its parameter and split over it likewise."""
+    """Return a copy of a saved tensor, on the device of its parameter and split as that is."""
     new = saved.detach().to(parameter.device, copy=True)
     if sharding.Use.begun and is_jax(parameter) and is_jax(new):
         sharding.follow(new, parameter)
@@ -309,7 +309,7 @@ def _like(saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(name: str, wanted: dict[str, Leaf], found: dict[str, torch.Tensor]) -> None:
-    """Raise where what was found for a parameter is not what its transformation keeps."""
+    """Raise if the state found for a parameter is not of its transformation."""
     own = {key for key, leaf in wanted.items() if leaf.owner is not None}
     if found and not (found.keys() <= wanted.keys() and _whole(own, found)):
         raise ValueError(
@@ -325,15 +325,15 @@ def _compare(name: str, wanted: dict[str, Leaf], found: dict[str, torch.Tensor])
 
 
 def _whole(wanted: set[str], found: Any) -> bool:
-    """Whether all of what is wanted was found, or none: before its first gradient."""
+    """Return whether all wanted leaves were found, or none: before the first gradient."""
     return wanted <= found.keys() or not wanted & found.keys()
 
 
 def transformation(tx: Any, hyperparameters: dict[str, Any]) -> Any:
-    """A transformation of optax, or the one that a function makes of hyperparameters.
+    """Return a transformation of optax, or the one that a function makes of hyperparameters.
 
-    Floats become numbers of the state, by ``optax.inject_hyperparams``; the defaults of the
-    function and whatever else is given are fixed.
+    Floats become numbers of the state, by ``optax.inject_hyperparams``; the function's defaults and
+    all other arguments are fixed.
 
     Raises:
       TypeError: ``tx`` is neither, or does not take these hyperparameters.
@@ -367,25 +367,25 @@ def _is_number(value: Any) -> bool:
 
 
 def _arguments(tx: Any) -> frozenset[str]:
-    """The hyperparameters of a function that makes a transformation; of one that is made, none."""
+    """Return the hyperparameters of a function that makes a transformation, else none."""
     if hasattr(tx, "update") or not callable(tx):
         return frozenset()
     return frozenset(("lr", *inspect.signature(tx).parameters))
 
 
 def _takes_more(tx: Any) -> bool:
-    """Whether the update of a transformation takes more than gradients, state and parameters."""
+    """Return whether a transformation's update takes more than gradients, state and parameters."""
     kinds = [parameter.kind for parameter in inspect.signature(tx.update).parameters.values()]
     return inspect.Parameter.VAR_KEYWORD in kinds or inspect.Parameter.KEYWORD_ONLY in kinds
 
 
 def _names(group: dict[str, Any]) -> list[str]:
-    """The names of a group's parameters."""
+    """Return the names of a group's parameters."""
     return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
 
 
 def _write(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Write values into tensors; whole memories are put there at once, as single writes do it."""
+    """Write values into tensors; whole memories are replaced at once, with the effect of writes."""
     if ACTIVE.tracer is None and ACTIVE.recorder is None:
         whole = [_are_whole(t, v) for t, v in zip(targets, values, strict=True)]
         owners: list[Any] = [t.untyped_storage() for t in compress(targets, whole)]
@@ -400,7 +400,7 @@ def _write(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 
 
 def _are_whole(target: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether the memory of a value may become that of the tensor that takes it."""
+    """Return whether the memory of a value may become that of the tensor that takes it."""
     return (
         target.dtype == value.dtype
         and target.shape == value.shape
@@ -410,7 +410,7 @@ def _are_whole(target: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _detached(value: Any) -> Any:
-    """An extra argument as a tensor of the device, if it is a number; a function stays as it is."""
+    """Return an extra argument: a number as a tensor of the device, a function unchanged."""
     if isinstance(value, torch.Tensor):
         return value.detach().to(pytorch.DEVICE_TYPE)
     if _is_number(value):
@@ -418,8 +418,8 @@ def _detached(value: Any) -> Any:
     return value
 
 
-def _telling(update: Callable[..., Any]) -> Callable[..., Any]:
-    """``update``, whose missing arguments are told in terms of :meth:`Optax.step`."""
+def _explaining(update: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``update``, whose errors for missing arguments speak of :meth:`Optax.step`."""
 
     @functools.wraps(update)
     def run(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What optax keeps, taken apart: for which parameter each array is, and which are hyperparameters.
+"""optax's state, taken apart: the parameter of each array, and the hyperparameters.
 
 optax sees the parameters of a group as a dict from names to arrays, and keeps a tree with such
 dicts inside, one for each moment. Here that tree becomes a flat list of named leaves, and back.
@@ -19,7 +19,7 @@ from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path
 
 
 class Name(str):
-    """The name of a parameter: as a key of a dict it is told from every other string."""
+    """The name of a parameter: a dict's key of this class differs in class from other strings."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
       owner: the name of the parameter that it belongs to; None: it belongs to the whole group.
       number: the name of the hyperparameter that it is, if any.
       spec: the shape and dtype of its tensor.
-      random: for a key of random numbers, by which algorithm it draws.
+      random: for a key of random numbers, the algorithm by which it draws.
     """
 
     key: str
@@ -46,12 +46,12 @@ class Tree:
     """The state of one transformation over parameters of given names, shapes and dtypes.
 
     Attributes:
-      leaves: what the state holds, in the order of JAX.
+      leaves: the leaves of the state, in the order of JAX.
       names: those of the parameters.
     """
 
     def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
-        """The form of the state; nothing is computed."""
+        """Find the form of the state; nothing is computed."""
         self.tx, self.names = tx, tuple(map(Name, names))
         self.wide = asks_for_wide(shape.dtype for shape in shapes)
         self._shapes = tuple(shapes)
@@ -75,11 +75,11 @@ class Tree:
         ]
 
     def parameters(self, arrays: Sequence[Any]) -> dict[Name, Any]:
-        """What optax takes for parameters, or for gradients."""
+        """Return optax's tree of parameters, or of gradients."""
         return dict(zip(self.names, arrays, strict=True))
 
     def build(self, kept: Sequence[jax.Array], numbers: dict[str, Any]) -> Any:
-        """The state of optax, from the arrays of :attr:`kept` and hyperparameters by name."""
+        """Return optax's state, from the arrays of :attr:`kept` and hyperparameters by name."""
         given = iter(kept)
         arrays = [
             _typed(next(given) if leaf.number is None else numbers[leaf.number], leaf.random)
@@ -89,14 +89,14 @@ class Tree:
 
     @functools.cached_property
     def kept(self) -> list[Leaf]:
-        """The leaves that are no hyperparameters, which stand in the groups of the optimizer."""
+        """Return the leaves that are no hyperparameters; those are stored in the groups."""
         return [leaf for leaf in self.leaves if leaf.number is None]
 
     def taken_apart(self, state: Any) -> list[jax.Array]:
-        """The arrays of :attr:`kept`.
+        """Return the arrays of :attr:`kept`.
 
         Raises:
-          TypeError: the state has another structure than the first one had.
+          TypeError: the structure of the state is not that of the first one.
         """
         arrays, structure = jax.tree_util.tree_flatten(state)
         if structure != self._structure:
@@ -108,12 +108,12 @@ class Tree:
         return [_plain(array, leaf.random) for leaf, array in pairs if leaf.number is None]
 
     def start(self, *arrays: jax.Array) -> list[jax.Array]:
-        """The arrays of :attr:`kept` before the first step, for these parameters."""
+        """Return the arrays of :attr:`kept` before the first step, for these parameters."""
         with x64_as(self.wide):
             return self.taken_apart(self.tx.init(self.parameters(arrays)))
 
     def numbers(self) -> dict[str, Any]:
-        """The hyperparameters that the transformation begins with, as Python's numbers."""
+        """Return the transformation's first hyperparameters, as Python's numbers."""
         wanted = [leaf for leaf in self.leaves if leaf.number is not None]
         if not wanted:
             return {}
@@ -132,7 +132,7 @@ class Tree:
 
 
 def _named(path: tuple) -> tuple[str, str | None]:
-    """The name of a leaf, and the parameter that it belongs to."""
+    """Return the name of a leaf, and the parameter that it belongs to."""
     owner = next((part.key for part in path if type(getattr(part, "key", None)) is Name), None)
     parts = [part for part in path if type(getattr(part, "key", None)) is not Name]
     shown = ".".join(map(part_of_path, parts))
@@ -140,7 +140,7 @@ def _named(path: tuple) -> tuple[str, str | None]:
 
 
 def _hyperparameters(state: Any, at: tuple = ()) -> Iterator[tuple]:
-    """The paths of the numbers of ``inject_hyperparams`` that no schedule of optax's gives."""
+    """Yield paths of the numbers of ``inject_hyperparams`` that no schedule of optax's gives."""
     found, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_injected)
     for path, node in found:
         if _is_injected(node):
@@ -158,7 +158,7 @@ def _is_injected(node: Any) -> bool:
 
 
 def _short_names(paths: list[tuple]) -> dict[tuple, str]:
-    """The names of hyperparameters in groups: ``lr`` for ``learning_rate``, as PyTorch says.
+    """Return the names of hyperparameters in groups: ``lr`` for ``learning_rate``, as in PyTorch.
 
     Where a name occurs twice, both are named by their paths.
     """
@@ -170,7 +170,7 @@ def _short_names(paths: list[tuple]) -> dict[tuple, str]:
 
 
 def in_groups(name: str) -> str:
-    """The name of a hyperparameter of optax in groups of parameters."""
+    """Return the name of a hyperparameter of optax in groups of parameters."""
     return "lr" if name == "learning_rate" else name
 
 
@@ -180,17 +180,17 @@ def _algorithm(leaf: Any) -> Any:
 
 
 def _plain(array: Any, random: Any) -> jax.Array:
-    """A leaf as a tensor can hold it: keys of random numbers as their words."""
+    """Return a leaf in the form of a tensor: keys of random numbers as their words."""
     return jnp.asarray(array) if random is None else jax.random.key_data(array)
 
 
 def _typed(array: Any, random: Any) -> jax.Array:
-    """What :func:`_plain` was given."""
+    """Undo :func:`_plain`."""
     return array if random is None else jax.random.wrap_key_data(array, impl=random)
 
 
 def _python(value: Any) -> Any:
-    """A number as a user would write it: 0.001, and not 0.0010000000474974513."""
+    """Return a number as a user would write it: 0.001, and not 0.0010000000474974513."""
     value = np.asarray(value)
     if not np.issubdtype(value.dtype, np.integer) and value.dtype != bool:
         return float(str(value.item() if value.dtype == np.float64 else value[()]))
@@ -198,7 +198,7 @@ def _python(value: Any) -> Any:
 
 
 def program(trees: Sequence[Tree], takes: Callable[[Any], bool]) -> Callable[..., Any]:
-    """One step of all groups, as a function of arrays: new parameters, and new states."""
+    """Return one step of all groups, as a function of arrays: new parameters, and new states."""
     import optax
 
     def update(params: Any, grads: Any, kept: Any, numbers: Any, extra: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """``torch_jax.pallas_op``: kernels of Pallas as operators, with gradients.
 
-A kernel is a JAX function like any other once ``pl.pallas_call`` has been told what comes out.
-What is added here: the backward pass is another function, and on the CPU, for which Pallas has no
+With the shapes of its results for ``pl.pallas_call``, a kernel is a JAX function like any other.
+This adds a backward pass, which is another function; and on the CPU, for which Pallas has no
 compiler, kernels are interpreted.
 """
 
@@ -30,17 +30,17 @@ def pallas_op(
     """Make an operator of a Pallas kernel; a decorator, too.
 
     The operator takes tensors on device ``jax``, and named arguments that are static: these go to
-    the kernel, and to all functions that are given here.
+    the kernel, and to all functions among the arguments below.
 
     Args:
-      kernel: takes references to its inputs, then to its outputs, as ``pl.pallas_call`` has it.
-      out_shape: of the results: what ``pl.pallas_call`` takes, or a function of the arguments that
-        gives it. Arrays may stand for shapes.
+      kernel: takes references to its inputs, then to its outputs, as for ``pl.pallas_call``.
+      out_shape: of the results: as for ``pl.pallas_call``, or a function of the arguments that
+        returns it. Arrays may be given in place of shapes.
       backward: takes the arguments, the results (as tuples) and the gradients of the results, and
-        gives the gradient of each argument, None where there is none. It is a function of arrays,
+        returns the gradient of each argument, None where there is none. It is a function of arrays,
         which calls other kernels by their attribute ``of_arrays``.
       interpret: whether the kernel is interpreted; None: where JAX computes on the CPU.
-      options: what ``pl.pallas_call`` takes besides, such as ``grid``, ``in_specs`` and
+      options: further arguments of ``pl.pallas_call``, such as ``grid``, ``in_specs`` and
         ``out_specs``; each may be a function of the arguments, too.
 
     >>> import torch, torch_jax
@@ -84,7 +84,7 @@ def pallas_op(
 
 
 def _of_arguments(option: Any, arrays: tuple, static: dict[str, Any]) -> Any:
-    """An option, or what a function gives for it."""
+    """Return an option, or the result of a function given for it."""
     return option(*arrays, **static) if callable(option) else option
 
 
@@ -99,7 +99,7 @@ def _kept(results: Any, arguments: tuple) -> tuple[Any, tuple]:
 def _gradients(
     name: str, backward: Callable[..., Any] | None, kept: tuple, gradients: Any, static: dict
 ) -> tuple:
-    """The gradients of all arguments, of which a function of the user's gives some."""
+    """Return the gradients of all arguments, from the function of the user's."""
     arguments, results = kept
     if backward is None:
         raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""Whether two traces compute the same: a key of a jaxpr, which leaves names of variables aside."""
+"""Comparison of two traces: a key of a jaxpr, without the names of variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_jax.interop.function_state import Same
 
 
 def same_program(closed: Any) -> tuple:
-    """A key: equal for jaxprs of the same equations over the same constants.
+    """Return a key that is equal for jaxprs of the same equations over the same constants.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x * 2)(1.0) for _ in range(2))
     >>> same_program(one) == same_program(other)
@@ -51,7 +51,7 @@ def _of_aval(aval: Any) -> Any:
 
 
 def _of_constant(value: Any) -> Any:
-    """A constant by its bytes where it is small, else by itself."""
+    """Return a constant as a key: by its bytes where it is small, else by identity."""
     if isinstance(value, jax.core.Tracer) or getattr(value, "size", 1) > 1024:
         return Same(value)
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):

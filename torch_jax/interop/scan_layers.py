@@ -45,8 +45,8 @@ def scan_layers(
       modules: layers of one class and one configuration; only parameters and buffers differ.
       x: the first layer's input, of the shape and dtype of every layer's output.
       *args: further arguments, the same for all layers.
-      checkpoint: compute each layer again in the backward pass instead of keeping what it needs.
-      context_fn: what is kept all the same, as for ``torch.utils.checkpoint``; the layers then run
+      checkpoint: compute each layer again in the backward pass instead of keeping its values.
+      context_fn: names values that are kept, as for ``torch.utils.checkpoint``; the layers then run
         as a loop.
 
     Raises:
@@ -146,7 +146,7 @@ def _loop(
 
 
 def _state_of(module: torch.nn.Module) -> tuple:
-    """Return what a module's Python may read of itself, as far as it is plain."""
+    """Return the plain attributes of a module, which its Python may read."""
     plain = ((n, v) for n, v in vars(module).items() if isinstance(v, _PLAIN))
     return type(module), *((name, type(value), repr(value)) for name, value in plain)
 

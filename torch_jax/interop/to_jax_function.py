@@ -24,21 +24,21 @@ _ARRAY = object()
 
 
 def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch") -> Callable:
-    """A PyTorch function as a pure function of JAX: arrays in, arrays out.
+    """Return a PyTorch function as a pure function of JAX: arrays in, arrays out.
 
-    It may be called as it is, and under ``jax.jit``, ``grad``, ``vjp``, ``vmap``, ``lax.scan``,
+    It may be called by itself, and under ``jax.jit``, ``grad``, ``vjp``, ``vmap``, ``lax.scan``,
     ``checkpoint``, ``shard_map`` and ``eval_shape``. Arrays anywhere in its arguments arrive as
     tensors of device ``jax`` over the same memory, and tensors in its results come out as arrays;
-    all else passes as it is. Tensors that the function closes over are constants.
+    all others pass unchanged. Tensors that the function closes over are constants.
 
     Derivatives are PyTorch's, at every order: ``detach``, ``torch.no_grad`` and
-    ``autograd.Function`` mean under ``jax.grad`` what they mean in a backward pass.
+    ``autograd.Function`` mean the same under ``jax.grad`` as in a backward pass.
 
     Args:
       function: a function of tensors; for modules see :func:`torch_jax.functional`.
       derivatives: ``"torch"``, or ``"jax"``: JAX differentiates the operators, also in forward mode
-        (``jax.jvp``, ``jacfwd``, ``hessian``); what stops or replaces gradients in PyTorch is then
-        an error.
+        (``jax.jvp``, ``jacfwd``, ``hessian``); operations that stop or replace gradients in PyTorch
+        are then errors.
 
     Returns:
       A function with the same arguments, and ``rng=``, a ``jax.random.key`` from which the random
@@ -73,7 +73,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
 
 
 def is_by_jax(derivatives: str) -> bool:
-    """Whether JAX is to differentiate the operators."""
+    """Return whether JAX is to differentiate the operators."""
     if derivatives not in ("torch", "jax"):
         raise ValueError(f'derivatives is "torch" or "jax", not {derivatives!r}')
     return derivatives == "jax"
@@ -92,7 +92,7 @@ def run(
 
     Args:
       called: from arguments to a context that gives the function's result.
-      function: what the user gave, for names in errors.
+      function: the user's function, for names in errors.
       args: the arguments, arrays in place of tensors.
       kwargs: the named ones.
       rng: a key, or None.
@@ -145,7 +145,7 @@ def _words(rng: Any) -> Any:
 
 
 def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list[Any]:
-    """The results as JAX differentiates them."""
+    """Return the results as JAX differentiates them."""
     narrow = crossing.is_narrow()
     tracer = begin(words)
     with x64(), begun(tracer):
@@ -156,7 +156,7 @@ def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list
 
 
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
-    """Raise where an ``autograd.Function`` has a backward pass of its own."""
+    """Raise if an ``autograd.Function`` has a backward pass of its own."""
     ahead = [result.grad_fn for result in results]
     met: set[Any] = set()
     while ahead:
@@ -175,5 +175,5 @@ def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
 
 
 def _is_own(node: Any) -> bool:
-    """Whether a function is one of this package's, whose backward pass JAX has too."""
+    """Return whether a function is one of this package's, whose backward pass JAX has too."""
     return getattr(type(node), "_forward_cls", type).__module__.startswith("torch_jax.")

@@ -1,4 +1,4 @@
-"""What training loops ask for by name: batches on the device, masters, what a checkpoint keeps.
+"""Helpers of training loops: batches on the device, masters, the policy of a checkpoint.
 
-May import: recorded, and what stands below. Loaded by ``import torch``: no.
+May import: recorded, and floors below. Loaded by ``import torch``: no.
 """

@@ -1,4 +1,4 @@
-"""``torch_jax.checkpoint_policy``: what a checkpoint keeps, in place of computing it again.
+"""``torch_jax.checkpoint_policy``: the values that a checkpoint keeps, and does not compute again.
 
 JAX's names for PyTorch's own mechanism, ``torch.utils.checkpoint`` with ``context_fn=``
 (https://docs.jax.dev/en/latest/gradient-checkpointing.html).
@@ -28,15 +28,15 @@ KINDS = {
 def checkpoint_policy(
     kind: str = "nothing_saveable", names: Iterable[str] = ()
 ) -> Callable[[], tuple[Any, Any]]:
-    """A ``context_fn`` for ``torch.utils.checkpoint`` and :func:`torch_jax.scan_layers`.
+    """Return a ``context_fn`` for ``torch.utils.checkpoint`` and :func:`torch_jax.scan_layers`.
 
     Args:
       kind: ``"nothing_saveable"``; ``"dots_saveable"``: results of matrix products are kept; or
         ``"dots_with_no_batch_dims_saveable"``: of those without a batch, such as ``nn.Linear``'s.
-      names: values of these names are kept, too; :func:`checkpoint_name` gives them.
+      names: values of these names are kept, too; :func:`checkpoint_name` names them.
 
     Raises:
-      ValueError: there is no such kind.
+      ValueError: the kind is unknown.
 
     >>> from torch.utils.checkpoint import checkpoint
     >>> layer, x = torch.nn.Linear(2, 2).to("jax"), torch.ones(2, 2, device="jax")
@@ -60,9 +60,9 @@ def _judge(
 
 
 def checkpoint_name(x: torch.Tensor, name: str) -> torch.Tensor:
-    """``x``, known by a name to :func:`checkpoint_policy`; on any device.
+    """Return ``x``, known by a name to :func:`checkpoint_policy`; on any device.
 
-    It is JAX's ``checkpoint_name`` in a program, so that policies of ``jax.checkpoint`` know it.
+    In a program it is JAX's ``checkpoint_name``, so that policies of ``jax.checkpoint`` know it.
 
     >>> checkpoint_name(torch.ones(2), "attention")
     tensor([1., 1.])

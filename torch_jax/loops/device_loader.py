@@ -1,4 +1,4 @@
-"""``torch_jax.DeviceLoader``: batches are on the device when a training loop asks for them."""
+"""``torch_jax.DeviceLoader``: batches are on the device before a training loop asks for them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from torch_jax.recorded import lazy
 
 Move = Callable[[Any], Any]
 
-_PATIENCE = 5.0  # seconds that a loop which is left waits for the batch that is being loaded
+_PATIENCE = 5.0  # seconds that an ended loop waits for the batch that is being loaded
 
 
 class DeviceLoader:
     """Iterates over a ``DataLoader``, or anything, with the tensors of each batch on the device.
 
     Batches are loaded and moved ahead of time, on a thread of their own. In lazy mode, a step ends
-    where the next batch is asked for: :func:`torch_jax.sync` is called there.
+    when the next batch is asked for: :func:`torch_jax.sync` is called there.
 
-    Tensors are moved wherever they stand in a batch: in lists, tuples, named tuples, dicts and
-    dataclasses. All else stays what it is. The first batch is loaded by the thread that iterates,
-    so that a sampler draws its seed there.
+    Tensors are moved anywhere in a batch: in lists, tuples, named tuples, dicts and dataclasses.
+    All other values are kept. The first batch is loaded by the thread that iterates, so that a
+    sampler draws its seed there.
 
     Args:
-      loader: what gives the batches; whoever iterates again does so over it again.
-      ahead: how many batches wait on the device at most.
+      loader: an iterable of batches; each iteration iterates over it again.
+      ahead: the most batches that wait on the device.
       mesh: of :func:`torch_jax.mesh`; tensors are laid over its devices.
-      spec: how, as :func:`torch_jax.shard` takes it. Dimensions that a tensor does not have, or the
+      spec: as for :func:`torch_jax.shard`. Dimensions that a tensor does not have, or the
         mesh does not divide (of a last, smaller batch), are not split. After
-        :func:`torch_jax.initialize`, each process gives its part of every batch, which the mesh
+        :func:`torch_jax.initialize`, each process passes its part of every batch, which the mesh
         must divide.
 
     >>> for x, name in DeviceLoader([(torch.ones(2), "a"), (torch.zeros(2), "b")]):
@@ -67,7 +67,7 @@ class DeviceLoader:
         except StopIteration:
             return
         ahead = _Ahead(batches, self.ahead, self._move)
-        del batches  # workers of a DataLoader end when nobody holds its iterator
+        del batches  # workers of a DataLoader end when its iterator is released
         try:
             yield first
             del first
@@ -110,7 +110,7 @@ class _Ahead:
         try:
             while self._has_room():
                 self._add(moved(next(batches), self._move))
-        except BaseException as raised:  # whatever it is, the loop raises it
+        except BaseException as raised:  # the loop raises it
             error = raised
         del batches
         with self._changed:
@@ -118,7 +118,7 @@ class _Ahead:
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        """Wait for room; False where nobody asks for more."""
+        """Wait for room; return ``False`` if the loop has ended."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._most or self._is_closed)
             return not self._is_closed
@@ -129,7 +129,7 @@ class _Ahead:
             self._changed.notify_all()
 
     def take(self) -> Any:
-        """The next batch; raises what the loader has raised, ``StopIteration`` at the end."""
+        """Return the next batch, or raise the loader's error, ``StopIteration`` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._error is not None)
             if not self._ready:
@@ -153,9 +153,9 @@ def _to_device(tensor: Any) -> Any:
 
 
 def sharder(mesh: Any, spec: Any) -> Move:
-    """What lays a tensor over the devices of a mesh, as far as it can be split."""
+    """Return a function that lays a tensor over the devices of a mesh, split as far as possible."""
     waking.wake()
-    sharding.fitting(mesh, spec, (0,) * len(sharding.spec_of(spec)))  # what is wrong raises here
+    sharding.fitting(mesh, spec, (0,) * len(sharding.spec_of(spec)))  # a wrong one raises here
     sharding.Use.begin(mesh)
 
     is_wide = processes.is_wide(sharding.fitting(mesh, (), ()))
@@ -175,10 +175,10 @@ def sharder(mesh: Any, spec: Any) -> Move:
 
 
 def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
-    """A tensor of which this process has its own part, over the devices of all processes.
+    """Return a tensor over the devices of all processes, each of which has its part.
 
     Raises:
-      ValueError: the parts cannot be split over the devices: none may be left to one process.
+      ValueError: the parts cannot be split over the devices, of which each process needs some.
     """
     fitting = tuple(sharding.spec_of(spec))[: tensor.dim()]
     wanted = sharding.named(mesh, fitting, (0,) * tensor.dim())
@@ -193,7 +193,7 @@ def _joined(tensor: torch.Tensor, mesh: Any, spec: Any) -> torch.Tensor:
 
 
 def moved(batch: Any, move: Move = _to_device) -> Any:
-    """A batch with its tensors on the device, wherever they stand in it.
+    """Return a batch with its tensors on the device, anywhere in it.
 
     >>> moved({"x": [torch.ones(2)], "n": 3})["x"][0].device.type
     'jax'
@@ -202,7 +202,7 @@ def moved(batch: Any, move: Move = _to_device) -> Any:
 
 
 def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
-    """A value with its tensors moved; ``known``: those that were, by the ids of what they were."""
+    """Return a value with its tensors moved; ``known`` has those moved before, by their ids."""
     if isinstance(value, torch.Tensor | PackedSequence):
         if id(value) not in known:
             known[id(value)] = move(value)
@@ -221,7 +221,7 @@ def _moved(value: Any, move: Move, known: dict[int, Any]) -> Any:
 
 
 def _rebuilt(value: Any, items: list[Any]) -> Any:
-    """A sequence of the same type with these items; the very same where none has changed."""
+    """Return a sequence of the same type with these items; the same one if none has changed."""
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
     if type(value) is tuple:
@@ -235,7 +235,7 @@ def _rebuilt(value: Any, items: list[Any]) -> Any:
 
 
 def _with_items(value: Any, items: dict[Any, Any]) -> Any:
-    """A mapping of the same type with these items."""
+    """Return a mapping of the same type with these items."""
     if type(value) is dict:
         return items
     other = copy.copy(value)  # type and attributes stay: a default factory, a tokenizer's encodings
@@ -246,7 +246,7 @@ def _with_items(value: Any, items: dict[Any, Any]) -> Any:
 
 
 def _with_fields(value: Any, move: Move, known: dict[int, Any]) -> Any:
-    """A copy of a dataclass; one that is frozen, or computes its fields, is filled all the same."""
+    """Return a copy of a dataclass, also of one that is frozen or computes its fields."""
     other = copy.copy(value)
     for field in dataclasses.fields(value):
         if hasattr(value, field.name):

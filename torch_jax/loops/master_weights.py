@@ -1,7 +1,7 @@
 """``torch_jax.MasterWeights``: parameters of low precision, and an optimizer of copies of high.
 
-A step of an optimizer is often smaller than what bfloat16 can tell from nothing beside a parameter.
-So the optimizer moves *masters*, in float32, and each parameter is its master, rounded.
+A step of an optimizer is often too small to change a parameter in bfloat16. So the optimizer moves
+*masters*, in float32, and each parameter is its master, rounded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class MasterWeights(Optimizer):
     """An optimizer whose parameters of low precision have masters of high; on any device.
 
     ``param_groups`` and ``state`` are those of the optimizer within, over the masters, so
-    schedulers, hooks and ``load_state_dict`` work as ever. ``zero_grad`` is that of the parameters.
-    Wherever a parameter is changed by hand, ``load_state_dict`` or :meth:`take_parameters` has the
-    master follow. On a mesh, masters lie as the state of optimizers does.
+    schedulers, hooks and ``load_state_dict`` work as usual. ``zero_grad`` is the parameters'.
+    If a program changes a parameter by itself, ``load_state_dict`` or :meth:`take_parameters`
+    updates the master. On a mesh, masters lie as the state of optimizers does.
 
     Args:
-      optimizer: any of ``torch.optim``, made over the parameters; nothing else steps it from now
+      optimizer: any of ``torch.optim``, made over the parameters; only this class steps it from now
         on.
       dtype: of the masters.
 
@@ -35,10 +35,10 @@ class MasterWeights(Optimizer):
     """
 
     def __init__(self, optimizer: Optimizer, dtype: torch.dtype = torch.float32):
-        """See the class."""
+        """Make the masters, and give them to the optimizer."""
         self.optimizer, self.dtype = optimizer, dtype
         self.masters: dict[torch.Tensor, torch.Tensor] = {}
-        # lists that are modules: their ``zero_grad`` is one that a trace hears of
+        # lists that are modules: a trace sees their ``zero_grad``
         self.given, self._moved = torch.nn.ParameterList(), torch.nn.ParameterList()
         for group in optimizer.param_groups:
             group["params"] = self._masters_of(group["params"])
@@ -51,7 +51,7 @@ class MasterWeights(Optimizer):
         return [self._master_of(parameter) for parameter in parameters]
 
     def _master_of(self, parameter: Any) -> torch.Tensor:
-        """What the optimizer moves for a parameter: itself where its precision is high enough."""
+        """Return the optimizer's tensor for a parameter: itself if its precision is high enough."""
         self.given.append(parameter)
         if not parameter.is_floating_point() or parameter.dtype.itemsize >= self.dtype.itemsize:
             return parameter
@@ -62,7 +62,7 @@ class MasterWeights(Optimizer):
         return master
 
     def _raised(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state that was made for a parameter, for its master."""
+        """Return the state that was made for a parameter, in the dtype of its master."""
         return {
             key: value.to(self.dtype)
             if isinstance(value, torch.Tensor) and value.is_floating_point() and key != "step"
@@ -70,21 +70,21 @@ class MasterWeights(Optimizer):
             for key, value in state.items()
         }
 
-    # --- what the optimizer within has ------------------------------------------------------------
+    # --- attributes of the optimizer within -------------------------------------------------------
 
     @property
     def param_groups(self) -> Any:  # type: ignore[override]
-        """Those of the optimizer within, over the masters."""
+        """Return the groups of the optimizer within, over the masters."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """That of the optimizer within, by master."""
+        """Return the state of the optimizer within, by master."""
         return self.optimizer.state
 
     @property
     def defaults(self) -> Any:  # type: ignore[override]
-        """Those of the optimizer within."""
+        """Return the defaults of the optimizer within."""
         return self.optimizer.defaults
 
     def __repr__(self) -> str:
@@ -94,23 +94,23 @@ class MasterWeights(Optimizer):
         return dict(self.__dict__)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Another group of parameters, with masters of their own."""
+        """Add a group of parameters, with masters of their own."""
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else params
         self.optimizer.add_param_group({**param_group, "params": self._masters_of(params)})
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> Any:
-        """A hook of the optimizer within: its parameters are the masters."""
+        """Register a hook of the optimizer within: its parameters are the masters."""
         return self.optimizer.register_step_pre_hook(hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> Any:
-        """A hook of the optimizer within, whose masters the parameters do not follow yet."""
+        """Register a hook of the optimizer within; parameters follow the masters only after it."""
         return self.optimizer.register_step_post_hook(hook)
 
     def register_load_state_dict_post_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> Any:
-        """A hook of the optimizer within."""
+        """Register a hook of the optimizer within."""
         return self.optimizer.register_load_state_dict_post_hook(hook, prepend)
 
     # --- training ---------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ class MasterWeights(Optimizer):
     # --- saving -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer within, and ``masters`` in the order of their parameters."""
+        """Return the state of the optimizer within, and ``masters`` in the order of parameters."""
         return {**self.optimizer.state_dict(), "masters": list(self.masters.values())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; the parameters become the masters, rounded.
 
-        A state without ``masters``, of an optimizer that had none, takes them of the parameters.
+        A state without ``masters``, of an optimizer that had none, takes the values of parameters.
 
         Raises:
           ValueError: there are other masters than parameters.
@@ -174,13 +174,13 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def take_parameters(self) -> None:
-        """Have the masters follow parameters that were changed by hand."""
+        """Update the masters of parameters that a program has changed."""
         for parameter, master in self.masters.items():
             master.copy_(parameter)
 
 
 def kept_for(optimizer: Optimizer | None, parameter: torch.Tensor) -> dict[str, Any]:
-    """What an optimizer keeps for a parameter, by name: its state, and the master if any."""
+    """Return an optimizer's tensors for a parameter, by name: state, and the master if any."""
     if optimizer is None:
         return {}
     master = getattr(optimizer, "masters", {}).get(parameter)
@@ -190,7 +190,7 @@ def kept_for(optimizer: Optimizer | None, parameter: torch.Tensor) -> dict[str, 
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The parameters that an optimizer was given."""
+    """Return the parameters that an optimizer was made with."""
     if isinstance(optimizer, MasterWeights):
         return list(optimizer.given)
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

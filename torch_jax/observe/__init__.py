@@ -1,4 +1,4 @@
-"""Answers for people: what an operator does, what was called, where tensors are.
+"""Answers for people: implementations of operators, calls, costs, and places of tensors.
 
 May import: capture, graphs and below. Loaded by ``import torch``: no.
 """

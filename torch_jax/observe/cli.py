@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """A row: the module of a command below ``torch_jax``, its help, and which errors are answers.
+    """A row: the module of a command below ``torch_jax``, its help, and errors that are answers.
 
-    Such errors (of a name that is not there, say) are printed without a traceback.
+    Such an error (an unknown name, say) is printed without a traceback.
     """
 
     module: str
@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "ops": Command("observe.operators_page", "which rung serves each operator", (KeyError,)),
+    "ops": Command("observe.operators_page", "operators, and how each is implemented", (KeyError,)),
     "plan": Command(
         "planning.plan",
         "a Llama's training step, compiled for chips elsewhere",
@@ -37,8 +37,8 @@ COMMANDS = {
         "a script's programs, compiled for chips that are elsewhere",
         (ValueError, RuntimeError),
     ),
-    "profile": Command("observe.profiling.command", "where the time of a script goes"),
-    "doctor": Command("doctor.page", "what is installed, and whether it works"),
+    "profile": Command("observe.profiling.command", "the time of a script, in parts"),
+    "doctor": Command("doctor.page", "an examination of the installation"),
 }
 
 
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser(name: str) -> tuple[argparse.ArgumentParser, Any]:
-    """The parser, which knows all commands by name and the options of one; and its module."""
+    """Return the parser, with all commands by name and the options of one; and its module."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_jax", description="JAX as a native device of PyTorch."
     )

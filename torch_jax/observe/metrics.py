@@ -1,4 +1,4 @@
-"""Say what has happened so far: ``torch_jax.metrics()``, and ``report()`` for people."""
+"""Counts so far: ``torch_jax.metrics()``, and ``report()`` for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_jax.recorded.metrics import COUNTS
 
 
 class _Before:
-    """Keep what was counted before the counters were reset."""
+    """The counts at the time of the last reset."""
 
     calls = 0
     programs = NOTHING
@@ -23,21 +23,21 @@ class _Before:
 
 
 def metrics() -> dict[str, Any]:
-    """Return what has happened so far, in all modes and on all threads, and what was recorded.
+    """Return counts so far, in all modes and on all threads, and those of recordings.
 
     Programs of a user's own ``jax.jit`` are not counted.
 
     Returns:
-      ``operators``: calls of operators that compute – not of views –, whether these ran at once,
-      were recorded, or were traced into a program. ``recorded``: those of recordings that were run.
+      ``operators``: calls of operators that compute – not of views –, run at once, recorded, or
+      traced into a program. ``recorded``: those of recordings that were run.
       ``graphs``: recordings that were run, ``hits`` of which found a program.
       ``compiles`` and ``compile_seconds``: programs that XLA compiled, for operators, recordings
       and whole functions. ``loaded`` and ``load_seconds``: those that were on disk. ``shared``:
       new calls that needed neither, since an executable of this process served them, or NumPy
       computed them.
-      ``wait_seconds``: how long values were waited for. ``bytes_to_device``, ``bytes_to_host``:
+      ``wait_seconds``: time spent waiting for values. ``bytes_to_device``, ``bytes_to_host``:
       copied. ``cpu_fallbacks``: how often operators ran on the CPU, by name.
-      ``early_syncs``: how often a recording was run because Python looked at a value, by the line
+      ``early_syncs``: how often a recording was run because Python read a value, by the line
       of the user's code. ``explanations``: why programs of recordings were made, the latest 256.
 
     >>> sorted(metrics())[:4]
@@ -82,7 +82,7 @@ def reset_metrics() -> None:
 
 
 def report() -> str:
-    """Return what :func:`metrics` counts, as text.
+    """Return the counts of :func:`metrics` as text.
 
     >>> reset_metrics()
     >>> print(report())
@@ -107,7 +107,7 @@ def report() -> str:
 
 
 def _counted(title: str, counts: dict[str, int]) -> list[str]:
-    """Lines of a table, the most frequent first."""
+    """Return lines of a table, the most frequent first."""
     if not counts:
         return []
     rows = sorted(counts.items(), key=lambda row: -row[1])

@@ -1,4 +1,4 @@
-"""Answers about operators: which rung of the ladder serves each, and what a call ends in."""
+"""Answers about operators: the rung of the ladder that serves each, and the operators it runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RUNGS = {
 
 
 class Operator(NamedTuple):
-    """One ATen overload: its name, its rung of the ladder, and where its lowering stands."""
+    """One ATen overload: its name, its rung of the ladder, and the line of its lowering."""
 
     name: str
     rung: str
@@ -43,12 +43,12 @@ class Operator(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The file of ``torch_jax/ops`` that the lowering stands in, or ''."""
+        """Return the file of ``torch_jax/ops`` that has the lowering, or ''."""
         return Path(self.where.partition(":")[0]).stem if "/ops/" in self.where else ""
 
 
 def describe(op: Any) -> Operator:
-    """The answer for one overload.
+    """Return the answer for one overload.
 
     >>> describe(torch.ops.aten.relu.default).rung
     'table'
@@ -60,7 +60,7 @@ def describe(op: Any) -> Operator:
 
 
 def operators() -> list[Operator]:
-    """Every ATen overload that the installed PyTorch has."""
+    """Return every ATen overload that the installed PyTorch has."""
     return [describe(op) for op in sorted(_overloads(), key=str)]
 
 
@@ -72,10 +72,10 @@ def _overloads() -> Iterator[Any]:
 
 
 def find(name: str) -> list[Any]:
-    """The overloads meant by ``aten.dropout``, ``dropout`` or ``add.Tensor``.
+    """Return the overloads meant by ``aten.dropout``, ``dropout`` or ``add.Tensor``.
 
     Raises:
-      KeyError: there is none.
+      KeyError: there is no such overload.
 
     >>> [str(op) for op in find("aten.relu")]
     ['aten.relu.default', 'aten.relu.out']
@@ -108,7 +108,7 @@ def _where(op: Any) -> str:
 
 
 def place(function: Any) -> str:
-    """``file:line`` of a function, or ''."""
+    """Return ``file:line`` of a function, or ''."""
     code = getattr(function and inspect.unwrap(function), "__code__", None)
     if code is None:
         return ""
@@ -118,7 +118,7 @@ def place(function: Any) -> str:
 
 
 def family(op: Any) -> str:
-    """The file of ``torch_jax/ops`` that an overload's lowering stands in, or ''.
+    """Return the file of ``torch_jax/ops`` that has an overload's lowering, or ''.
 
     >>> family(torch.ops.aten.relu_.default)
     'activation'
@@ -135,7 +135,7 @@ _INDEX_NAMES = ("index", "indices", "target", "lengths", "offsets")
 
 
 def example(op: Any, training: bool) -> tuple[Any, ...] | None:
-    """Positional arguments on the CPU that the operator takes, or None where none were found."""
+    """Return positional arguments on the CPU for an operator, or None if none were found."""
     for dtype, shape, size in itertools.product(_DTYPES, _SHAPES, _SIZES):
         try:
             args = tuple(
@@ -172,12 +172,12 @@ def _argument(argument: Any, shape: tuple, size: list[int], dtype: Any, training
 
 
 def show_example(op: Any, args: tuple[Any, ...]) -> str:
-    """``aten.dropout.default(float32[4,4], 0.5, True)``."""
+    """Return a call as text: ``aten.dropout.default(float32[4,4], 0.5, True)``."""
     return errors.describe_call(op, args, {})
 
 
 def to_device(value: Any, training: bool) -> Any:
-    """Arguments on the device; floating tensors require gradients in training."""
+    """Return arguments on the device; floating tensors require gradients in training."""
     if isinstance(value, list | tuple):
         return type(value)(to_device(v, training) for v in value)
     if not isinstance(value, torch.Tensor):
@@ -187,7 +187,7 @@ def to_device(value: Any, training: bool) -> Any:
 
 
 def placement(op: Any) -> dict[str, str]:
-    """What makes an operator that takes no tensors make its result on the device.
+    """Return the arguments that put the result of an operator without tensors on the device.
 
     >>> placement(torch.ops.aten.ones.default), placement(torch.ops.aten.relu.default)
     ({'device': 'jax'}, {})
@@ -202,7 +202,7 @@ def placement(op: Any) -> dict[str, str]:
 
 
 def coverage() -> tuple[dict[str, Counter[str]], Counter[str]]:
-    """How many overloads each family serves by ``table`` and ``variant``; and counts per rung."""
+    """Return counts of each family's overloads by ``table`` and ``variant``, and per rung."""
     families: dict[str, Counter[str]] = {}
     rungs: Counter[str] = Counter()
     for op in _overloads():
@@ -214,6 +214,6 @@ def coverage() -> tuple[dict[str, Counter[str]], Counter[str]]:
 
 
 def purpose(name: str) -> str:
-    """The first line of a family's docstring."""
+    """Return the first line of a family's docstring."""
     text = sys.modules[f"torch_jax.ops.{name}"].__doc__ or ""
     return text.strip().splitlines()[0]

@@ -1,10 +1,10 @@
-"""``python -m torch_jax ops``: which operators run on JAX, and how.
+"""``python -m torch_jax ops``: the operators that run on JAX, and their implementations.
 
 - ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it,
-  ``--family conv`` those whose lowerings stand in ``torch_jax/ops/conv.py``;
-- ``python -m torch_jax ops aten.dropout`` shows what the operator ends in, for training and for
+  ``--family conv`` those whose lowerings are in ``torch_jax/ops/conv.py``;
+- ``python -m torch_jax ops aten.dropout`` shows the operators that it runs, for training and for
   inference, on example arguments;
-- ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` shows it for a call;
+- ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` does so for a call;
 - ``python -m torch_jax ops --markdown`` prints the page ``docs/operators.md``.
 """
 
@@ -20,18 +20,18 @@ from torch_jax.observe import operators, trace_ops
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command."""
     parser.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
     parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
-    parser.add_argument("--call", help="a Python expression; torch, F and nn are there")
+    parser.add_argument("--call", help="a Python expression, with torch, F and nn")
     parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
 
 
 def answer(given: argparse.Namespace) -> Iterator[str]:
-    """What the command prints.
+    """Yield the printed lines.
 
     Raises:
-      KeyError: there is no such operator, or family.
+      KeyError: the operator, or the family, is unknown.
     """
     if given.markdown:
         return _page()
@@ -41,7 +41,7 @@ def answer(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _list(family: str | None) -> Iterator[str]:
-    """All operators, or those of a family, below what the rungs are in lines that begin with #."""
+    """Yield all operators, or those of a family, after lines on the rungs that begin with #."""
     found = operators.operators()
     if family is not None:
         known = {operator.family for operator in found}
@@ -113,12 +113,12 @@ def _page() -> Iterator[str]:
     families, rungs = operators.coverage()
     yield "# Operators"
     yield ""
-    yield "Made by `python -m torch_jax ops --markdown` (`make docs`); ask `python -m torch_jax ops"
-    yield "aten.dropout` what an operator ends in."
+    yield "Made by `python -m torch_jax ops --markdown` (`make docs`); `python -m torch_jax ops"
+    yield "aten.dropout` shows the operators that a call runs."
     yield ""
     yield "## By rung of the lookup ladder"
     yield ""
-    yield "| rung | overloads | what it is |"
+    yield "| rung | overloads | meaning |"
     yield "|---|---|---|"
     for rung, text in operators.RUNGS.items():
         if rungs[rung]:
@@ -128,7 +128,7 @@ def _page() -> Iterator[str]:
     yield ""
     yield "Lowerings are written by hand, variants follow from them by schema."
     yield ""
-    yield "| family | lowerings | variants | what it holds |"
+    yield "| family | lowerings | variants | contents |"
     yield "|---|---|---|---|"
     for name in sorted(families):
         counts = families[name]

@@ -1,4 +1,4 @@
-"""Where tensors and a model's parameters are: :func:`is_jax_module` and :func:`where_is`."""
+"""The devices of tensors and parameters: :func:`is_jax_module` and :func:`where_is`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 class Sharded(NamedTuple):
     """A tensor beside others that lie on a mesh: ``spec`` is None where it lies on one device.
 
-    ``bytes`` is what each device holds of it.
+    ``bytes`` are those of its part on each device.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Sharded(NamedTuple):
 class Whereabouts(NamedTuple):
     """The answer of :func:`where_is`; ``print`` shows it as a table. The first row is the whole.
 
-    Where a tensor lies on a mesh of devices, ``shardings`` has one entry for each tensor.
+    If a tensor lies on a mesh of devices, ``shardings`` has one entry for each tensor.
     """
 
     rows: tuple[Row, ...]
@@ -67,9 +67,9 @@ def _table(cells: Sequence[Sequence[str]]) -> str:
 
 
 def is_jax_module(module: torch.nn.Module) -> bool:
-    """Whether all parameters and buffers of a module are on the device ``jax``.
+    """Return whether all parameters and buffers of a module are on the device ``jax``.
 
-    A module without any is on no device: False.
+    A module without any is on no device: ``False``.
 
     Raises:
       TypeError: ``module`` is no ``nn.Module``.
@@ -86,17 +86,17 @@ def where_is(
     optimizer: torch.optim.Optimizer | None = None,
     depth: int | None = None,
 ) -> Whereabouts:
-    """Devices, dtypes and memory of a module and of each module below it that holds tensors.
+    """Return devices, dtypes and memory of a module and of each module below it with tensors.
 
-    Where any of them lies on a mesh of devices, how each tensor is split, too, and with an
-    ``optimizer`` those of its state.
+    If any tensor lies on a mesh of devices, the answer also has the split of each tensor; with an
+    ``optimizer``, of its state, too.
 
     A tensor that is tied, or a view of another's memory, counts once in each row. Parameters that
     are not initialized yet (lazy modules) count with no memory, those on ``meta`` with the memory
     that they would take.
 
     Args:
-      module: any ``nn.Module``, wherever it is, or one tensor.
+      module: any ``nn.Module``, on any device, or one tensor.
       optimizer: gives a last row with the tensors of its state.
       depth: how many levels of modules below ``module`` to show (None: all).
 
@@ -125,7 +125,7 @@ def where_is(
 
 
 def _shardings(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[Sharded, ...]:
-    """How each tensor is split; nothing where none is."""
+    """Return the split of each tensor; nothing if none is split."""
     found = tuple(_sharded(name, tensor) for name, tensor in named if not is_lazy(tensor))
     return found if any(one.spec is not None for one in found) else ()
 
@@ -140,7 +140,7 @@ def _sharded(name: str, tensor: torch.Tensor) -> Sharded:
 
 
 def _spec(tensor: torch.Tensor, memory: Any, sharding: Any) -> tuple[Any, ...]:
-    """What splits each dimension of a tensor; of the memory, for a view that shows a part."""
+    """Return the axes that split each dimension of a tensor, or of the memory of a partial view."""
     spec = tuple(getattr(sharding, "spec", (str(sharding),)))
     order = geometry.memory_order(tuple(tensor.shape), tensor.stride())
     if order is not None and memory.shape == tuple(tensor.shape[at] for at in order):
@@ -171,7 +171,7 @@ def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _named_state(
     named: Sequence[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer
 ) -> list[tuple[str, torch.Tensor]]:
-    """What an optimizer keeps for each parameter, but for numbers."""
+    """Return the tensors that an optimizer keeps for each parameter, but for numbers."""
     return [
         (f"{key} of {name}", value)
         for name, parameter in named
@@ -192,7 +192,7 @@ def _row(name: str, tensors: Iterable[torch.Tensor]) -> Row:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """What tells the memory of a tensor from others, and its size in bytes."""
+    """Return the identity of a tensor's memory, and its size in bytes."""
     if is_lazy(tensor):
         return id(tensor), 0
     try:
@@ -203,7 +203,7 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _readable(size: float) -> str:
-    """A number of bytes as it is read best.
+    """Return a number of bytes in a readable unit.
 
     >>> _readable(36), _readable(3 * 1024**2)
     ('36 B', '3.0 MiB')

@@ -48,13 +48,13 @@ class Call:
     Attributes:
       name: ``torch.nn.functional.dropout``, ``aten.native_dropout.default``, ``backward`` …
       level: ``"torch"``, ``"aten"``, ``"jit"`` or ``"backward"``.
-      arguments, result: what it took and gave, as text: dtypes and shapes for tensors.
+      arguments, result: as text: dtypes and shapes for tensors.
       rung, where: of an operator on this device, as :class:`torch_jax.observe.operators.Operator`.
-      seconds: wall time on the host. JAX runs asynchronously: it may go on computing after that.
+      seconds: wall time on the host. JAX runs asynchronously: it may compute beyond that.
       compiled: operators that XLA compiled something for, in this call itself.
-      returned_input: whether it ran nothing and gave back one of its arguments.
+      returned_input: whether it ran nothing and returned one of its arguments.
       line: the user's ``file:line, in function``.
-      error: what it raised, or ''.
+      error: the error that it raised, or ''.
       children: the calls it made.
     """
 
@@ -69,13 +69,13 @@ class Call:
         self.task = -1  # the backward pass that the call belongs to
 
     def walk(self) -> Iterator[Call]:
-        """This call and all below it, in order."""
+        """Yield this call and all below it, in order."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def lines(self, depth: int = 0, line: str = "") -> Iterator[str]:
-        """The tree as text; the user's line where it is another one than the parent's."""
+        """Yield the tree as text; the user's line if it differs from the parent's."""
         parts = [f"{self.name}({self.arguments})" if self.level in ("torch", "aten") else self.name]
         parts += [f"-> {self.result}"] * bool(self.result)
         parts += [f"| {self.rung} {self.where}".rstrip()] * bool(self.rung)
@@ -94,7 +94,7 @@ class Call:
 
 
 class CallTree:
-    """What a ``with torch_jax.trace_ops()`` block called: ``calls`` are the outermost ones."""
+    """The calls of a ``with torch_jax.trace_ops()`` block: ``calls`` are the outermost ones."""
 
     def __init__(self, file: Any):
         self.calls: list[Call] = []
@@ -102,12 +102,12 @@ class CallTree:
         self._open = threading.local()  # each thread's stack of open calls
         self._own: list[Call] = []  # the stack of the thread that entered the block
         self._backward: dict[int, Call] = {}
-        self._pending: list[Call] = []  # backward passes that may go on
+        self._pending: list[Call] = []  # backward passes that may not be over
         self._lock = threading.RLock()
         self._modes = _FunctionLevel(self), _OperatorLevel(self)
 
     def __iter__(self) -> Iterator[Call]:
-        """Every call, parents before children."""
+        """Yield every call, parents before children."""
         for call in self.calls:
             yield from call.walk()
 
@@ -118,7 +118,7 @@ class CallTree:
         # PyTorch imports modules at the first call under a mode: not part of that call's time
         importlib.import_module("torch._dynamo")
         self._own = self._stack()
-        self._loops = set(log.loops())  # lines that are known to go on compiling
+        self._loops = set(log.loops())  # lines that are known to compile again and again
         kernel.compile_listeners.append(self._heard_of)
         ACTIVE.call_trees = (*ACTIVE.call_trees, self)
         for mode in self._modes:
@@ -169,7 +169,7 @@ class CallTree:
         return self.operator(op, operators.describe(op), args, kwargs, run)
 
     def operator(self, op: Any, about: Any, args: tuple, kwargs: dict, run: Any) -> Any:
-        """Run an operator, recorded with what is known ``about`` it."""
+        """Run an operator, and record it with its description ``about``."""
         stack = self._stack()
         call = Call(str(op), "aten", _show_call(args, kwargs), "" if stack else tracers.user_line())
         if stack and stack[-1].name == call.name and stack[-1].arguments == call.arguments:
@@ -199,7 +199,7 @@ class CallTree:
         self._print(call)
 
     def _parent(self, stack: list[Call]) -> Call | None:
-        """What a new call is part of: the last open one, or a backward pass that began since."""
+        """Return the parent of a new call: the last open call, or a later backward pass."""
         outer = stack[-1] if stack else None
         task = pytorch.current_graph_task()
         if task < 0 or (outer is not None and outer.task == task):
@@ -227,7 +227,7 @@ class CallTree:
             file.write(f"{call}\n")
 
     def _heard_of(self, op: Any) -> None:
-        """An operator had no entry: in a trace or a recording that compiles nothing by itself."""
+        """Note an operator without an entry; a trace or a recording compiles nothing by itself."""
         stack = self._stack()
         if stack and ACTIVE.recorder is None and jax_core.is_outside_traces():
             stack[-1].compiled.append(str(op))
@@ -237,20 +237,20 @@ def trace_ops(file: Any = _STDOUT) -> CallTree:
     """Show every call of PyTorch's in a block of code: functions, and the operators they end in.
 
     The block's tree has, for each call, dtypes and shapes of arguments and results; for an operator
-    the rung of the ladder that serves it and where its lowering stands; whether something was
-    compiled for it; the time it took; and your line. Operators that are composed of others have
-    these below them. A call that runs nothing and gives back its argument says so. Times are those
+    the rung of the ladder that serves it and the line of its lowering; whether XLA compiled for it;
+    the time it took; and your line. Operators that are composed of others have these below them.
+    A call that runs nothing and returns its argument is marked. Times are those
     of the host: JAX computes asynchronously, so that a call may be over before its result is there.
     Calls of one thread, and of the backward passes it starts, are seen; of a function under
     :func:`torch_jax.jit` those of its first call, and one line for each later one. While any
     mode is on, PyTorch computes a few gradients (``prod``, ``linalg.eig``) by other formulas.
 
     Args:
-      file: where each outermost call is printed when it ends; None prints nothing, the default is
-        ``sys.stdout``.
+      file: the file to which each outermost call is printed when it ends; None prints nothing, the
+        default is ``sys.stdout``.
 
     Returns:
-      A context manager that gives a :class:`CallTree`: ``print(trace)``, ``trace.calls``, and
+      A context manager that returns a :class:`CallTree`: ``print(trace)``, ``trace.calls``, and
       ``for call in trace`` over all of them.
 
     >>> x = torch.ones(3, device="jax")
@@ -266,7 +266,7 @@ def trace_ops(file: Any = _STDOUT) -> CallTree:
 
 
 class _FunctionLevel(TorchFunctionMode):
-    """Sees functions and methods of PyTorch's, as they are written in Python code."""
+    """Sees functions and methods of PyTorch's that Python code calls."""
 
     def __init__(self, trace: CallTree):
         super().__init__()
@@ -338,7 +338,7 @@ def _describe(func: Any) -> operators.Operator | None:
 
 
 def _composes(operator: operators.Operator | None, func: Any) -> bool:
-    """Whether an operator's kernel on this device calls other operators."""
+    """Return whether an operator's kernel on this device calls other operators."""
     if operator is None:
         return False
     derived = operator.rung == "variant" and ladder.kernel_in_table(func) is None
@@ -346,32 +346,32 @@ def _composes(operator: operators.Operator | None, func: Any) -> bool:
 
 
 def _is_detail(parent: Call, operator: operators.Operator | None) -> bool:
-    """Whether a call is how one of our own kernels about storage works: views of its operand."""
+    """Return whether a call is a step of one of our kernels about storage: views of its operand."""
     inside = parent.level == "aten" and parent.rung == "kernel"
     return inside and (operator is None or operator.rung in ("view", "kernel"))
 
 
 def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
-    """The kinds of device of an operator's tensors, or where it makes some, of the new ones."""
+    """Return the kinds of device of an operator's tensors, or of its new ones."""
     found = {tensor.device.type for tensor in tensors_in((args, kwargs))}
     device = kwargs.get("device")
     return found if found or device is None else {torch.device(device).type}
 
 
-# --- what a call ends in --------------------------------------------------------------------------
+# --- the operators that a call runs ---------------------------------------------------------------
 
 
 class Step(NamedTuple):
-    """One operator that a call reached, and the operators with lowerings that it ended in."""
+    """One operator that a call reached, and the operators with lowerings that it runs."""
 
     operator: operators.Operator
     ends_in: tuple[operators.Operator, ...]
 
 
 class Reached(NamedTuple):
-    """What a call reached on the device, and what the gradient of its result did.
+    """The operators that a call reached on the device, and those of its result's gradient.
 
-    ``error`` is why there is no gradient, where one was asked for in vain.
+    ``error`` is the reason if there is no gradient though one was asked for.
     """
 
     forward: list[Step]
@@ -380,7 +380,7 @@ class Reached(NamedTuple):
 
 
 def path(function: Callable[[], Any]) -> Reached:
-    """The operators that a call reaches on the device, forward and backward.
+    """Return the operators that a call reaches on the device, forward and backward.
 
     >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
     ['aten.ones.default', 'aten.relu.default']
@@ -401,7 +401,7 @@ def path(function: Callable[[], Any]) -> Reached:
 
 
 def _steps(calls: list[Call]) -> list[Step]:
-    """The outermost operators of this device below these calls."""
+    """Return the outermost operators of this device below these calls."""
     steps = []
     for call in calls:
         if call.operator is None:
@@ -418,7 +418,7 @@ def _steps(calls: list[Call]) -> list[Step]:
 
 
 def _note_result(call: Call, result: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Nothing is kept of tensors but this text: values stay as alive as they are."""
+    """Note a result as text: no tensor is kept alive."""
     tensors = list(tensors_in(result))
     if tensors:
         call.result = _show(result)
@@ -445,7 +445,7 @@ def _show_call(args: tuple, kwargs: dict[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value as text; of objects the type, since their ``repr`` may run anything."""
+    """Return a value as text; of objects the type, since their ``repr`` may run anything."""
     if isinstance(value, torch.Tensor):
         return _show_tensor(value)
     if type(value) in _PLAIN:
@@ -475,5 +475,5 @@ def _cut(text: str, length: int) -> str:
 
 
 def _short(line: str) -> str:
-    """``file.py:12`` of ``/somewhere/file.py:12, in function``."""
+    """Return ``file.py:12`` of ``/somewhere/file.py:12, in function``."""
     return line.rpartition("/")[2].partition(",")[0]

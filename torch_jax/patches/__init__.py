@@ -1,4 +1,4 @@
-"""Everything that replaces something of PyTorch's or of another library's.
+"""Replacements of functions and classes of PyTorch's and other libraries'.
 
 May import: capture, graphs and below. Loaded by ``import torch``: in part.
 """

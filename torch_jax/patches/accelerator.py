@@ -1,4 +1,4 @@
-"""``torch.accelerator``, which asserts in C++ for devices that were registered from Python."""
+"""The functions of ``torch.accelerator``, whose C++ asserts for devices registered from Python."""
 
 from __future__ import annotations
 

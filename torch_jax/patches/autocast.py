@@ -1,4 +1,4 @@
-"""What ``torch.autocast`` does that a device has no hook for."""
+"""Clearing of the casts that ``torch.autocast`` keeps on the device, which has no hook for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_jax.dispatch import autocast
 
 @patch("torch.clear_autocast_cache", AT_FIRST_USE)
 def _patch_autocast_cache(original: Any) -> Any:
-    """Cast weights are kept until ``torch.autocast`` clears PyTorch's cache, which is in C++."""
+    """Casts of weights are kept on the device, and PyTorch's C++ clears only a cache of its own."""
 
     @functools.wraps(original)
     def clear_autocast_cache() -> None:

@@ -21,21 +21,21 @@ THREADS_OF_A_DEVICE = 3
 
 @patch("jax._src.xla_bridge._at_fork", AT_FIRST_USE)
 def _patch_warning(_original: Any) -> Any:
-    """JAX says at each fork that a deadlock is likely, so at each data loader that has workers.
+    """JAX warns of a likely deadlock at each fork, so at each data loader that has workers.
 
-    A child of a process that has used the device is kept from it (:mod:`torch_jax.core.forks`), and
-    ends without what JAX would wait for.
+    A child of a process that has used the device cannot use it (:mod:`torch_jax.core.forks`), and
+    ends without waiting for JAX's threads.
     """
     return lambda: None
 
 
 @patch("jaxlib.xla_client.make_cpu_client", AT_FIRST_USE)
 def _patch_threads(original: Callable[..., Any]) -> Callable[..., Any]:
-    """XLA has a thread for each of several CPU devices, and may wait for ever for one more.
+    """XLA makes one thread for each of several CPU devices, and may wait for ever for one more.
 
     The threads launch programs and run them. A launch waits while 32 programs of its device have
-    not ended; where a collective waits for one of those, and the launch has its thread, none goes
-    on, and XLA aborts the process after 40 seconds. XLA makes as many threads as ``NPROC`` says.
+    not ended; where a collective waits for one of those, and the launch has its thread, none of
+    them ends, and XLA aborts the process after 40 seconds. XLA makes ``NPROC`` threads or more.
     """
 
     @functools.wraps(original)

@@ -1,6 +1,6 @@
 """``torch.distributed.checkpoint``: tensors over a mesh in parts, and folders that stay whole.
 
-What is done instead is in :mod:`torch_jax.distributed.checkpoint_pieces`,
+The replacements are in :mod:`torch_jax.distributed.checkpoint_pieces`,
 :mod:`torch_jax.distributed.checkpoint_folders` and :mod:`torch_jax.distributed.checkpoint_sums`,
 which are loaded when a process that has used the device saves or loads a checkpoint.
 """
@@ -36,7 +36,7 @@ def _sums() -> Any:
 
 
 def _keeps_whole(writer: Any) -> bool:
-    """Whether the device has been used here, or in the process from which a writer has come."""
+    """Return whether the device has been used here, or in the process that sent this writer."""
     return waking.is_awake() or _folders().is_marked(writer)
 
 
@@ -54,7 +54,7 @@ def _patch_write_items(original: Any) -> Any:
 
 @patch(f"{_DCP}.default_planner.DefaultSavePlanner.resolve_data", f"{_DCP}.default_planner")
 def _patch_resolve_data(original: Any) -> Any:
-    """PyTorch knows pieces of its own classes of tensors only."""
+    """PyTorch finds pieces to save in tensors of its own classes only, not in those over a mesh."""
 
     @functools.wraps(original)
     def resolve_data(self: Any, write_item: Any) -> Any:
@@ -73,7 +73,7 @@ _HUGGING_FACE = f"{_DCP}.hf_storage"
 
 @patch(f"{_HUGGING_FACE}.HuggingFaceStorageWriter.write_data", _HUGGING_FACE)
 def _patch_hugging_face(original: Any) -> Any:
-    """A safetensors file has each name once, so that of several pieces the last one would stay."""
+    """A safetensors file has each name once: of several pieces only the last one would be kept."""
 
     @functools.wraps(original)
     def write_data(self: Any, plan: Any, planner: Any) -> Any:
@@ -89,7 +89,7 @@ _FILES = f"{_DCP}.filesystem"
 
 @patch(f"{_FILES}._FileSystemWriter.write_data", _FILES)
 def _patch_write_data(original: Any) -> Any:
-    """A checkpoint that is written over another one must not write into the files of that one."""
+    """A checkpoint that replaces another one must not write into that one's files."""
 
     @functools.wraps(original)
     def write_data(self: Any, plan: Any, planner: Any) -> Any:
@@ -102,7 +102,7 @@ def _patch_write_data(original: Any) -> Any:
 
 @patch(f"{_FILES}._FileSystemWriter.finish", _FILES)
 def _patch_finish(original: Any) -> Any:
-    """PyTorch removes the old metadata before it has the new one: killed there, it has neither."""
+    """PyTorch removes old metadata before the new are written: a crash then leaves neither."""
 
     @functools.wraps(original)
     def finish(self: Any, metadata: Any, results: Any) -> None:
@@ -132,7 +132,7 @@ _PROCESS = f"{_DCP}._async_process_executor"
 
 @patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
 def _patch_process(original: Any) -> Any:
-    """The process that saves for this one has not used the device, and must hear of it."""
+    """The process that saves for this one has not used the device: its writer gets a mark."""
 
     @functools.wraps(original)
     def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:

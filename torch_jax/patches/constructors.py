@@ -1,4 +1,4 @@
-"""PyTorch's constructors that ask C++ for what a device registered from Python does not have."""
+"""PyTorch's constructors that ask C++ for parts that a device of Python does not have."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _JAX = pytorch.DEVICE_TYPE
 
 @patch("torch.UntypedStorage.__new__", AT_IMPORT)
 def _patch_storage(original: Any) -> Any:
-    """``torch.UntypedStorage(n, device="jax")`` asks C++ for an allocator there is not: segfault.
+    """C++ has no allocator for ``torch.UntypedStorage(n, device="jax")``: it ends in a segfault.
 
-    ``torch.load``, ``Storage.to`` and ``copy.deepcopy`` all come this way.
+    ``torch.load``, ``Storage.to`` and ``copy.deepcopy`` all call it.
     """
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -55,9 +55,9 @@ def _patch_event(original: Any) -> Any:
 
 @patch("torch.Tensor.pin_memory", AT_IMPORT)
 def _patch_pin_memory(original: Any) -> Any:
-    """Pinned memory has no allocator here, and XLA does not need it: a no-op, said once.
+    """Pinned memory has no allocator on the device, and XLA needs none: a warning says so.
 
-    Loaders that pin memory pin whatever a data set gives, tensors of the device, too.
+    Loaders that pin memory pin all tensors of a data set, those of the device included.
     """
 
     @functools.wraps(original)

@@ -1,7 +1,7 @@
-"""What PyTorch spreads: the backend of process groups, and programs that stay on the CPU.
+"""``torch.distributed`` and data parallelism: the backend "jax", and programs that stay on the CPU.
 
-Process groups without a backend ask which accelerator there is, and take it though nothing of the
-program is on it.
+A process group without a backend takes that of the accelerator, even in a program that has
+nothing on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _is_accelerator() -> bool:
 
 @patch(f"{_C10D}.BackendConfig.__init__", _C10D)
 def _patch_backends(original: Any) -> Any:
-    """Without a backend, a process group takes that of the accelerator, of which there is none."""
+    """A process group without a backend takes the accelerator's, but this one has none."""
 
     @functools.wraps(original)
     def init(self: Any, backend: Any) -> None:
@@ -41,7 +41,7 @@ def _patch_backends(original: Any) -> Any:
 
 @patch(f"{_C10D}.Backend.register_backend", _C10D, is_registration=True)
 def _name_backend(register: Any) -> Any:
-    """The backend "jax", which ``init_process_group`` takes by name or by ``device_id``."""
+    """``init_process_group`` finds the backend "jax" by its name or by ``device_id``."""
     kinds, name = torch.distributed.Backend, pytorch.DEVICE_TYPE
     register(name, _create_group, extended_api=True, devices=[name])
 
@@ -60,7 +60,7 @@ def _create_group(options: Any, backend_options: Any) -> Any:
 
 @patch("torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh")
 def _patch_meshes(original: Any) -> Any:
-    """A mesh of the device makes the process group that it needs without naming the backend."""
+    """A mesh of the device needs a process group of the backend "jax", not of the default."""
 
     @functools.wraps(original)
     def init(device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -75,8 +75,7 @@ def _patch_meshes(original: Any) -> Any:
 def _patch_ddp(original: Any) -> Any:
     """DDP's reducer asks for pinned memory where it looks for unused parameters.
 
-    And ``device_ids=[local_rank]`` names the device of this process, which has the number 0 in
-    each process.
+    ``device_ids=[local_rank]`` means the device of this process, whose number is 0 in each process.
     """
 
     signature = inspect.signature(original)
@@ -97,7 +96,7 @@ def _patch_ddp(original: Any) -> Any:
 
 @patch("torch.distributed.Logger.set_runtime_stats_and_log", AT_IMPORT)
 def _patch_statistics(original: Any) -> Any:
-    """DDP's logger has no timer for the device, and each process would say so on stderr, once."""
+    """DDP's logger has no timer for the device, and each process would warn of it on stderr."""
     heard: list[Any] = []
 
     @functools.wraps(original)
@@ -115,7 +114,7 @@ def _patch_statistics(original: Any) -> Any:
 
 @patch("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
 def _patch_static_graph(original: Any) -> Any:
-    """So does it where a graph is static, which a module may learn after it was made."""
+    """DDP's reducer asks for pinned memory where the graph of a module is set to be static."""
 
     @functools.wraps(original)
     def set_static_graph(self: Any) -> None:
@@ -134,7 +133,7 @@ def _patch_static_graph(original: Any) -> Any:
     is_registration=True,
 )
 def _split_attention(_register: Any) -> Any:
-    """``DTensor`` knows how attention is split for the operators of PyTorch's own devices."""
+    """``DTensor`` can split attention only for the operators of PyTorch's own devices."""
     from torch_jax.distributed import attention
 
     return attention.register()
@@ -142,7 +141,7 @@ def _split_attention(_register: Any) -> Any:
 
 @patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
 def _patch_data_parallel(original: Any) -> Any:
-    """``nn.DataParallel`` splits batches over the accelerator's devices: here there is one."""
+    """``nn.DataParallel`` splits batches over an accelerator's devices: here there is one."""
 
     @functools.wraps(original)
     def available() -> str | None:
@@ -153,5 +152,5 @@ def _patch_data_parallel(original: Any) -> Any:
 
 
 def is_here(module: Any) -> bool:
-    """Whether a module is on the device as a whole."""
+    """Return whether all parameters of a module are on the device."""
     return {p.device.type for p in module.parameters()} == {pytorch.DEVICE_TYPE}

@@ -33,7 +33,7 @@ def _refuse(tensor: torch.Tensor, copy: bool | None = None) -> None:
 
 @patch("torch.Tensor.__dlpack__", AT_FIRST_USE)
 def _patch_export(original: Any) -> Any:
-    """PyTorch exports an address: consumers get a copy of the ``jax.Array``, which JAX exports."""
+    """PyTorch exports an address, which this device lacks: JAX exports a copy of its array."""
 
     @functools.wraps(original)
     def __dlpack__(self: torch.Tensor, *, copy: bool | None = None, **options: Any) -> Any:
@@ -52,7 +52,7 @@ def _patch_export(original: Any) -> Any:
 
 @patch("torch.Tensor.__dlpack_device__", AT_FIRST_USE)
 def _patch_device(original: Any) -> Any:
-    """PyTorch has no number for the device: a consumer is told where JAX has the memory."""
+    """PyTorch has no DLPack number for the device: JAX answers where the memory is."""
 
     @functools.wraps(original)
     def __dlpack_device__(self: torch.Tensor) -> Any:
@@ -66,7 +66,7 @@ def _patch_device(original: Any) -> Any:
 
 @patch("torch.to_dlpack", AT_FIRST_USE)
 def _patch_to_dlpack(original: Any) -> Any:
-    """In C++ a capsule of such a tensor holds an address of nothing."""
+    """In C++ a capsule of a tensor on the device would hold the address of no memory."""
 
     @functools.wraps(original)
     def to_dlpack(tensor: Any, **options: Any) -> Any:
@@ -79,7 +79,7 @@ def _patch_to_dlpack(original: Any) -> Any:
 
 @patch("torch.from_dlpack", AT_FIRST_USE)
 def _patch_from_dlpack(original: Any) -> Any:
-    """A tensor of the device stays there, and shares its storage, as between two CPU tensors."""
+    """PyTorch would copy a tensor that is on the device already: it shares its storage instead."""
 
     @functools.wraps(original)
     def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Any:
@@ -98,7 +98,7 @@ def _patch_from_dlpack(original: Any) -> Any:
 
 
 def _to_device(original: Any, value: Any, copy: bool | None) -> torch.Tensor:
-    """What another library has, as a tensor of the device: only JAX's arrays come uncopied."""
+    """Return another library's value as a tensor of the device, copied if not an array of JAX."""
     if isinstance(value, jax.Array):
         return border.tensor_of(value.copy() if copy else value)
     if copy is False:

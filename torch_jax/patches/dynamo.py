@@ -1,4 +1,4 @@
-"""Dynamo: what it knows of the device, sees through, and takes for constant."""
+"""Dynamo: the interface of the device, the files it looks through, and its constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch_jax.core.patching import patch
 from torch_jax.environment import callables
 from torch_jax.memory import generators
 
-# What stands in the place of PyTorch's own callables: Dynamo looks through these to the callables.
+# Modules of functions that replace PyTorch's own: Dynamo looks through them to the originals.
 _SEEN_THROUGH = frozenset(
     (
         "torch_jax.config",
@@ -40,8 +40,8 @@ _SEEN_THROUGH = frozenset(
 
 
 @patch("torch._dynamo.config", "torch._dynamo", is_registration=True)
-def _tell_constants(_config: Any) -> None:
-    """Context variables are closed to it: questions about them are answered once, and guarded."""
+def _add_constants(_config: Any) -> None:
+    """Dynamo cannot trace context variables: their values become constants with guards."""
     dynamo_constants.tell_dynamo()
 
 
@@ -51,7 +51,7 @@ def _tell_constants(_config: Any) -> None:
     is_registration=True,
 )
 def _add_device_interface(_register: Any) -> None:
-    """It asks about a device through an interface, of which out-of-tree devices have none."""
+    """Dynamo asks about a device through an interface, which out-of-tree devices do not have."""
     from torch_jax.graphs import device_interface
 
     device_interface.register(sys.modules["torch._dynamo.device_interface"])
@@ -59,7 +59,7 @@ def _add_device_interface(_register: Any) -> None:
 
 @patch("torch._dynamo.trace_rules.add", "torch._dynamo.trace_rules", is_registration=True)
 def _hide(add: Any) -> None:
-    """After a graph break Dynamo compiles what is called next: kernels are no such thing."""
+    """Dynamo compiles the functions that are called after a graph break: it must skip kernels."""
     for name in _hidden(sys.modules["torch_jax"]):
         add(name)
     add("jax")
@@ -67,9 +67,9 @@ def _hide(add: Any) -> None:
 
 @patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo.trace_rules")
 def _patch_rules(original: Any) -> Any:
-    """Its rules are for what it finds by PyTorch's names: what an environment has put there.
+    """Dynamo finds rules by the function: one that an environment has replaced has none.
 
-    They are the original's; Dynamo looks through what stands in its place.
+    It gets the rule of the original, and Dynamo looks through the replacement to that.
     """
 
     @functools.cache
@@ -84,7 +84,7 @@ def _patch_rules(original: Any) -> Any:
 
 
 def _hidden(package: ModuleType) -> Iterator[str]:
-    """Modules of a package that Dynamo must not see into; the folder, where all of it is meant."""
+    """Yield a package's modules that Dynamo must not trace; a folder, if all of it is meant."""
     for part in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if part.ispkg and any(name.startswith(f"{part.name}.") for name in _SEEN_THROUGH):
             yield from _hidden(importlib.import_module(part.name))
@@ -94,7 +94,7 @@ def _hidden(package: ModuleType) -> Iterator[str]:
 
 @patch("torch._dynamo.variables.builder.VariableBuilder._wrap", "torch._dynamo.variables.builder")
 def _patch_wrap(original: Any) -> Any:
-    """Generators break a graph, as PyTorch's own do; Dynamo asks for their exact type."""
+    """Dynamo knows generators of PyTorch by their exact type; they break a graph, as on CPUs."""
 
     def _wrap(self: Any, value: Any) -> Any:
         if isinstance(value, generators.JaxGenerator):
@@ -120,7 +120,7 @@ def _patch_default_backend(original: Any) -> Any:
 
 
 def _concerns(graph: Any, inputs: Any) -> bool:
-    """Whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
+    """Return whether a graph of Dynamo's has tensors on device jax: given, held, or made in it."""
     held = (*graph.parameters(), *graph.buffers())
     made = [node.meta.get("example_value") for node in graph.graph.nodes]
     return any(

@@ -36,13 +36,13 @@ for _module, _operator, _kernel in (
         f"torch._higher_order_ops.{_module}.{_operator}",
         f"torch._higher_order_ops.{_module}",
         is_registration=True,
-        why="PyTorch's kernel looks at values: under a trace it is JAX's own control flow.",
+        why="PyTorch's kernel reads values: under a trace JAX's own control flow replaces it.",
     )(functools.partial(_serve, _kernel))
 
 
 @patch("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
 def _patch_compiled_control_flow(original: Any) -> Any:
-    """In a program Dynamo must not see that operators are watched."""
+    """Dynamo would compile the branches in a program, and break at the observer of operators."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         if ACTIVE.tracer is None:
@@ -56,7 +56,7 @@ def _patch_compiled_control_flow(original: Any) -> Any:
 
 @patch("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
 def _patch_checkpoint(original: Any) -> Any:
-    """In a program, what is computed again is kept apart from the first time."""
+    """XLA would merge a recomputation with the first computation, which frees no memory."""
 
     @functools.wraps(original)
     def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +74,7 @@ def _patch_checkpoint(original: Any) -> Any:
 
 @patch("torch.nn.attention.flex_attention._validate_device", "torch.nn.attention.flex_attention")
 def _patch_validate_device(original: Any) -> Any:
-    """Let the device through; PyTorch's own mathematics of it runs on any."""
+    """PyTorch refuses devices that are not in its list, though its composite code runs on any."""
 
     def validate(query: Any, key: Any, value: Any) -> None:
         if query.device.type != pytorch.DEVICE_TYPE:

@@ -34,7 +34,7 @@ _changing = threading.Lock()
 
 
 def _asked(steps: Iterator[None]) -> property:
-    """What C++ finds when it looks for a method: ``steps`` come first, then signals are held."""
+    """Return a property for the method that C++ looks up: run ``steps``, then hold signals."""
     finding = zip(steps, signals.held(), itertools.repeat(_answer.__next__), strict=False)
     return property(functools.partial(next, map(operator.itemgetter(2), finding)))
 
@@ -52,7 +52,7 @@ class Guard(pytorch.GuardBase):
     """There is one logical device, so switching devices has nothing to do.
 
     While an error is set, Python takes a name that a dict does not have for a failure, and forgets
-    the error. So ``type_`` stands where it is looked for first, and there is no other dict.
+    the error. So ``type_`` is in the dict that is searched first, and there is no other one.
     """
 
     __slots__ = ()
@@ -64,7 +64,7 @@ def _noted() -> Any:
 
 
 def _begin(noted: list) -> None:
-    """Take errors away from here on; what costs half a microsecond is done in no other time."""
+    """Take errors away from here on, which costs half a microsecond, so only in backward passes."""
     with _changing:
         _passes.add(id(noted))
         Guard.type_ = _careful
@@ -78,8 +78,8 @@ def _end(noted: list) -> None:
 
 
 def _errors_of(noted: list) -> list[BaseException]:
-    """The errors of a backward pass, which are found once."""
-    with _changing:  # other threads may find errors meanwhile, which stand after these
+    """Return the errors of a backward pass, and forget them."""
+    with _changing:  # other threads may append errors meanwhile
         own = [at for at, (_, whose) in enumerate(_found) if whose is noted]
         addresses = [_found.pop(at)[0] for at in reversed(own)]
     return pytorch.errors_at(addresses[::-1])
@@ -87,7 +87,7 @@ def _errors_of(noted: list) -> list[BaseException]:
 
 @patch("torch.autograd.Variable._execution_engine", AT_FIRST_USE)
 def _raise_noted(engine: Any) -> Any:
-    """Where a hook fails, C++ asks the device's guard, in Python, with the error still set."""
+    """When a hook fails, C++ asks the device's guard, in Python, while the error is still set."""
     kind: Any = type(engine)
 
     class Engine(kind):

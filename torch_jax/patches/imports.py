@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_jax.core import patching
 
-# Where the patches of a module stand. They are imported with that module, so that `import torch`
+# The file of a module's patches. It is imported with that module, so that `import torch`
 # does not pay for libraries that a program does not use.
 _PATCHED = {
     "safetensors": "safetensors",
@@ -54,10 +54,10 @@ def install() -> None:
 
 
 def also(files: dict[str, str]) -> None:
-    """Patches that stand elsewhere: for each module of a library, the file that has its rows.
+    """Add patches of other rooms: for each module of a library, the file with its patches.
 
-    Such a file is about a library whose releases come and go: one that it does not understand is
-    left as it is, with a warning.
+    Releases of such a library come and go: if a file does not understand one, a warning says so
+    and the module stays unpatched.
     """
     for name, file in files.items():
         _files.setdefault(name, []).append(file)
@@ -75,7 +75,7 @@ def _patch(name: str) -> None:
                 raise
             warnings.warn(
                 f"torch_jax does not understand this release of {name.partition('.')[0]}, and "
-                f"leaves {name} as it is: {error!r}",
+                f"leaves {name} unchanged: {error!r}",
                 stacklevel=2,
             )
 

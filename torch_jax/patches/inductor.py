@@ -1,4 +1,4 @@
-"""Inductor generates code for CPUs and GPUs; what is asked of it for the device says what to do."""
+"""Inductor generates code for CPUs and GPUs only: asked for the device, it names what to use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_jax.core.patching import patch
 
 @patch("torch._inductor.graph.get_device_op_overrides", "torch._inductor.graph")
 def _patch_overrides(original: Any) -> Any:
-    """AOT-Inductor, which has no code for the device, ends in a bare ``KeyError: 'jax'``."""
+    """AOT-Inductor has no code for the device, and ends in a bare ``KeyError: 'jax'``."""
 
     def get_device_op_overrides(device: str) -> Any:
         if device == pytorch.DEVICE_TYPE:

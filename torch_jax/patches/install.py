@@ -1,8 +1,8 @@
-"""What is replaced at ``import torch``, and what at the first use of the device.
+"""The patches that are applied at ``import torch``, and those at the first use of the device.
 
 The table itself fills as the modules of this folder are imported (:mod:`torch_jax.core.patching`).
-Each replacement leaves other devices what they had: it first asks whether a jax tensor is
-concerned.
+Each replacement first asks whether a jax tensor is concerned, so that other devices keep PyTorch's
+own behaviour.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch_jax.patches import parallel as parallel
 
 
 def at_import() -> None:
-    """What must be there before the device is first used."""
+    """Apply the patches that programs need before they first use the device."""
     patching.open_doors()
     patching.apply(patching.AT_IMPORT)
     imports.install()
 
 
 def at_first_use() -> None:
-    """What only matters once there are jax tensors, and costs other devices a little."""
+    """Apply the patches that only jax tensors need, and that cost other devices a little."""
     from torch_jax.patches import (  # noqa: F401
         autocast,
         backends,

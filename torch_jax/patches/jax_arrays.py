@@ -16,7 +16,7 @@ from torch_jax.memory import border
 def _add_jax_array(kind: Any) -> Callable[[], None]:
     """``jax.numpy.asarray`` asks for ``__jax_array__``, which PyTorch's tensors do not have.
 
-    A property, since tensors on other devices have none: what JAX does with them stays.
+    It is a property that tensors of other devices do not have, so JAX treats those as before.
     """
     kind.__jax_array__ = property(_jax_array)
     return lambda: delattr(kind, "__jax_array__")

@@ -21,7 +21,7 @@ def _patch_apply(original: Any) -> Any:
     """``module.to("jax")`` must keep its Parameter objects, as it does between other devices.
 
     PyTorch assigns ``param.data`` where two devices' tensors are compatible, and else makes new
-    Parameters – which unties tied weights and orphans optimizers. So for a parameter that goes to
+    Parameters – which unties tied weights and orphans optimizers. So a parameter that goes to
     or comes from jax the tensors are swapped before PyTorch looks.
     """
 
@@ -61,7 +61,7 @@ class _Crossing:
         return tensor
 
     def _lazy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A parameter or buffer of a lazy module has no shape yet: only where it will be made."""
+        """Return a lazy module's parameter or buffer, without a shape yet, on its new device."""
         like = self.fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         kind: Any = type(tensor)
         moved = kind(tensor.requires_grad, device=like.device, dtype=like.dtype)
@@ -72,7 +72,7 @@ class _Crossing:
 
 
 def _swap(tensor: torch.Tensor, moved: torch.Tensor) -> None:
-    """Make ``tensor``, the same Python object, what ``moved`` is.
+    """Give ``tensor``, the same Python object, the value and device of ``moved``.
 
     ``torch.utils.swap_tensors`` refuses while a graph or a weak reference holds the tensor. Both
     are harmless here: the graph keeps the values it saved, and a weak reference the object. Only a
@@ -94,7 +94,7 @@ def _moved_since(_gradients: Any) -> Any:
 
 @patch("torch.Tensor.data", AT_FIRST_USE)
 def _patch_data(descriptor: Any) -> Any:
-    """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap instead."""
+    """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap them."""
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         if not (isinstance(value, torch.Tensor) and torchscript.crosses(self, value)):

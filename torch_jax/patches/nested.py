@@ -16,7 +16,7 @@ _MODULE = "torch.nested._internal.ops"
 
 @patch(f"{_MODULE}.jagged_scaled_dot_product_attention", _MODULE)
 def _patch_attention(original: Any) -> Any:
-    """Strided nested tensors do not exist on the device: the rows are padded, and masked."""
+    """Strided nested tensors do not exist on the device: the rows are padded and masked instead."""
 
     @functools.wraps(original)
     def attend(
@@ -30,7 +30,7 @@ def _patch_attention(original: Any) -> Any:
 
 
 def _is_ragged(tensor: Any) -> bool:
-    """Whether a tensor of the device is ``[batch, heads, ragged, width]``."""
+    """Return whether a tensor of the device is ``[batch, heads, ragged, width]``."""
     ours = tensor.device.type == pytorch.DEVICE_TYPE and tensor.is_nested
     return ours and tensor.dim() == 4 and tensor._ragged_idx == 2
 
@@ -44,7 +44,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Attention of ``[batch, heads, ragged, width]``, without a mask.
+    """Return attention of ``[batch, heads, ragged, width]``, without a mask.
 
     Raises ``RuntimeError`` for causal attention, as on the CPU.
     """
@@ -71,7 +71,7 @@ def _attend(
 
 
 def _padded(nested: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """``[batch, longest, heads, width]``, and the batches and places of the rows that are real."""
+    """Return ``[batch, longest, heads, width]``, and the batches and places of its real rows."""
     rows = nested.transpose(1, 2).values()
     offsets = nested.offsets()
     number = torch.arange(rows.shape[0], device=rows.device)

@@ -1,4 +1,4 @@
-"""Steps of Adam as one operator, where PyTorch calls nine over the same lists."""
+"""Steps of Adam as one operator, for which PyTorch calls nine over the same lists."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_jax.memory.storage import is_jax
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _one = torch.tensor(1.0, device="cpu")
-_ADAM = torch.ops.torch_jax.adam_
 
 
 @patch("torch.optim.adam._multi_tensor_adam", AT_FIRST_USE)
 def _patch_adam(original: Any) -> Any:
-    """PyTorch makes Adam's step of nine operators over lists, each of which goes through Python."""
+    """PyTorch makes a step of Adam from nine operators over lists, each of which costs time."""
+    adam = torch.ops.torch_jax.adam_
 
     @functools.wraps(original)
     def multi_tensor_adam(
@@ -30,11 +30,11 @@ def _patch_adam(original: Any) -> Any:
         lr, beta1, beta2 = given["lr"], given["beta1"], given["beta2"]
         if given["capturable"]:
             step, (sizes, corrections) = (
-                _ADAM.counted,
+                adam.counted,
                 _on_device(lr, beta1, beta2, steps, params[0].dtype),
             )
         else:
-            step, (sizes, corrections) = _ADAM.default, _on_host(lr, beta1, beta2, steps)
+            step, (sizes, corrections) = adam.default, _on_host(lr, beta1, beta2, steps)
         decay, is_decoupled = given["weight_decay"], given["decoupled_weight_decay"]
         step(
             params, grads, means, squares, maxima, sizes, corrections,
@@ -47,7 +47,7 @@ def _patch_adam(original: Any) -> Any:
 
 
 def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:
-    """Count a step, and return each parameter's step size, negated, and divisor of its root."""
+    """Count a step; return each parameter's negated step size, and the divisor of its root."""
     torch._foreach_add_(steps, _one, alpha=1.0)
     counts = [step.item() for step in steps]
     sizes = [lr / (1 - beta1**count) * -1 for count in counts]
@@ -55,7 +55,7 @@ def _on_host(lr: Any, beta1: Any, beta2: Any, steps: list) -> tuple[list, list]:
 
 
 def _on_device(lr: Any, beta1: Any, beta2: Any, steps: list, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Do the same with tensors of one number for each parameter.
+    """Count a step, and return the same as tensors of one number for each parameter.
 
     As slices of one vector they would take XLA three times as long to compile.
     """

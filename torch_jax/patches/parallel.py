@@ -1,7 +1,7 @@
-"""``nn.DataParallel`` and its like, which spread over the devices of a process: here there is one.
+"""``nn.DataParallel`` and its functions, for a process with one device.
 
-Which accelerator there is, PyTorch knows from Python; what copies between its devices is C++ that a
-build without CUDA lacks.
+PyTorch asks in Python for the accelerator; its copies between devices are C++, which a build
+without CUDA lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMM = "torch.nn.parallel.comm"
 
 @patch("torch.nn.parallel.data_parallel", AT_IMPORT)
 def _patch_function(original: Any) -> Any:
-    """``nn.parallel.data_parallel`` raises where there are no devices to be parallel on."""
+    """``nn.parallel.data_parallel`` raises without several devices: on one it calls the module."""
 
     @functools.wraps(original)
     def data_parallel(module: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ def _concerns(tensors: Any) -> bool:
 
 @patch(f"{_COMM}.broadcast", AT_IMPORT)
 def _patch_broadcast(original: Any) -> Any:
-    """C++ has no copies from the device to its devices."""
+    """PyTorch's C++ copies a tensor to CUDA devices only: Python copies it for this device."""
 
     @functools.wraps(original)
     def broadcast(tensor: Any, devices: Any = None, *, out: Any = None) -> Any:
@@ -55,7 +55,7 @@ def _patch_broadcast(original: Any) -> Any:
 
 @patch(f"{_COMM}.broadcast_coalesced", AT_IMPORT)
 def _patch_broadcast_coalesced(original: Any) -> Any:
-    """So it is for many tensors."""
+    """PyTorch's C++ copies lists of tensors to CUDA devices only: Python copies them here."""
 
     @functools.wraps(original)
     def broadcast_coalesced(tensors: Any, devices: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ def _patch_broadcast_coalesced(original: Any) -> Any:
 
 @patch(f"{_COMM}.scatter", AT_IMPORT)
 def _patch_scatter(original: Any) -> Any:
-    """So it is for parts of a tensor."""
+    """PyTorch's C++ splits a tensor over CUDA devices only: Python splits it for this device."""
 
     @functools.wraps(original)
     def scatter(
@@ -94,7 +94,7 @@ def _patch_scatter(original: Any) -> Any:
 
 @patch(f"{_COMM}.gather", AT_IMPORT)
 def _patch_gather(original: Any) -> Any:
-    """And for putting parts together."""
+    """PyTorch's C++ joins parts from CUDA devices only: Python joins those of this device."""
 
     @functools.wraps(original)
     def gather(tensors: Any, dim: int = 0, destination: Any = None, *, out: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Tensors that go to other processes."""
+"""Tensors that are sent to other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JAX = pytorch.DEVICE_TYPE
 
 @patch("multiprocessing.reduction.ForkingPickler.register", AT_FIRST_USE, is_registration=True)
 def _send_by_value(register: Any) -> Callable[[], None]:
-    """Tensors go to other processes by value: there is no memory here that two could share."""
+    """Processes cannot share memory of the device, so tensors are sent by value."""
     reductions = torch.multiprocessing.reductions
     of_tensor = _for_jax(_send_tensor, reductions.reduce_tensor)
     of_storage = _for_jax(_send_storage, reductions.reduce_storage)
@@ -46,7 +46,7 @@ def _send_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _send_storage(storage: torch.UntypedStorage) -> Any:
-    """The bytes, once however many tensors of one message share them."""
+    """Return how to send the bytes: once, even if several tensors of one message share them."""
     host = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu())
     return _receive_storage, (host.numpy(),)
 

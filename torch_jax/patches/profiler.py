@@ -1,4 +1,4 @@
-"""``torch.profiler``: what the device did is part of a profile, in tables and exported files."""
+"""``torch.profiler`` shows the work of the device in its tables and exported files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PROFILE = "torch.autograd.profiler.profile"
 
 @patch(f"{_PROFILE}.__init__", AT_FIRST_USE)
 def _patch_init(original: Any) -> Any:
-    """C++ asks for a plug-in of its own where it is told of the device; and "cuda" may mean it."""
+    """C++ needs a plug-in of its own if ``use_device`` names the device; "cuda" may mean it."""
 
     @functools.wraps(original)
     def __init__(self: Any, enabled: bool = True, **given: Any) -> None:
         wanted = "cuda" if given.get("use_cuda") else given.get("use_device")
         device = device_profile.device_of(wanted)
         if enabled and device == pytorch.DEVICE_TYPE:
-            # without the host's side nobody could tell which operator a kernel belongs to
+            # without the host's events, kernels could not be matched with operators
             given |= {"use_cuda": False, "use_device": None, "use_cpu": True}
         original(self, enabled, **given)
         if enabled and device == pytorch.DEVICE_TYPE:
@@ -32,7 +32,7 @@ def _patch_init(original: Any) -> Any:
 
 @patch(f"{_PROFILE}._start_trace", AT_FIRST_USE)
 def _patch_start(original: Any) -> Any:
-    """It takes device events from plug-ins of C++ alone: JAX's profiler begins with it."""
+    """PyTorch takes device events from C++ plug-ins only: JAX's profiler must start with it."""
 
     @functools.wraps(original)
     def _start_trace(self: Any) -> None:
@@ -45,7 +45,7 @@ def _patch_start(original: Any) -> Any:
 
 @patch(f"{_PROFILE}.__exit__", AT_FIRST_USE)
 def _patch_exit(original: Any) -> Any:
-    """JAX's profiler ends with it."""
+    """JAX's profiler, which records the device's kernels, must end with PyTorch's."""
 
     @functools.wraps(original)
     def __exit__(self: Any, *error: Any) -> Any:
@@ -58,7 +58,7 @@ def _patch_exit(original: Any) -> Any:
 
 @patch(f"{_PROFILE}._parse_kineto_results", AT_FIRST_USE)
 def _patch_parse(original: Any) -> Any:
-    """Kernels of the device belong to its events."""
+    """PyTorch's events know no kernels of the device: they are added from JAX's trace."""
 
     @functools.wraps(original)
     def _parse_kineto_results(self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def _patch_parse(original: Any) -> Any:
 
 @patch(f"{_PROFILE}.export_chrome_trace", AT_FIRST_USE)
 def _patch_export(original: Any) -> Any:
-    """C++ writes the file: the device's part of it is added."""
+    """C++ writes the file without the device's kernels: they are added to it afterwards."""
 
     @functools.wraps(original)
     def export_chrome_trace(self: Any, path: str, *args: Any, **kwargs: Any) -> Any:

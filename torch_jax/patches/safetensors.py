@@ -11,7 +11,7 @@ from torch_jax.core.patching import patch
 @patch("safetensors.safe_open", "safetensors")
 @patch("safetensors.torch.safe_open", "safetensors.torch")
 def _patch_safe_open(original: Any) -> Any:
-    """``safe_open(..., device="jax")``: opened on the CPU, each tensor moved as it is read."""
+    """safetensors knows no device "jax": files open on the CPU, and each tensor moves when read."""
 
     def safe_open(filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
         if str(device).partition(":")[0] != pytorch.DEVICE_TYPE:
@@ -41,14 +41,14 @@ class _OnJax:
         return self._inner[index].to(pytorch.DEVICE_TYPE)
 
     def get_tensor(self, name: str) -> Any:
-        """One tensor of the file."""
+        """Return one tensor of the file."""
         return self._inner.get_tensor(name).to(pytorch.DEVICE_TYPE)
 
     def get_tensors(self) -> dict[str, Any]:
-        """All tensors of the file, by name."""
+        """Return all tensors of the file, by name."""
         tensors = self._inner.get_tensors()
         return {name: tensor.to(pytorch.DEVICE_TYPE) for name, tensor in tensors.items()}
 
     def get_slice(self, name: str) -> _OnJax:
-        """A tensor of the file that is read when it is indexed."""
+        """Return a tensor of the file that is read when it is indexed."""
         return _OnJax(self._inner.get_slice(name))

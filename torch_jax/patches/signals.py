@@ -11,7 +11,7 @@ from torch_jax.core.patching import AT_FIRST_USE, patch
 
 @patch("signal.signal", AT_FIRST_USE)
 def _through_switch(original: Any) -> Any:
-    """A handler that raises, as Ctrl-C's does, ends the process while C++ asks the guard."""
+    """A handler that raises (Ctrl-C) would end the process if C++ is asking the device's guard."""
 
     @functools.wraps(original)
     def signal(signalnum: Any, handler: Any) -> Any:
@@ -22,7 +22,7 @@ def _through_switch(original: Any) -> Any:
 
 @patch("signal.getsignal", AT_FIRST_USE)
 def _as_it_was_given(original: Any) -> Any:
-    """Handlers are wrapped; whoever asks for one (asyncio) compares it with the one it gave."""
+    """Handlers are wrapped, but asyncio compares ``getsignal`` with the handler that it gave."""
 
     @functools.wraps(original)
     def getsignal(signalnum: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What ``torch.UntypedStorage`` must know of storages that hold a ``jax.Array``.
+"""Methods of ``torch.UntypedStorage`` for storages that hold a ``jax.Array``.
 
-PyTorch's C++ sees no memory behind these. Saving, pickling, copying and telling storages apart all
-go through methods of the storage, so these are given to it when the device is first used.
+PyTorch's C++ sees no memory behind these. Saving, pickling, copying and comparing storages all
+call methods of the storage, which are replaced when the device is first used.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from torch_jax.memory import shared, storage, transfer
 if TYPE_CHECKING:
     import jax
 
-# C++ sees no memory behind these tensors, so addresses are made up: unique, and never mapped.
+# C++ sees no memory behind these tensors, so their addresses are made up: unique, never mapped.
 _addresses = itertools.count(1 << 46, 1 << 20)
 
 
 class _JaxStorage:
     """Methods of an untyped storage whose bytes are those of ``array`` in row-major order.
 
-    ``array`` is immutable: a write puts a new array here, and every alias sees it. PyTorch wants
-    storages of exactly the class ``torch.UntypedStorage``, so these are put beside its own methods,
-    for storages that have an ``array``.
+    ``array`` is immutable: a write stores a new array here, and every alias sees it. PyTorch wants
+    storages of exactly the class ``torch.UntypedStorage``, so these methods are added beside its
+    own, for storages that have an ``array``.
     """
 
     array: jax.Array
     _address: int
 
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         return storage.nbytes_of(self)
 
     __len__ = nbytes
 
     def data_ptr(self) -> int:
-        """A stable number that no other living storage has; it is not an address of memory."""
+        """Return a stable number that no other living storage has; it is no address of memory."""
         if storage.nbytes_of(self) == 0:
             return 0
         if not self.__dict__.get("_address"):
@@ -55,7 +55,7 @@ class _JaxStorage:
         return self
 
     def cpu(self) -> torch.UntypedStorage:
-        """The bytes in host memory."""
+        """Return the bytes in host memory."""
         return transfer.host_copy(storage.memory_in(self)).untyped_storage()
 
     def copy_(self, source: Any, non_blocking: bool = False) -> Any:
@@ -70,7 +70,7 @@ class _JaxStorage:
         return self
 
     def tolist(self) -> list[int]:
-        """The bytes as a list."""
+        """Return the bytes as a list."""
         return _JaxStorage.cpu(self).tolist()
 
     def __getitem__(self, index: Any) -> Any:
@@ -80,11 +80,11 @@ class _JaxStorage:
         _JaxStorage.cpu(self)._write_file(*args)
 
     def is_shared(self) -> bool:
-        """Whether other processes see what is written here: they never do."""
+        """Return ``False``: other processes never see what is written here."""
         return False
 
     def share_memory_(self) -> Any:
-        """Raise: a process that is sent the tensor gets a copy."""
+        """Raise ``NotImplementedError``: a process that receives the tensor gets a copy."""
         raise NotImplementedError(
             f"share_memory_() of {_JaxStorage.nbytes(self)} bytes on device 'jax': its arrays are "
             "never written, so processes cannot share them, and each would train a copy of its "
@@ -100,7 +100,7 @@ class _JaxStorage:
 
 @patch("torch.UntypedStorage.copy_", AT_FIRST_USE)
 def _copy_to_host(original: Any) -> Any:
-    """C++ sees no bytes in a storage of this device, to copy from or to."""
+    """C++ cannot copy from or to a storage of this device, in which it sees no bytes."""
     either = _either(_JaxStorage.copy_, original)
 
     @functools.wraps(original)
@@ -113,7 +113,7 @@ def _copy_to_host(original: Any) -> Any:
 
 @patch("torch.UntypedStorage._swap_data_ptr_", AT_FIRST_USE, since="torch 2.12")
 def _swap_arrays(original: Any) -> Any:
-    """C++ swaps addresses, of which storages of this device have none."""
+    """C++ swaps addresses, which storages of this device do not have."""
 
     @functools.wraps(original)
     def swap(self: Any, other: Any) -> None:

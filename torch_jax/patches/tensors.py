@@ -1,4 +1,4 @@
-"""What a tensor says of itself: its address, and how it is printed."""
+"""A tensor's address, and its printed form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _JAX = pytorch.DEVICE_TYPE
 
 @patch("torch.Tensor.data_ptr", AT_FIRST_USE)
 def _patch_data_ptr(original: Any) -> Any:
-    """``data_ptr()`` is 0 in C++ for every jax tensor; code tells storages apart by it."""
+    """``data_ptr()`` is 0 in C++ for every jax tensor, but programs compare storages by it."""
 
     @functools.wraps(original)
     def data_ptr(self: Any) -> int:
@@ -34,10 +34,10 @@ def _patch_data_ptr(original: Any) -> Any:
 
 @patch("torch._tensor_str._str", AT_FIRST_USE)
 def _patch_str(original: Any) -> Any:
-    """Under a trace, printing must fail at once.
+    """Printing must fail at once under a trace, which has no values.
 
-    Raised further down, the error would keep functorch disabled for as long as its traceback lives.
-    And in a kernel under forward-mode AD, printing a tensor of a meta function must not fail.
+    Raised further down, the error would keep functorch disabled as long as its traceback lives.
+    In a kernel under forward-mode AD, printing a tensor of a meta function must not fail.
     """
 
     def _str(self: torch.Tensor, *args: Any, **kwargs: Any) -> str:
@@ -53,7 +53,7 @@ def _patch_str(original: Any) -> Any:
 
 @patch("torch._tensor_str._tensor_str", AT_FIRST_USE)
 def _patch_contents(original: Any) -> Any:
-    """Tensors are printed from a copy on the CPU: formatting is dozens of tiny operators."""
+    """Formatting a tensor calls dozens of tiny operators: the CPU does so with a copy."""
 
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
         if self.device.type == _JAX and _is_apart(self):
@@ -64,5 +64,5 @@ def _patch_contents(original: Any) -> Any:
 
 
 def _is_apart(tensor: torch.Tensor) -> bool:
-    """Whether other processes have values of a tensor, which printing must not wait for."""
+    """Return whether other processes have values of a tensor, for which printing must not wait."""
     return sharding.Use.begun and not processes.is_readable(storage.memory_of(tensor))

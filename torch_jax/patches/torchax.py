@@ -1,4 +1,4 @@
-"""Methods that torchax's tensors have; applied when ``torch_jax.compat.torchax`` is imported."""
+"""Methods of torchax's tensors; applied when ``torch_jax.compat.torchax`` is imported."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MISSING: Any = object()
 
 @patch("torch.Tensor.jax", "torchax", is_registration=True)
 def _add_methods(move: Callable[..., Any]) -> Callable[[], None]:
-    """``x.jax()`` is an array to torchax's programs, and PyTorch moves the tensor to the device.
+    """Programs for torchax expect an array from ``x.jax()``, with which PyTorch moves a tensor.
 
-    A tensor on another device is still moved, and so is one that is told where to, as
-    ``module.jax()`` tells all of a module's.
+    A tensor on another device is still moved, and so is one in a call with arguments, such as
+    those of ``module.jax()``.
     """
 
     def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The array of a tensor on the device; of any other, its copy on the device."""
+        """Return the array of a tensor on the device; of any other, its copy on the device."""
         is_asked = _is_ours(self) and not (args or kwargs)
         return _array(self) if is_asked else move(self, *args, **kwargs)
 
@@ -58,14 +58,14 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 def _apply(self: torch.Tensor, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a JAX function makes of a tensor's array, as a tensor."""
+    """Return the result of a JAX function for a tensor's array, as a tensor."""
     return jax.tree.map(border.tensor_of, function(_array(self), *args, **kwargs))
 
 
 def _apply_in_place(
     self: torch.Tensor, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    """Have a tensor hold what a JAX function makes of its array."""
+    """Replace a tensor's value by the result of a JAX function for its array."""
     self.data = border.tensor_of(function(_array(self), *args, **kwargs))
     return self
 

@@ -1,4 +1,4 @@
-"""TorchScript: modules whose parameters live in C++ are moved, loaded and saved."""
+"""TorchScript modules, whose parameters live in C++, are moved, loaded and saved."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _JAX = pytorch.DEVICE_TYPE
 
 
 def crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether exactly one of two tensors is on device jax."""
+    """Return whether exactly one of two tensors is on device jax."""
     return a is not b and (a.device.type == _JAX) != (b.device.type == _JAX)
 
 
 def move(module: Any, fn: Any) -> None:
-    """Parameters of TorchScript live in C++: new ones are put there, and where RNNs list them."""
+    """Replace a TorchScript module's parameters in C++, and in the list that an RNN has."""
     moved: dict[int, torch.Tensor] = {}
     for name, parameter in list(module._parameters.items()):
         with torch.no_grad():
@@ -37,7 +37,7 @@ def move(module: Any, fn: Any) -> None:
 
 @patch("torch.jit.load", AT_IMPORT)
 def _patch_load(original: Any) -> Any:
-    """C++ reads a file's bytes into storages of the device, whose bytes are elsewhere."""
+    """C++ reads a file's bytes into a storage's memory, which the device's storages lack."""
 
     @functools.wraps(original)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ def _patch_load(original: Any) -> Any:
 
 
 def _from_the_cpu(original: Any) -> Any:
-    """C++ writes a storage's bytes, of which those of the device have none: a copy is saved."""
+    """C++ writes a storage's memory, which storages of the device do not have: a copy is saved."""
 
     @functools.wraps(original)
     def save(self: Any, *args: Any, **kwargs: Any) -> Any:

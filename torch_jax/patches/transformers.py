@@ -1,4 +1,4 @@
-"""transformers asks whether it is being traced, and has operators of its own."""
+"""transformers: its question whether it is being traced, and operators of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MODULE = "transformers.utils.import_utils"
 
 @patch(f"{_MODULE}.is_jax_jitting", _MODULE, since="transformers 5.0")
 def _patch_is_jax_jitting(original: Any) -> Any:
-    """Its models skip looks at values where they are told that they are being traced.
+    """Models of transformers skip reading values only if they know that they are being traced.
 
-    So they do with a tensor that is only written down (lazy mode): a look would end the program.
+    In lazy mode, a tensor that is only recorded counts as traced: a read would end the program.
     """
 
     def is_jax_jitting(x: Any) -> bool:
@@ -43,7 +43,7 @@ def _patch_is_jax_jitting(original: Any) -> Any:
     is_registration=True,
 )
 def _serve_experts(operators: Any) -> Callable[[], None]:
-    """Its operators have kernels for every device, which would come before the table."""
+    """transformers' operators have kernels for every device, which would hide this device's."""
     library = torch.library.Library("transformers", "IMPL")
     for name in ("grouped_mm_fallback", "grouped_mm_fallback_backward"):
         packet = getattr(operators, name, None)

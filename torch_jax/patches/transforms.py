@@ -1,4 +1,4 @@
-"""``torch.vmap``: what the device brings for it is registered when it is first called."""
+"""``torch.vmap``: the device's batching rules are registered at its first call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch_jax.dispatch import batching
 @patch("torch._C._functorch._vmap_increment_nesting", AT_FIRST_USE)  # which Dynamo calls
 @patch("torch._functorch.predispatch._vmap_increment_nesting_impl", AT_FIRST_USE)
 def _with_rules(original: Any) -> Any:
-    """PyTorch runs operators that it has no rule for once for each example, or refuses them.
+    """PyTorch calls an operator without a batching rule once for each example, or refuses it.
 
-    To register rules at the first use of the device would take it a tenth longer.
+    Registering rules at the first use of the device would make that a tenth slower.
     """
 
     def increment(batch_size: Any, randomness: str) -> int:

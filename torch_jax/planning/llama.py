@@ -71,7 +71,7 @@ class Layer(nn.Module):
 class Llama(nn.Module):
     """Logits of the next token.
 
-    ``between`` says how activations lie between layers; ``again`` computes layers again in the
+    ``between`` lays out activations between layers; ``again`` computes layers again in the
     backward pass; ``loop`` makes one loop of them.
     """
 
@@ -122,7 +122,7 @@ def train(
       length: tokens of a sequence.
       again: whether layers are computed again in the backward pass.
       loop: whether the layers are one loop of the program.
-      steps: how many; the first makes the optimizer's state.
+      steps: their number; the first makes the optimizer's state.
 
     Raises:
       ValueError: the mesh does not divide a matrix or the batch, or the chips are fewer.

@@ -1,4 +1,4 @@
-"""``python -m torch_jax plan``: would a Llama train on these chips, and on which mesh?"""
+"""``python -m torch_jax plan``: memory and time of a Llama's training on chips and meshes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--batch", type=int, required=True, help="sequences of a step, over all chips")
     add("--length", type=int, default=8192, help="tokens of a sequence (%(default)s)")
-    add("--no-remat", action="store_true", help="keep what the backward pass needs of each layer")
-    add("--no-scan", action="store_true", help="layers that are no loop: compiles for long")
+    add("--no-remat", action="store_true", help="keep each layer's values for the backward pass")
+    add("--no-scan", action="store_true", help="run layers without a loop: compiling takes long")
     add("--json", metavar="FILE.json", help="write the pages as JSON, too")
 
 
@@ -34,10 +34,10 @@ def answer(given: argparse.Namespace) -> int:
     """Compile the training step for each mesh, and print a page for each.
 
     Returns:
-      0 where a step fits, else 1.
+      0 if a step fits, else 1.
 
     Raises:
-      ValueError: there are no such chips, or a model, mesh or batch makes no sense.
+      ValueError: the chips are unknown, or a model, mesh or batch is not valid.
       NoCompiler: the compiler of the chips is not installed.
     """
     model, chips = sizes.model(given.config), target.parse(given.target).chips
@@ -46,13 +46,13 @@ def answer(given: argparse.Namespace) -> int:
             raise ValueError(f"--{name} is a whole number from 1, not {getattr(given, name)}")
     meshes = {mesh: _axes(mesh, chips) for mesh in given.mesh or [f"fsdp={chips}"]}
     compute_on_cpu()
-    told = []
+    reports = []
     for mesh, axes in meshes.items():
-        told.append(_planned(given, model, axes, f"{given.config}, {mesh}"))
-        print(*page.lines(told[-1]), "", sep="\n", flush=True)
+        reports.append(_planned(given, model, axes, f"{given.config}, {mesh}"))
+        print(*page.lines(reports[-1]), "", sep="\n", flush=True)
     if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=1))
-    return 0 if any(one["fits"] for one in told) else 1
+        Path(given.json).write_text(json.dumps(reports, indent=1))
+    return 0 if any(one["fits"] for one in reports) else 1
 
 
 def _planned(given: Any, model: sizes.Model, axes: dict[str, int], name: str) -> dict[str, Any]:

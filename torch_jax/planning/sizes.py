@@ -1,4 +1,4 @@
-"""Read the sizes of a Llama: by its name, or from a ``config.json`` of Hugging Face."""
+"""The sizes of a Llama: by its name, or from a ``config.json`` of Hugging Face."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def model(config: str | Path | Mapping[str, Any]) -> Model:
     """Return a model by its name, by the path of a ``config.json``, or by the contents of one.
 
     Raises:
-      ValueError: there is no such name or file, it says too little, or it is of another family.
+      ValueError: there is no such name or file, sizes are missing, or it is of another family.
 
     >>> model("llama-3-70b").num_hidden_layers
     80
@@ -70,7 +70,7 @@ def model(config: str | Path | Mapping[str, Any]) -> Model:
 
 
 def _refuse_others(known: Mapping[str, Any]) -> None:
-    """Raise where a config is of a model with layers of other sizes."""
+    """Raise if a config is of a model with layers of other sizes."""
     kind = known.get("model_type", "llama")
     experts = [f"{n}={v}" for n, v in known.items() if "experts" in n and type(v) is int and v > 1]
     if experts:

@@ -1,4 +1,4 @@
-"""Convolutions of one to three dims, transposed and not, and what unfolds as they do."""
+"""Convolutions of one to three dims, transposed and not, and operators that unfold windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.utils.checkpoint``, policies of what it keeps, and ``scan_layers``: values and memory."""
+"""``torch.utils.checkpoint``, policies of kept values, and ``scan_layers``: values and memory."""
 
 from __future__ import annotations
 

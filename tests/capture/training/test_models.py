@@ -1,4 +1,4 @@
-"""Steps of training with models of all kinds: what plain calls learn, and Python is skipped."""
+"""Steps of training with models of all kinds: they learn as plain calls do, and skip Python."""
 
 from __future__ import annotations
 

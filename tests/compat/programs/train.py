@@ -1,4 +1,4 @@
-"""A classifier trained in the ways of PyTorch/XLA; ``WAY`` says which, the rest is one program."""
+"""A classifier trained in the ways of PyTorch/XLA: ``WAY`` selects one, the program is the same."""
 
 import os
 

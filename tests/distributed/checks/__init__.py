@@ -1,4 +1,4 @@
-"""What processes do together: functions of a device, run on "jax" and on "cpu" in one group.
+"""Collective work of processes: functions of a device, run on "jax" and on "cpu" in one group.
 
 ``python -m tests.distributed.checks MODULE`` is one rank. It writes, for each check, what differs
 between the devices, or nothing.

@@ -1,4 +1,4 @@
-"""One rank: runs the checks of modules and writes what differed, as JSON."""
+"""One rank: runs the checks of modules and writes the differences, as JSON."""
 
 import importlib
 import json

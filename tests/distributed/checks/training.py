@@ -1,4 +1,4 @@
-"""``DistributedDataParallel``, as PyTorch has it."""
+"""``DistributedDataParallel``, with PyTorch's defaults."""
 
 from __future__ import annotations
 

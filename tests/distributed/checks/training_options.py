@@ -1,4 +1,4 @@
-"""What else ``DistributedDataParallel`` may be asked for."""
+"""The options of ``DistributedDataParallel``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share what tests over eight virtual devices need."""
+"""Helpers of tests over eight virtual devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank is killed; the others print what their next collectives raise, and end well."""
+"""One rank is killed; the others print the errors of their next collectives, and end normally."""
 
 from __future__ import annotations
 

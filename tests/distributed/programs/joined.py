@@ -1,4 +1,4 @@
-"""Processes join as they are told, or as they find each other, and print who they are and a sum.
+"""Processes join by arguments or by themselves, and print their ranks and a sum.
 
 ``python -m tests.distributed.programs.joined [HOST:PORT RANK COUNT]``.
 """

@@ -1,4 +1,4 @@
-"""A process that saves over one name again and again is killed; what is there is whole, each time.
+"""A process that saves over one name again and again is killed; each time a whole file is left.
 
 No device is used: children are forked, which costs no time, and PyTorch's writer is marked as one
 that a process with the device has sent.

@@ -1,4 +1,4 @@
-"""Two processes ask for different collectives; each prints what it is told, as JSON.
+"""Two processes ask for different collectives; each prints its error, as JSON.
 
 ``python -m tests.distributed.programs.mismatches FILE`` writes ``FILE.RANK``.
 """

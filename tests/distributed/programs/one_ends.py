@@ -1,4 +1,4 @@
-"""Processes work on one mesh until one of them is killed; the other prints what it is told."""
+"""Processes work on one mesh until one of them is killed; the other prints its error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch_jax.spawn``: what the processes say, and an error in one of them."""
+"""``torch_jax.spawn``: results of the processes, and an error in one of them."""
 
 from __future__ import annotations
 

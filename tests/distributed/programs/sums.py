@@ -1,4 +1,4 @@
-"""Every rank prints what the ranks and one add up to."""
+"""Every rank adds one to its number, and prints the sum over the ranks."""
 
 import sys
 

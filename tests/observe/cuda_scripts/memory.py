@@ -1,4 +1,4 @@
-"""What loggers ask of a card: its name, its memory, its dtypes; and what profilers mark."""
+"""Questions of loggers to a card: its name, its memory, its dtypes; and marks of profilers."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Arguments: numbers, containers, objects, tensors of other forms, and what they carry along."""
+"""Arguments: numbers, containers, objects, tensors of other forms, and their attributes."""
 
 from __future__ import annotations
 

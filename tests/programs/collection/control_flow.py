@@ -1,4 +1,4 @@
-"""What Python decides: counters, loops, values of tensors, iterators that are held across calls."""
+"""Decisions of Python: counters, loops, values of tensors, iterators held across calls."""
 
 from __future__ import annotations
 

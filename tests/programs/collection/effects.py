@@ -1,4 +1,4 @@
-"""The host: text, files, NumPy, CPU tensors; what a call returns and leaves behind."""
+"""The host: text, files, NumPy, CPU tensors; results and effects of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions: raised, caught, after writes; what they leave of state and tensors."""
+"""Exceptions: raised, caught, after writes; the state and tensors after them."""
 
 from __future__ import annotations
 

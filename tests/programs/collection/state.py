@@ -1,4 +1,4 @@
-"""What a function keeps and finds: attributes, elements, classes, closures, globals, caches."""
+"""State that a function reads and keeps: attributes, elements, classes, closures, globals."""
 
 from __future__ import annotations
 

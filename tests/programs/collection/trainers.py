@@ -1,4 +1,4 @@
-"""A trainer of whom anything changes between the steps, in an order that nobody chose."""
+"""A trainer of which anything changes between the steps, in a random order."""
 
 from __future__ import annotations
 

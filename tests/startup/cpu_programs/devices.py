@@ -1,4 +1,4 @@
-"""Devices, streams, generators, storages: what programs ask, and what they get to hear."""
+"""Devices, streams, generators, storages: questions of programs, and their answers."""
 
 from __future__ import annotations
 

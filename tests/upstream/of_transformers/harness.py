@@ -1,4 +1,4 @@
-"""What transformers' harness lacks where it does not know the device, as a plugin of pytest.
+"""Parts for transformers' harness, which does not know the device, as a plugin of pytest.
 
 Its comparisons of attention look tolerances up by device, and a device that has none gets 1e-7 and
 1e-4, in float16 too: here the device joins those that get CUDA's. Source packages of PyPI carry the

@@ -1,4 +1,4 @@
-"""What transformers' own tests must know of the device: ``TRANSFORMERS_TEST_DEVICE_SPEC``.
+"""The device for transformers' own tests: ``TRANSFORMERS_TEST_DEVICE_SPEC``.
 
 transformers imports this file by its plain name: run tests in this folder, or have it in
 ``PYTHONPATH`` (https://huggingface.co/docs/transformers/testing has the page of its test suite).

@@ -1,1 +1,1 @@
-"""What a page of ``docs/`` takes as given, by its name: run before its first block."""
+"""The code that a page of ``docs/`` presupposes, by its name: run before its first block."""

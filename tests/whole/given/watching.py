@@ -1,4 +1,4 @@
-"""What the page watching.md takes as given: a training step and its batch."""
+"""Given in docs/watching.md: a training step and its batch."""
 
 import torch
 

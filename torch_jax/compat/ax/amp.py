@@ -13,5 +13,5 @@ from torch_jax._private import pytorch
 def autocast(
     device: Any = None, dtype: torch.dtype = torch.bfloat16, env: Any = None
 ) -> AbstractContextManager[Any]:
-    """A block of ``torch.autocast`` for the device."""
+    """Return a block of ``torch.autocast`` for the device."""
     return torch.autocast(pytorch.DEVICE_TYPE, dtype=dtype)

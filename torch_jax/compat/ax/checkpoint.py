@@ -23,10 +23,10 @@ def save_checkpoint(state: dict[str, Any], path: str, step: int = 0) -> None:
 
 
 def load_checkpoint(path: str) -> dict[str, Any]:
-    """The arrays of a folder of :func:`save_checkpoint`, or of a file of ``torch.save``.
+    """Return the arrays of a folder of :func:`save_checkpoint`, or of a file of ``torch.save``.
 
     Raises:
-      FileNotFoundError: there is neither.
+      FileNotFoundError: the path is neither.
     """
     from flax.training import checkpoints
 

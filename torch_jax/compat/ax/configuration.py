@@ -1,4 +1,4 @@
-"""``torchax.config``: what an environment is asked for."""
+"""``torchax.config``: the settings of an environment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass
 class Configuration:
-    """Settings by torchax's names; of these, ``treat_cuda_as_jax_device`` has something to decide.
+    """Settings by torchax's names, of which only ``treat_cuda_as_jax_device`` has an effect.
 
-    The others ask for what always holds here: dtypes are PyTorch's, views are views, scalars on the
-    CPU mix with tensors of the device. ``torch_jax.trace_ops`` shows operators as they are called.
+    The others ask for behaviour that is always on here: dtypes are PyTorch's, views are views,
+    CPU scalars mix with tensors of the device. ``torch_jax.trace_ops`` shows operators as they run.
     """
 
     debug_print_each_op: bool = False

@@ -1,8 +1,8 @@
-"""What random operators draw from in programs of torchax: an environment's key.
+"""The random numbers of torchax's programs: they are drawn from an environment's key.
 
-Outside of JAX's transformations that is PyTorch's generator of the device. Inside it is the key of
-the program that is traced, which ``interop.jax_jit`` brings along as an input: a dropout mask
-differs from call to call. Where there is none, drawing is an error; a constant never takes part.
+Outside of JAX's transformations the source is PyTorch's generator of the device. Inside it is the
+key of the program that is traced, which ``interop.jax_jit`` passes as an input: a dropout mask
+differs from call to call. Without a key, drawing is an error; a constant never takes its place.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from torch_jax.memory import generators, storage, transfer
 
 
 def is_in_program() -> bool:
-    """Whether a run of a PyTorch function inside JAX is under way on this thread."""
+    """Return whether a run of a PyTorch function inside JAX is under way on this thread."""
     return isinstance(ACTIVE.tracer, FunctionRun)
 
 
 def is_raw() -> bool:
-    """Whether JAX traces a function of the user's, of which no run is under way."""
+    """Return whether JAX traces a function of the user's without a run of :class:`FunctionRun`."""
     return ACTIVE.tracer is None and not jax_core.is_outside_traces()
 
 
 class _Put(threading.local):
-    """The key that draws were last told to begin from on this thread, and where they began."""
+    """The key that was last put on this thread, and the place where its draws began."""
 
     key: Any = None
     place: tuple[Any, Any] | None = None
@@ -50,16 +50,16 @@ _put = _Put()
 
 
 def _place() -> tuple[Any, Any]:
-    """Where draws are: the words of the run and its steps, or the seed and the offset."""
+    """Return the place of draws: the words of the run and its steps, or the seed and the offset."""
     if is_in_program():
         return ACTIVE.tracer.words, ACTIVE.tracer.steps
     return generators.default_generator.where()
 
 
 def key_now() -> Any:
-    """The key that draws stand at, without a draw: the one that was put, until one is drawn.
+    """Return the key of the next draw, without a draw: the one that was put, until one is drawn.
 
-    None in a function that JAX traces and that was given no key.
+    It is None in a function that JAX traces without a key.
     """
     if is_raw():
         return None
@@ -76,10 +76,10 @@ def _is_same(root: Any, other: Any) -> bool:
 
 
 def put_key(key: Any) -> None:
-    """Have draws begin from a key, from here on.
+    """Let draws begin from a key, from here on.
 
     Raises:
-      RuntimeError: JAX traces a function that was given no key.
+      RuntimeError: JAX traces a function without a key.
     """
     if is_raw() or tracers.is_traced(key) and not is_in_program():
         raise RuntimeError(
@@ -99,9 +99,9 @@ def _begin(key: Any, words: Any) -> None:
 
 
 def next_words() -> Any:
-    """Key words of the next draw: of the run, or of the generator of the device.
+    """Return key words of the next draw: of the run, or of the generator of the device.
 
-    None where neither has any: in a function that JAX traces and that was given no key.
+    They are None in a function that JAX traces without a key.
     """
     if is_in_program():
         run = ACTIVE.tracer
@@ -110,7 +110,7 @@ def next_words() -> Any:
 
 
 def key_of(words: Any) -> Any:
-    """Words as a ``jax.random.key``; None stays."""
+    """Return words as a ``jax.random.key``; None stays."""
     if words is None:
         return None
     with x64():
@@ -120,7 +120,7 @@ def key_of(words: Any) -> Any:
 
 
 def as_key(given: Any) -> Any:
-    """A seed, a key, or the data of one, as a ``jax.random.key``."""
+    """Return a seed, a key, or the data of one, as a ``jax.random.key``."""
     if isinstance(given, torch.Tensor):
         given = transfer.as_array(given)
     if isinstance(given, int | np.integer):
@@ -131,7 +131,7 @@ def as_key(given: Any) -> Any:
 
 
 def is_key(value: Any) -> bool:
-    """Whether an array is a key, or the data of one, as ``jax.random.key_data`` gives."""
+    """Return whether an array is a key, or the data of one, as ``jax.random.key_data`` gives."""
     if not isinstance(value, jax.Array):
         return False
     return jnp.issubdtype(value.dtype, jax.dtypes.prng_key) or value.dtype == jnp.uint32
@@ -139,7 +139,7 @@ def is_key(value: Any) -> bool:
 
 @contextmanager
 def drawing_from(key: Any) -> Iterator[None]:
-    """A block whose random operators draw from a key."""
+    """Let the random operators of a block draw from a key."""
     words = key_words(as_key(key))
     put = _put.key, _put.place
     if is_in_program():
@@ -171,7 +171,7 @@ def drawing_from(key: Any) -> Iterator[None]:
 
 
 def _here() -> None:
-    """Stands for the user's function, where it is not known, in errors."""
+    """Replace the user's function, where it is not known, in errors."""
 
 
 _here.__qualname__ = "a function that JAX traces"
@@ -179,19 +179,19 @@ _here.__qualname__ = "a function that JAX traces"
 
 @contextmanager
 def program(words: Any = None, function: Any = _here) -> Iterator[None]:
-    """Operators on the tensors of arrays, as a function of JAX calls them.
+    """Run operators on the tensors of arrays, in a block, as a function of JAX calls them.
 
-    JAX differentiates them one by one, and so sees through its own functions among them.
+    JAX differentiates them one by one, also through its own functions among them.
     """
     with x64(), begun(FunctionRun(function, words)), _Gradients():
         yield
 
 
 class _Gradients(TorchFunctionMode):
-    """Has JAX stop gradients where PyTorch does: at ``detach``, and under ``no_grad``.
+    """Stops JAX's gradients where PyTorch stops its own: at ``detach``, and under ``no_grad``.
 
-    What an ``autograd.Function`` computes has derivatives that JAX does not know, and refuses to be
-    differentiated.
+    JAX does not know the derivative of an ``autograd.Function``'s result, and differentiating it
+    raises.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -245,7 +245,7 @@ def _is_stopped(value: Any) -> bool:
 
 
 def _in_autograd_function() -> bool:
-    """Whether the forward pass of an ``autograd.Function`` of the user's runs."""
+    """Return whether the forward pass of an ``autograd.Function`` of the user's runs."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         first = next(iter(frame.f_locals.values()), None) if frame.f_code.co_argcount else None
@@ -257,7 +257,7 @@ def _in_autograd_function() -> bool:
 
 @jax.custom_jvp
 def _unknown(array: Any) -> Any:
-    """The same, of which JAX does not know the derivative."""
+    """Return the array, with a derivative that JAX does not know."""
     return array
 
 
@@ -276,12 +276,12 @@ class Regions(threading.local):
         self.open: list[ExitStack] = []
 
     def enter(self) -> None:
-        """A block begins."""
+        """Begin a block."""
         stack = ExitStack()
         if is_raw():
             stack.enter_context(program())
         self.open.append(stack)
 
     def leave(self, *exception: Any) -> None:
-        """The last block ends."""
+        """End the last block."""
         self.open.pop().__exit__(*exception or (None, None, None))

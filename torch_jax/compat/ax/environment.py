@@ -1,4 +1,4 @@
-"""Environments of torchax: what regions of code draw from, and functions in place of operators.
+"""Environments of torchax: the random numbers of regions of code, and replacements of operators.
 
 Tensors of device ``jax`` need none: they compute on any thread, inside of a block and outside.
 """
@@ -29,17 +29,17 @@ _UNSET: Any = object()
 
 
 class _Properties(threading.local):
-    """What :meth:`Environment.override_property` has set on this thread."""
+    """Properties that :meth:`Environment.override_property` has set on this thread."""
 
     mesh: Any = None
     autocast_dtype: Any = None
 
     @property
     def prng(self) -> Any:
-        """The ``jax.random.key`` that draws stand at; reading it draws nothing.
+        """Return the ``jax.random.key`` of the next draw; reading it draws nothing.
 
         Raises:
-          RuntimeError: JAX traces a function that was given no key.
+          RuntimeError: JAX traces a function without a key.
         """
         return _known(draws.key_now())
 
@@ -49,9 +49,9 @@ class _Properties(threading.local):
 
 
 class Environment(contextlib.ContextDecorator):
-    """A block in which torchax's programs run; there may be many, which are all alike.
+    """A block in which torchax's programs run; all environments are alike.
 
-    Of the configuration, ``treat_cuda_as_jax_device`` says whether ``"cuda"`` means ``"jax"``
+    The setting ``treat_cuda_as_jax_device`` decides whether ``"cuda"`` means ``"jax"``
     while a block is open, or after ``torchax.enable_globally()``.
     """
 
@@ -65,13 +65,13 @@ class Environment(contextlib.ContextDecorator):
     # --- blocks -----------------------------------------------------------------------------------
 
     def enable_torch_modes(self) -> None:
-        """Enable it everywhere."""
+        """Enable the environment everywhere."""
         self._ask()
         own.default_env().enable_globally()
         self.enabled = True
 
     def disable_torch_modes(self, *exception: object) -> None:
-        """Undo :meth:`enable_torch_modes`; for tensors on the device that changes nothing."""
+        """Undo :meth:`enable_torch_modes`; tensors on the device do not change."""
         own.default_env().disable_globally()
         self.enabled = False
 
@@ -88,9 +88,9 @@ class Environment(contextlib.ContextDecorator):
             own.default_env().__exit__(*exception)
 
     def _ask(self) -> None:
-        """Have the environment of this package do what torchax's does: factories stay as they are.
+        """Set the own environment as torchax sets its own: factories keep their device.
 
-        A setting is changed only where it differs, since that drops what was compiled.
+        A setting is changed only if it differs, since a change drops compiled programs.
         """
         cuda = self.config.treat_cuda_as_jax_device
         for name, value in (("redirect_default", False), ("redirect_cuda", cuda)):
@@ -100,27 +100,27 @@ class Environment(contextlib.ContextDecorator):
     # --- values -----------------------------------------------------------------------------------
 
     def to_xla(self, values: Any) -> Any:
-        """Tensors, in trees too, and modules on the device."""
+        """Return tensors, in trees too, and modules on the device."""
         return trees.map(_moved, values)
 
     def t2j_iso(self, tensors: Any) -> Any:
-        """Tensors of the device as arrays, in trees too, uncopied."""
+        """Return tensors of the device as arrays, in trees too, uncopied."""
         return trees.map(array_of, tensors)
 
     def j2t_iso(self, arrays: Any) -> Any:
-        """Arrays as tensors of the device, in trees too, uncopied."""
+        """Return arrays as tensors of the device, in trees too, uncopied."""
         return trees.map(tensor_of, arrays)
 
     def v2t_iso(self, views: Any) -> Any:
-        """The same: a view is a tensor."""
+        """Return the argument: a view is a tensor."""
         return views
 
     def t2j_copy(self, tensors: Any) -> Any:
-        """Tensors on any device as arrays, in trees too."""
+        """Return tensors on any device as arrays, in trees too."""
         return trees.map(_copied, tensors)
 
     def j2t_copy(self, arrays: Any) -> Any:
-        """Arrays as tensors on the CPU, in trees too."""
+        """Return arrays as tensors on the CPU, in trees too."""
         return trees.map(
             lambda x: border.tensor_of(x).cpu() if isinstance(x, jax.Array) else x, arrays
         )
@@ -129,7 +129,7 @@ class Environment(contextlib.ContextDecorator):
 
     @property
     def prng_key(self) -> Any:
-        """The ``jax.random.key`` that draws stand at, the same until something is drawn."""
+        """Return the ``jax.random.key`` of the next draw; it stays until one is drawn."""
         return self._properties.prng
 
     @prng_key.setter
@@ -137,10 +137,10 @@ class Environment(contextlib.ContextDecorator):
         self._properties.prng = key
 
     def get_and_rotate_prng_key(self, generator: torch.Generator | None = None) -> Any:
-        """A ``jax.random.key``, another at each call; inside of a program, one of its own.
+        """Return a ``jax.random.key``, another at each call; inside of a program, one of its own.
 
         Raises:
-          RuntimeError: JAX traces a function that was given no key.
+          RuntimeError: JAX traces a function without a key.
         """
         if generator is not None:
             return jax.random.key(generator.initial_seed() % (1 << 63))
@@ -152,14 +152,14 @@ class Environment(contextlib.ContextDecorator):
 
     @property
     def param(self) -> Any:
-        """The properties of this thread, ``mesh``, ``prng`` and ``autocast_dtype``."""
+        """Return the properties of this thread, ``mesh``, ``prng`` and ``autocast_dtype``."""
         return self._properties
 
     @contextlib.contextmanager
     def override_property(
         self, *, mesh: Any = _UNSET, prng: Any = _UNSET, autocast_dtype: Any = _UNSET
     ) -> Iterator[None]:
-        """A block with another mesh, a key that random operators draw from, or autocast."""
+        """Set in a block another mesh, a key that random operators draw from, or autocast."""
         given = {"mesh": mesh, "autocast_dtype": autocast_dtype}
         given = {name: value for name, value in given.items() if value is not _UNSET}
         before = {name: getattr(self._properties, name) for name in given}
@@ -178,13 +178,13 @@ class Environment(contextlib.ContextDecorator):
     # --- operators --------------------------------------------------------------------------------
 
     def override_op_definition(self, op: Any, function: Any, is_view_op: bool = False) -> None:
-        """Have a function of tensors serve an operator, or a function of PyTorch's, for good."""
+        """Replace an operator or function of PyTorch's, permanently, by a function of tensors."""
         own.default_env().override(op, takes="torch")(function)
 
 
 @functools.cache
 def default_env() -> Environment:
-    """The environment that torchax's functions use."""
+    """Return the environment that torchax's functions use."""
     return Environment()
 
 
@@ -192,29 +192,29 @@ def default_env() -> Environment:
 
 
 def array_of(value: Any) -> Any:
-    """A tensor of the device as an array, whether it requires grad or not; what is none stays.
+    """Return a tensor of the device as an array, whether it requires grad or not; others stay.
 
     In programs without JAX's 64-bit types, int64 becomes int32, and float64 float32.
     """
     if not isinstance(value, torch.Tensor):
         return value
     if not is_jax(value):
-        border.array_of(value)  # which says what to do
+        border.array_of(value)  # which raises, and names the remedy
     return crossing.out(value, is_narrow())
 
 
 def tensor_of(value: Any) -> Any:
-    """An array as a tensor; what is none stays, keys of JAX too."""
+    """Return an array as a tensor; other values stay, keys of JAX too."""
     if not isinstance(value, jax.Array) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return value
     return border.tensor_of(value)
 
 
 def _known(key: Any) -> Any:
-    """A key.
+    """Return a key.
 
     Raises:
-      RuntimeError: there is none.
+    RuntimeError: the key is None.
     """
     if key is None:
         raise RuntimeError(
@@ -237,5 +237,5 @@ def _copied(value: Any) -> Any:
 
 
 def is_narrow() -> bool:
-    """Whether the user's own programs of JAX have no 64-bit types."""
+    """Return whether the user's own programs of JAX have no 64-bit types."""
     return not jax_core.x64_setting() if draws.is_in_program() else crossing.is_narrow()

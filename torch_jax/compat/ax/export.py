@@ -17,10 +17,10 @@ from torch_jax.memory import dtypes
 
 
 def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> tuple[Any, ...]:
-    """The weights of an exported program as a list of arrays, and it as a function of these.
+    """Return the weights of an exported program as a list of arrays, and a function of these.
 
-    The function is ``f(weights, args)`` and gives a tuple. Where sizes of the program may change,
-    it takes arrays of any sizes that the program allows, and symbols of ``jax.export``. With
+    The function is ``f(weights, args)`` and returns a tuple. If sizes of the program may change, it
+    takes arrays of any sizes that the program allows, and symbols of ``jax.export``. With
     ``export_raw`` the names of the weights come first, and the weights are tensors.
     """
     run: Any
@@ -56,12 +56,12 @@ def _of_any_size(run: symbolic.SymbolicProgram) -> Any:
 
 
 def exported_program_to_stablehlo(exported_program: Any) -> tuple[Any, Any]:
-    """The weights, and an exported program of ``jax.export``: its ``mlir_module()`` is the text.
+    """Return the weights, and a program of ``jax.export``: its ``mlir_module()`` is the text.
 
     Sizes that may change stay open. ``torch_jax.export`` writes a file that runs without PyTorch.
 
     Raises:
-      NotTraceableError: sizes may change, and an operator of the program cannot take that.
+      NotTraceableError: sizes may change, and an operator of the program does not allow that.
     """
     weights, function = exported_program_to_jax(exported_program)
     return weights, jax.export.export(jax.jit(function))(weights, _inputs(exported_program))

@@ -12,8 +12,8 @@ from torch_jax.interop.flax_module import nn_from_flax
 class FlaxNNModule(nn.Module):
     """A module of flax, whose variables are made by a first call with sample arguments.
 
-    They are those of ``flax_module.init(env.prng_key, …)``. It is what ``torch_jax.nn_from_flax``
-    makes: gradients flow through it.
+    They are those of ``flax_module.init(env.prng_key, …)``. The module is made by
+    ``torch_jax.nn_from_flax``: gradients flow through it.
     """
 
     def __init__(self, env: Any, flax_module: Any, sample_args: tuple, sample_kwargs: Any = None):
@@ -23,5 +23,5 @@ class FlaxNNModule(nn.Module):
         self.module = nn_from_flax(flax_module, variables=variables)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module of flax gives."""
+        """Return the result of the module of flax."""
         return self.module(*args, **kwargs)

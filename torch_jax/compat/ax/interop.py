@@ -1,10 +1,10 @@
 """``torchax.interop``: values and functions of JAX as PyTorch's, and the other way round.
 
-``torch_view`` and ``jax_view`` are between values what ``torch_jax.from_jax`` and ``to_jax`` are,
-and between functions what ``from_jax_function`` and ``to_jax_function`` are, with two differences.
-A JAX function is called as it is, not compiled, and gradients of PyTorch's do not flow through it:
-:func:`j2t_autograd` has them do so. A function under :func:`jax_jit` draws its random numbers from
-a key that every call brings along.
+``torch_view`` and ``jax_view`` convert values as ``torch_jax.from_jax`` and ``to_jax`` do, and
+functions as ``from_jax_function`` and ``to_jax_function`` do, with two differences. A JAX function
+is called directly, not compiled, and gradients of PyTorch's do not flow through it:
+:func:`j2t_autograd` lets them. A function under :func:`jax_jit` draws its random numbers from a
+key that every call passes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ shard_map = jax.shard_map
 
 
 def j2t_autograd(function: Callable[..., Any], call_jax: Any = None) -> Callable[..., Any]:
-    """A JAX function as one of tensors, through which PyTorch's gradients flow."""
+    """Return a JAX function as one of tensors, through which PyTorch's gradients flow."""
     return from_jax_function(function)
 
 
@@ -39,7 +39,7 @@ def wrap_jax_jit(
     jax_jit_func: Callable[..., Any] = jax.jit,
     kwargs_for_jax: dict[str, Any] | None = None,
 ) -> Any:
-    """A function of tensors under a transformation of JAX's, as a function of tensors."""
+    """Return a function of tensors under a transformation of JAX's, as a function of tensors."""
     options = dict(kwargs_for_jax or {})
     if jax_jit_func is jax.jit:
         return jitted(torch_function, options)
@@ -51,7 +51,7 @@ def jax_jit(
     kwargs_for_jax_jit: dict[str, Any] | None = None,
     fix_for_buffer_donation: bool = False,
 ) -> Any:
-    """A function of tensors under ``jax.jit``: one program, whose gradients JAX takes.
+    """Return a function of tensors under ``jax.jit``: one program, which JAX differentiates.
 
     Random operators draw other numbers at each call, from PyTorch's generator of the device.
     """
@@ -61,21 +61,21 @@ def jax_jit(
 def jax_shard_map(
     torch_function: Callable[..., Any], kwargs_for_jax_shard_map: dict[str, Any] | None = None
 ) -> Any:
-    """A function of tensors under ``jax.shard_map``."""
+    """Return a function of tensors under ``jax.shard_map``."""
     return wrap_jax_jit(torch_function, shard_map, kwargs_for_jax_shard_map)
 
 
 def jax_value_and_grad(
     torch_function: Callable[..., Any], kwargs_for_value_and_grad: dict[str, Any] | None = None
 ) -> Any:
-    """A function of tensors under ``jax.value_and_grad``."""
+    """Return a function of tensors under ``jax.value_and_grad``."""
     return wrap_jax_jit(torch_function, jax.value_and_grad, kwargs_for_value_and_grad)
 
 
 def gradient_checkpoint(
     torch_function: Callable[..., Any], kwargs: dict[str, Any] | None = None
 ) -> Any:
-    """A function of tensors under ``jax.checkpoint``."""
+    """Return a function of tensors under ``jax.checkpoint``."""
     return wrap_jax_jit(torch_function, jax.checkpoint, kwargs)
 
 

@@ -9,7 +9,7 @@ from torch_jax.compat.ax.ops_registry import register_torch_dispatch_op
 
 
 def op(*aten: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have the decorated function serve these operators."""
+    """Replace these operators by the decorated function."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         for one in aten:

@@ -22,9 +22,9 @@ _EXCHANGING = threading.RLock()
 
 
 def extract_all_buffers(module: nn.Module) -> tuple[Tensors, Tensors]:
-    """The parameters that require gradients, and all other tensors, by name.
+    """Return the parameters that require gradients, and all other tensors, by name.
 
-    Tied ones stand under each of their names, and plain attributes are there, too.
+    Tied ones are listed under each of their names, and plain attributes are included.
     """
     params: Tensors = {}
     others: Tensors = {}
@@ -39,7 +39,7 @@ def extract_all_buffers(module: nn.Module) -> tuple[Tensors, Tensors]:
 
 
 def set_all_buffers(module: nn.Module, params: Tensors, buffers: Tensors) -> None:
-    """Have a module hold these tensors, by the names of :func:`extract_all_buffers`."""
+    """Put these tensors into a module, by the names of :func:`extract_all_buffers`."""
     for name, tensor in {**params, **buffers}.items():
         path, _, last = name.rpartition(".")
         part = module.get_submodule(path)
@@ -54,12 +54,12 @@ def set_all_buffers(module: nn.Module, params: Tensors, buffers: Tensors) -> Non
 class JittableModule(nn.Module):
     """A module with its tensors as two dicts, ``params`` and ``buffers``, which may be replaced.
 
-    Its methods are compiled: by ``jax.jit`` where ``extra_jit_args`` says how, else by
+    Its methods are compiled: by ``jax.jit`` if ``extra_jit_args`` are given, else by
     ``torch_jax.jit``, through which gradients flow and which writes buffers.
 
     Args:
       m: the module.
-      env: an environment; there is one way of computing in all.
+      env: an environment; all environments compute alike.
       extra_jit_args: options of ``jax.jit`` for methods as ``f(params, buffers, *args)``.
       dedup_parameters: whether a tied parameter is there once, under its first name.
     """
@@ -86,24 +86,24 @@ class JittableModule(nn.Module):
         return self._model.__class__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As ``forward``."""
+        """Call ``forward``."""
         return self.forward(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Dicts of tensors are no modules or parameters of this one."""
+        """Set a plain attribute: dicts of tensors are no modules or parameters of this one."""
         vars(self)[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        """What the module has."""
+        """Return a compiled method, or an attribute of the module."""
         compiled = vars(self).get("_jitted", {})
         return compiled[name] if name in compiled else getattr(vars(self)["_model"], name)
 
     def __len__(self) -> int:
-        """How many parts a sequence of modules has."""
+        """Return the number of parts of a sequence of modules."""
         return len(self._model)
 
     def __getitem__(self, key: Any) -> Any:
-        """A part of a sequence of modules."""
+        """Return a part of a sequence of modules."""
         return self._model[key]
 
     def functional_call(
@@ -111,7 +111,7 @@ class JittableModule(nn.Module):
     ) -> Any:
         """Run a method of the module, or a function of it, with other tensors in their places.
 
-        A ``jax.random.key`` before the other arguments is what random operators draw from.
+        Random operators draw from a ``jax.random.key`` given before the other arguments.
         """
         key, args = (args[0], args[1:]) if args and draws.is_key(args[0]) else (None, args)
         held = {**buffers, **{name: params[first] for name, first in self._first.items()}}
@@ -131,7 +131,7 @@ class JittableModule(nn.Module):
                 return method(*args, **kwargs)
 
     def with_rng(self, rng: Any) -> Any:
-        """A block in which random operators draw from a key."""
+        """Return a block in which random operators draw from a key."""
         return self._env.override_property(prng=rng)
 
     def jittable_call(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ class JittableModule(nn.Module):
         return self._jitted[method_name](*args, **kwargs)
 
     def make_jitted(self, key: str) -> None:
-        """Have a method compiled when it is called."""
+        """Let a method be compiled when it is called."""
         call = functools.partial(self.functional_call, key)
         compiled = jit(call) if self._options is None else jitted(call, self._options)
         self._jitted[key] = lambda *args, **kwargs: compiled(
@@ -149,11 +149,11 @@ class JittableModule(nn.Module):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own, compiled."""
+        """Call the module's ``forward``, compiled."""
         return self.jittable_call("forward", *args, **kwargs)
 
 
 def _first_names(tensors: Tensors) -> dict[str, str]:
-    """For each name the first one of the same tensor."""
+    """Return for each name the first one of the same tensor."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}

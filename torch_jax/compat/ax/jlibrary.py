@@ -14,7 +14,7 @@ from torch_jax.compat.ax.views import of_arrays
 def register_jax_composite(
     composite_name: str, impl: Callable[..., Any], *ops: Any, **jit_args: Any
 ) -> None:
-    """Have a function of arrays serve operators, as a function of that name under ``jax.jit``."""
+    """Replace operators by a function of arrays, which has this name under ``jax.jit``."""
 
     def named(*args: Any) -> Any:
         return impl(*args)
@@ -26,5 +26,5 @@ def register_jax_composite(
 def register_torch_composite(
     composite_name: str, impl: Callable[..., Any], *ops: Any, **jit_args: Any
 ) -> None:
-    """The same with a function of tensors, or a module."""
+    """Replace operators by a function of tensors, or a module, which has this name."""
     register_jax_composite(composite_name, of_arrays(lambda *args: impl(*args)), *ops, **jit_args)

@@ -11,5 +11,5 @@ from torch_jax.compat.ax.ops_registry import register_torch_function_op
 def register_function(
     torch_func: Any, **kwargs: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Have the decorated function serve a function of PyTorch's."""
+    """Replace a function of PyTorch's by the decorated function."""
     return lambda function: register_torch_function_op(torch_func, function, **kwargs)

@@ -11,20 +11,20 @@ from torch_jax.memory import dtypes
 
 
 def t2j(tensor: torch.Tensor, use_dlpack: bool = True) -> Any:
-    """A tensor of any device as an array."""
+    """Return a tensor of any device as an array."""
     return default_env().t2j_copy(tensor)
 
 
 def j2t(array: Any, use_dlpack: bool = True) -> torch.Tensor:
-    """An array as a tensor on the CPU."""
+    """Return an array as a tensor on the CPU."""
     return default_env().j2t_copy(array)
 
 
 def t2j_dtype(dtype: torch.dtype | None) -> Any:
-    """A dtype of PyTorch's as JAX's; None stays."""
+    """Return a dtype of PyTorch's as JAX's; None stays."""
     return None if dtype is None else dtypes.to_jax(dtype)
 
 
 def j2t_dtype(dtype: Any) -> torch.dtype | None:
-    """A dtype of JAX's as PyTorch's; None stays."""
+    """Return a dtype of JAX's as PyTorch's; None stays."""
     return None if dtype is None else dtypes.to_torch(dtype)

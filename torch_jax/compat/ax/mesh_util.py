@@ -29,7 +29,7 @@ class SingleAxisSharder:
         self.replicate_unshardable = replicate_unshardable
 
     def __call__(self, name: str, shapedtype: Any) -> PartitionSpec:
-        """The specification of a tensor."""
+        """Return the specification of a tensor."""
         shape = shapedtype.shape
         for at, length in enumerate(shape):
             if length % self.axis_size == 0:
@@ -45,7 +45,7 @@ class SingleAxisSharder:
 
 
 class Mesh:
-    """A mesh of JAX's, and which specification each tensor of a model gets on it."""
+    """A mesh of JAX's, and a rule for the specification of each tensor of a model on it."""
 
     def __init__(self, jax_mesh: Any, sharder: Sharder | None = None):
         self.jax_mesh = jax_mesh
@@ -56,7 +56,7 @@ class Mesh:
 
     @classmethod
     def fsdp_mesh(cls, axis_name: str = "fsdp") -> Mesh:
-        """All devices in a row; what cannot be split stays whole."""
+        """Return a mesh of all devices in a row; tensors that cannot be split stay whole."""
         count = jax.device_count()
         mesh = jax.make_mesh((count,), (axis_name,), (AxisType.Auto,))
         return cls(mesh, SingleAxisSharder(axis_name, count, True))
@@ -68,7 +68,7 @@ class Mesh:
         init_kwargs: dict[str, Any] | None = None,
         override_sharder: Sharder | None = None,
     ) -> nn.Module:
-        """A model made in its parts: each device makes its own, by ``reset_parameters``."""
+        """Return a model made in its parts: each device makes its own, by ``reset_parameters``."""
         with torch.device("meta"):
             model = model_class(*init_args, **(init_kwargs or {}))
         return self.shard_model(model, override_sharder)

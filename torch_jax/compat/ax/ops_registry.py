@@ -1,4 +1,4 @@
-"""``torchax.ops.ops_registry``: functions in place of operators, from the moment they are given."""
+"""``torchax.ops.ops_registry``: replacements of operators, from the moment they are registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def register_torch_dispatch_op(
     needs_env: bool = False,
     is_view_op: bool = False,
 ) -> Callable[..., Any]:
-    """Have a function serve an operator: one of arrays, or of tensors; it is returned."""
+    """Replace an operator by a function of arrays, or of tensors; return the function."""
     function = impl_callable
     if needs_env:
         function = functools.partial(impl_callable, env=default_env())
@@ -35,5 +35,5 @@ def register_torch_function_op(
     needs_env: bool = False,
     is_view_op: bool = False,
 ) -> Callable[..., Any]:
-    """Have a function serve a function of PyTorch's; it is returned."""
+    """Replace a function of PyTorch's by a function; return that."""
     return register_torch_dispatch_op(torch_func, impl_callable, is_jax_function, True, needs_env)

@@ -1,4 +1,4 @@
-"""``torchax.tensor``: what a tensor of the device is called, and environments."""
+"""``torchax.tensor``: the class of the device's tensors, and environments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_jax.memory.storage import is_jax
 
 
 class _OfTheDevice(type):
-    """``isinstance`` holds for tensors of the device, which are of no class of their own."""
+    """``isinstance`` holds for tensors of the device, which have no class of their own."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and is_jax(instance)
@@ -26,7 +26,7 @@ class Tensor(metaclass=_OfTheDevice):
     """A plain ``torch.Tensor`` on device ``jax``: ``Tensor(array, env)`` makes one of an array."""
 
     def __new__(cls, elem: Any, env: Any = None, requires_grad: bool = False) -> Any:
-        """A tensor with the memory of an array."""
+        """Return a tensor with the memory of an array."""
         made = tensor_of(elem)
         can = made.is_floating_point() or made.is_complex()
         return made.requires_grad_() if requires_grad and can else made

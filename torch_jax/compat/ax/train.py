@@ -26,18 +26,18 @@ def make_train_step(
     optax_optimizer: Any,
     remat_policy: Any = None,
 ) -> Callable[..., Any]:
-    """A training step: ``step(weights, buffers, opt_state, args, label)``.
+    """Return a training step: ``step(weights, buffers, opt_state, args, label)``.
 
     ``torchax.interop.jax_jit(step)`` makes one program of it.
 
     Args:
-      model_fn: ``model_fn(weights, buffers, args)`` gives the model's result.
-      loss_fn: ``loss_fn(result, label)`` gives the loss.
+      model_fn: ``model_fn(weights, buffers, args)`` returns the model's result.
+      loss_fn: ``loss_fn(result, label)`` returns the loss.
       optax_optimizer: a transformation of optax.
-      remat_policy: of ``jax.checkpoint_policies``: what the backward pass keeps, all by default.
+      remat_policy: of ``jax.checkpoint_policies``: the values that the backward pass keeps.
 
     Returns:
-      A function that gives the loss, the new weights and the new state of the optimizer.
+      A function that returns the loss, the new weights and the new state of the optimizer.
     """
 
     def loss_of(weights: Any, buffers: Any, args: Any, label: Any) -> Any:
@@ -71,11 +71,11 @@ class ScannedModule(nn.Module):
     """Layers that are alike as one, whose weights are stacked, under ``jax.lax.scan``.
 
     Its parameters are ``params.NAME``, with ``___`` for dots. Each layer draws its own random
-    numbers. ``torch_jax.scan_layers`` does the same and leaves the layers as they are.
+    numbers. ``torch_jax.scan_layers`` does the same and does not change the layers.
 
     Args:
       module_list: the layers.
-      checkpoint_policy: what the backward pass keeps of each; nothing by default.
+      checkpoint_policy: the values that the backward pass keeps of each; none by default.
     """
 
     def __init__(self, module_list: Sequence[nn.Module], checkpoint_policy: Any = None):
@@ -94,7 +94,7 @@ class ScannedModule(nn.Module):
         )
 
     def forward(self, *args: Any) -> Any:
-        """The first argument through all layers, which get the others as they are."""
+        """Return the first argument after all layers; each of them gets the other arguments."""
         weights = {name: self.params[_flat(name)] for name in self.layer_weights_keys}
         words = [draws.next_words() for _ in range(self.count)]
         keys = None if words[0] is None else jnp.stack([jnp.asarray(one) for one in words])

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def partition(original: list[Any], func: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
-    """The elements of which something holds, and the others, with None in the gaps.
+    """Return the elements for which a function holds, and the others, with None in the gaps.
 
     >>> partition([1, "a", 2], lambda x: isinstance(x, int))
     ([1, None, 2], [None, 'a', None])
@@ -18,10 +18,10 @@ def partition(original: list[Any], func: Callable[[Any], bool]) -> tuple[list[An
 
 
 def merge(list1: list[Any], list2: list[Any]) -> list[Any]:
-    """The elements of the first list, and those of the second where it has None.
+    """Return the elements of the first list, and those of the second where it has None.
 
     Raises:
-      AssertionError: they are not of one length.
+      AssertionError: the lists are not of one length.
 
     >>> merge([1, None], [None, "a"])
     [1, 'a']

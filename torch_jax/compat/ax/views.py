@@ -22,17 +22,17 @@ from torch_jax.memory import dtypes
 
 
 def torch_view(value: Any) -> Any:
-    """What is JAX's as PyTorch's, in trees: arrays as tensors, dtypes, functions of arrays."""
+    """Return values of JAX's as PyTorch's, in trees: arrays, dtypes, functions of arrays."""
     return trees.map(torch_view_elem, value)
 
 
 def jax_view(value: Any) -> Any:
-    """What is PyTorch's as JAX's, in trees: tensors as arrays, dtypes, functions of tensors."""
+    """Return values of PyTorch's as JAX's, in trees: tensors, dtypes, functions of tensors."""
     return trees.map(jax_view_elem, value)
 
 
 def torch_view_elem(value: Any) -> Any:
-    """A value of JAX's as PyTorch's; what is neither array, dtype nor function stays."""
+    """Return a value of JAX's as PyTorch's, if it is an array, dtype or function."""
     if isinstance(value, jax.Array):
         return tensor_of(value)
     if isinstance(value, np.dtype):
@@ -41,7 +41,7 @@ def torch_view_elem(value: Any) -> Any:
 
 
 def jax_view_elem(value: Any) -> Any:
-    """A value of PyTorch's as JAX's; what is neither tensor, dtype nor function stays."""
+    """Return a value of PyTorch's as JAX's, if it is a tensor, dtype or function."""
     if isinstance(value, torch.Tensor):
         return array_of(value)
     if isinstance(value, torch.dtype):
@@ -55,15 +55,15 @@ def _is_function(value: Any) -> bool:
 
 # --- functions ------------------------------------------------------------------------------------
 
-# What calls a function many times, and traces it once: a key from outside would be one for all.
+# Functions that call another many times and trace it once: a key from outside would never change.
 _LOOPS = (jax.lax.scan, jax.lax.fori_loop, jax.lax.while_loop, jax.lax.map)
 
 
 def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a JAX function as it is, with tensors as arrays, and its arrays as tensors.
+    """Call a JAX function with tensors as arrays, and return its arrays as tensors.
 
-    No gradient of PyTorch's flows through it: :func:`j2t_autograd` and ``torch_jax.call_jax`` are
-    for that.
+    No gradient of PyTorch's flows through it: for gradients use :func:`j2t_autograd` or
+    ``torch_jax.call_jax``.
     """
     view = _view_in_loop if function in _LOOPS else jax_view_elem
     with x64_as(not is_narrow()):
@@ -76,11 +76,11 @@ def _view_in_loop(value: Any) -> Any:
 
 
 def _no_words() -> None:
-    """Nothing to draw from."""
+    """Return None: there are no words to draw from."""
 
 
 def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of tensors with arrays, and give its tensors as arrays.
+    """Call a function of tensors with arrays, and return its tensors as arrays.
 
     JAX may differentiate, map and compile it: ``detach`` and ``no_grad`` stop its gradients.
     """
@@ -88,7 +88,7 @@ def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 
 def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Callable[..., Any]:
-    """A function of tensors as one of arrays, which draws from what ``words`` gives."""
+    """Return a function of tensors as one of arrays, which draws from the result of ``words``."""
     waking.wake()
     keep_x64()
 
@@ -102,7 +102,7 @@ def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Cal
 
 
 def _argument(narrow: bool, value: Any) -> Any:
-    """An argument as PyTorch's; JAX's integers are PyTorch's, which labels and indices are."""
+    """Return an argument as PyTorch's; JAX's integers become int64, PyTorch's type of indices."""
     value = torch_view_elem(value)
     if not isinstance(value, torch.Tensor):
         return value
@@ -114,13 +114,13 @@ def _argument(narrow: bool, value: Any) -> Any:
 
 
 def jitted(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """A function of tensors under ``jax.jit``, which gets the key words of each call.
+    """Return a function of tensors under ``jax.jit``, which gets the key words of each call.
 
-    They stand before the other arguments.
+    They come before the other arguments.
     """
 
     waking.wake()
-    keep_x64()  # before anything is traced, which it has JAX forget
+    keep_x64()  # before anything is traced, since it clears JAX's traces
 
     def program(words: Any, *args: Any, **kwargs: Any) -> Any:
         return of_arrays(function, lambda: words)(*args, **kwargs)
@@ -140,7 +140,7 @@ _ZEROS = np.zeros(4, np.uint32)
 
 
 def _after_words(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function with an argument before the others, for ``static_argnames``."""
+    """Return a function's signature with an argument before the others, for ``static_argnames``."""
     words = inspect.Parameter("words", inspect.Parameter.POSITIONAL_ONLY)
     try:
         given = inspect.signature(function)
@@ -150,7 +150,7 @@ def _after_words(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _moved(name: str, value: Any) -> Any:
-    """An option of ``jax.jit`` for the arguments one place further on."""
+    """Return an option of ``jax.jit`` for the arguments one place further on."""
     if name.endswith("_argnums"):
         numbers = (value,) if isinstance(value, int) else value or ()
         return tuple(number + 1 if number >= 0 else number for number in numbers)

@@ -1,4 +1,4 @@
-"""The modules of PyTorch/XLA, each a file; :mod:`torch_jax.compat.tables` says which is which.
+"""The modules of PyTorch/XLA, each a file; :mod:`torch_jax.compat.tables` maps names to files.
 
 May import: everything but startup. Loaded by ``import torch``: no.
 """

@@ -1,4 +1,4 @@
-"""``torch_xla.experimental.assume_pure``: functions whose Python runs once, where it may."""
+"""``torch_xla.experimental.assume_pure``: functions whose Python runs once, if it may."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_jax.compat.xla.spmd_fsdp import Wrapper
 
 
 def assume_pure(fn: Callable[..., Any], *, add_rng_seed_argument: bool = False) -> Any:
-    """A function as one program: what it reads is checked at each call, not assumed."""
+    """Return a function as one program: the values that it reads are checked at each call."""
     return jit.jit(fn)
 
 
@@ -24,5 +24,5 @@ class PureModule(Wrapper):
         self._compiled = jit.jit(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """Return the module's result."""
         return self._compiled(*args, **kwargs)

@@ -72,7 +72,7 @@ def all_gather(
     output: Any = None,
     pin_layout: bool = True,
 ) -> torch.Tensor:
-    """The tensors of all processes, one after the other along a dimension."""
+    """Return the tensors of all processes, one after the other along a dimension."""
     _check(groups)
     parts = [torch.empty_like(value) for _ in range(world.size())]
     if world.size() > 1:
@@ -107,7 +107,7 @@ def all_to_all(
     groups: Any = None,
     pin_layout: bool = True,
 ) -> torch.Tensor:
-    """Give each process its part along one dimension; join what comes along another."""
+    """Give each process its part along one dimension; join the received ones along another."""
     _check(groups)
     parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
     if world.size() > 1:
@@ -134,22 +134,22 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Wait until all processes have come here; what each has brought."""
+    """Wait until all processes have come here; return their payloads."""
     return _gathered(payload)
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """What a function makes of the objects of all processes."""
+    """Return the result of a function for the objects of all processes."""
     return reduce_fn(_gathered(on_cpu(data)))
 
 
 def on_cpu(data: Any) -> Any:
-    """The same with copies on the CPU in the place of tensors."""
+    """Return the data with copies on the CPU in place of tensors."""
     return _pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, data)
 
 
 def _gathered(value: Any) -> list[Any]:
-    """The objects of all processes, through the store; they may be anything that pickle takes."""
+    """Return the objects of all processes, pickled through the store."""
     if world.size() == 1:
         return [value]
     group = world.group()

@@ -26,10 +26,10 @@ def flash_attention(
     partition_spec: Any = None,
     mesh: Any = None,
 ) -> torch.Tensor:
-    """Attention whose scores are never kept: ``F.scaled_dot_product_attention``.
+    """Return attention whose scores are never kept: ``F.scaled_dot_product_attention``.
 
-    Which kernel computes it docs/attention.md says; over a mesh it is laid out as its arguments
-    are, so that ``partition_spec`` has nothing to say.
+    docs/attention.md names the kernels; over a mesh the result is laid out as the arguments are, so
+    ``partition_spec`` has no effect.
     """
     mask = ab
     if q_segment_ids is not None and kv_segment_ids is not None:
@@ -50,9 +50,9 @@ def flash_attention(
 def make_kernel_from_pallas(
     kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """A function of arrays that calls a kernel of Pallas, as one of tensors.
+    """Return a function of arrays that calls a kernel of Pallas, as one of tensors.
 
-    Its outputs are seen when it is traced. ``torch_jax.pallas_op`` takes the kernel itself, with a
+    Its outputs are found when it is traced. ``torch_jax.pallas_op`` takes the kernel itself, with a
     backward pass, and interprets it on the CPU.
     """
     operator = from_jax_function(kernel)
@@ -64,19 +64,19 @@ def make_kernel_from_pallas(
 
 
 def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
-    """A dtype of PyTorch's as JAX's."""
+    """Return a dtype of PyTorch's as JAX's."""
     return dtypes.to_jax(dtype)
 
 
 def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> Any:
-    """The shape and the dtype of a tensor, for JAX."""
+    """Return the shape and the dtype of a tensor, for JAX."""
     return jax.ShapeDtypeStruct(tuple(tensor.shape), dtypes.to_jax(tensor.dtype))
 
 
 def jax_import_guard() -> None:
-    """Nothing to guard: the device is JAX's."""
+    """Do nothing: the device is JAX's."""
 
 
 def requires_jax(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function: JAX is there."""
+    """Return the function: JAX is there."""
     return func

@@ -14,7 +14,7 @@ _MODES = {True: "eager", False: "lazy"}
 
 
 def eager_mode(enable: bool) -> None:
-    """Whether operators run at once, or are recorded until a step ends."""
+    """Run operators at once, or record them until a step ends."""
     world.begin()
     config.set("mode", _MODES[bool(enable)])
 
@@ -23,13 +23,13 @@ use_eager_mode = eager_mode
 
 
 def is_eager_mode() -> bool:
-    """Whether operators run at once."""
+    """Return whether operators run at once."""
     return config.get("mode") == "eager"
 
 
 @contextmanager
 def eager_mode_context(enable: bool) -> Iterator[None]:
-    """A block in which they do, or do not."""
+    """Set :func:`eager_mode` in a block."""
     before = is_eager_mode()
     eager_mode(enable)
     try:
@@ -39,5 +39,5 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
 
 
 def compile(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as one program, which ``torch_jax.jit`` makes."""
+    """Return a function as one program of ``torch_jax.jit``."""
     return jit.jit(func)

@@ -21,16 +21,16 @@ from torch_jax.compat.xla.xla_model import xla_device
 class XlaFullyShardedDataParallel(Wrapper):
     """A module whose parameters lie in parts over the processes (``fully_shard``).
 
-    Of PyTorch/XLA's further options, those say how XLA lays out collectives, which is not asked
-    here; they have no effect on values.
+    PyTorch/XLA's further options, about XLA's layout of collectives, are ignored; they do not
+    change values.
 
     Args:
       module: on any device.
       reshard_after_forward: whether whole parameters are given up after the forward pass.
       compute_dtype: of parameters while the module computes.
       fp32_reduce_scatter: whether gradients are summed as float32.
-      auto_wrap_policy: which parts are units of their own.
-      auto_wrapper_callable: what makes them, in place of this class.
+      auto_wrap_policy: chooses the parts that are units of their own.
+      auto_wrapper_callable: makes them, in place of this class.
       kwargs: further options of PyTorch/XLA.
     """
 
@@ -75,7 +75,7 @@ _meshes: list[Any] = []
 
 
 def _mesh() -> Any:
-    """All processes in a row."""
+    """Return a mesh of all processes in a row."""
     if not _meshes:
         if not dist.is_initialized():
             dist.init_process_group(xla_backend.NAME, init_method="xla://")
@@ -84,7 +84,7 @@ def _mesh() -> Any:
 
 
 def checkpoint_module(module: nn.Module) -> nn.Module:
-    """Have a module computed again in the backward pass."""
+    """Let a module be computed again in the backward pass."""
     forward = module.forward
 
     def computed_again(*args: Any, **kwargs: Any) -> Any:

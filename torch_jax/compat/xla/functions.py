@@ -10,7 +10,7 @@ from torch_jax.compat.xla import collectives, world
 
 
 class AllReduce(torch.autograd.Function):
-    """A reduction, whose gradient each process takes for its own part."""
+    """A reduction whose gradient each process uses for its own part."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, kind: str, scale: float, groups: Any) -> Any:
@@ -22,7 +22,7 @@ class AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """The gradient of what this process gave."""
+        """Return the gradient of the tensor of this process."""
         value, result = ctx.saved_tensors
         gradient = gradient * ctx.scale
         if ctx.kind == collectives.REDUCE_MUL:
@@ -43,7 +43,7 @@ def all_reduce(
 
 
 class AllGather(torch.autograd.Function):
-    """The tensors of all processes, of whose gradient each takes its part."""
+    """A gathering whose gradient each process uses in part."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, dim: int) -> torch.Tensor:
@@ -53,22 +53,22 @@ class AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """The part of this process."""
+        """Return the part of this process."""
         return gradient.chunk(world.size(), ctx.dim)[world.rank()].clone(), None
 
 
 def all_gather(value: torch.Tensor, dim: int = 0) -> torch.Tensor:
-    """The tensors of all processes, one after the other along a dimension."""
+    """Return the tensors of all processes, one after the other along a dimension."""
     return AllGather.apply(value, dim)
 
 
 def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Tensor:
-    """The product of a weight whose columns lie over the processes, and of each process's input.
+    """Return the product of a weight, with columns over the processes, and each process's input.
 
     Args:
       w: the columns of this process.
       x: the input of this process, of as many rows as there are columns in all.
-      split: in how many parts the input is taken, which saves memory.
+      split: the number of parts of the input, computed in turn, which saves memory.
     """
     parts = []
     for one in x.chunk(split, 1):

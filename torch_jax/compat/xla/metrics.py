@@ -1,4 +1,4 @@
-"""``torch_xla.debug.metrics``: what was recorded, compiled and copied."""
+"""``torch_xla.debug.metrics``: counts of recorded, compiled and copied programs and values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _TEXT = "explanations"
 
 
 def metrics_report() -> str:
-    """All that is counted, as text."""
+    """Return all counts as text."""
     return own.report()
 
 
 def short_metrics_report(
     counter_names: list[str] | None = None, metric_names: list[str] | None = None
 ) -> str:
-    """The counters and metrics of these names, a line each; the first lines where none is named."""
+    """Return the named counters and metrics, a line each; without names, the first lines."""
     if not counter_names and not metric_names:
         return "\n".join(own.report().splitlines()[:3])
     counted, wanted = own.metrics(), [*(counter_names or ()), *(metric_names or ())]
@@ -25,28 +25,28 @@ def short_metrics_report(
 
 
 def counter_names() -> list[str]:
-    """The names of what is counted."""
+    """Return the names of plain counts."""
     return [name for name, value in own.metrics().items() if isinstance(value, int | float)]
 
 
 def counter_value(name: str) -> Any:
-    """A number of :func:`torch_jax.metrics`; None where there is no such number."""
+    """Return a number of :func:`torch_jax.metrics`; None if there is no such number."""
     return own.metrics().get(name)
 
 
 def metric_names() -> list[str]:
-    """The names of what is counted by place or operator."""
+    """Return the names of counts by place or operator."""
     counted = own.metrics().items()
     return [name for name, value in counted if name not in counter_names() and name != _TEXT]
 
 
 def metric_data(name: str) -> Any:
-    """The counts of such a name; None where there is none."""
+    """Return the counts of such a name; None if there are none."""
     return own.metrics().get(name)
 
 
 def executed_fallback_ops() -> list[str]:
-    """The operators that ran on the CPU."""
+    """Return the operators that ran on the CPU."""
     return list(own.metrics()["cpu_fallbacks"])
 
 

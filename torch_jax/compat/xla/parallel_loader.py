@@ -14,13 +14,13 @@ class MpDeviceLoader:
     """Iterates over a loader with the tensors of each batch on the device; ends a step after each.
 
     Args:
-      loader: what gives the batches.
+      loader: an iterable of batches.
       device: of this process.
-      batches_per_execution: how many batches a step has.
+      batches_per_execution: the number of batches of a step.
       input_sharding: a ``ShardingSpec`` by which the tensors of a batch are laid over a mesh, or a
         dict of such by the keys of a batch.
-      kwargs: ``loader_prefetch_size`` and others that say how PyTorch/XLA loads ahead; of these,
-        ``device_prefetch_size`` is how many batches wait on the device.
+      kwargs: ``loader_prefetch_size`` and others about PyTorch/XLA's loading ahead; only
+        ``device_prefetch_size`` is used, the number of batches that wait on the device.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MpDeviceLoader:
         xla_model.mark_step()
 
     def _laid(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch with each of its tensors over the mesh of its key."""
+        """Return a batch with each of its tensors over the mesh of its key."""
         for key, spec in self._sharding.items():
             if spec is not None:
                 spec.apply(batch[key])
@@ -58,14 +58,14 @@ class MpDeviceLoader:
 
 
 class ParallelLoader:
-    """The same for a list of devices, of which there is one."""
+    """A loader for a list of devices, of which there is one."""
 
     def __init__(self, loader: Iterable[Any], devices: list[Any], **kwargs: Any):
         self._loader, self._options = loader, kwargs
 
     def per_device_loader(self, device: Any) -> MpDeviceLoader:
-        """The batches of a device."""
+        """Return the batches of a device."""
         return MpDeviceLoader(self._loader, device, **self._options)
 
     def close(self) -> None:
-        """Nothing is left open between two iterations."""
+        """Do nothing: nothing is left open between two iterations."""

@@ -62,7 +62,7 @@ def trace(
 
 
 def trace_detached(*args: Any, **kwargs: Any) -> threading.Thread:
-    """The same, while the program goes on."""
+    """Write such a profile on a thread, beside the program."""
     thread = threading.Thread(target=trace, args=args, kwargs=kwargs, name="profile")
     thread.start()
     return thread

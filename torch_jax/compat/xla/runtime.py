@@ -1,4 +1,4 @@
-"""``torch_xla.runtime``: what the device is, and how many processes there are."""
+"""``torch_xla.runtime``: the kind of the device, and the numbers of processes and devices."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from torch_jax.core import waking
 
 
 def device_type() -> str:
-    """What the device is: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
+    """Return the kind of the device: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
     return xla_model.xla_device_hw(xla_model.xla_device())
 
 
 def using_pjrt() -> bool:
-    """Whether PJRT runs the programs: JAX always does so."""
+    """Return ``True``: JAX always runs programs by PJRT."""
     return True
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return world.size()
 
 
 def global_ordinal() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return world.rank()
 
 
 def local_ordinal() -> int:
-    """The number of this process on its host."""
+    """Return the number of this process on its host."""
     return world.local_rank()
 
 
 def process_count() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return world.size()
 
 
 def process_index() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return world.rank()
 
 
 def local_process_count() -> int:
-    """How many processes this host has."""
+    """Return the number of processes of this host."""
     return world.local_size()
 
 
 def global_device_count() -> int:
-    """How many devices all processes have: one each."""
+    """Return the number of devices of all processes: one each."""
     return world.size()
 
 
 def local_device_count() -> int:
-    """How many devices the processes of this host have."""
+    """Return the number of devices that the processes of this host have."""
     return world.local_size()
 
 
 def addressable_device_count() -> int:
-    """How many devices this process has."""
+    """Return the number of devices of this process."""
     return 1
 
 
@@ -70,12 +70,12 @@ _spmd = [False]
 
 
 def is_spmd() -> bool:
-    """Whether :func:`use_spmd` was called."""
+    """Return whether :func:`use_spmd` was called."""
     return _spmd[0]
 
 
 def use_spmd(auto: bool = False) -> None:
-    """One process has many devices; tensors lie on them as ``spmd.mark_sharding`` says.
+    """Let one process have many devices, over which ``spmd.mark_sharding`` lays tensors.
 
     Nothing else changes: ``torch_jax.mesh`` and ``torch_jax.shard`` ask for no mode.
     """
@@ -89,25 +89,25 @@ def use_spmd(auto: bool = False) -> None:
 
 
 def global_runtime_device_count() -> int:
-    """How many devices all processes have."""
+    """Return the number of devices of all processes."""
     world.begin()
     return jax.device_count()
 
 
 def addressable_runtime_device_count() -> int:
-    """How many devices this process has."""
+    """Return the number of devices of this process."""
     world.begin()
     return jax.local_device_count()
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """What is known of all devices."""
+    """Return the attributes of all devices."""
     world.begin()
     return [_attributes(device) for device in jax.devices()]
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
-    """What is known of a device, such as ``"TPU:0"``."""
+    """Return the attributes of a device, such as ``"TPU:0"``."""
     return next(one for one in global_runtime_device_attributes() if one["name"] == device)
 
 
@@ -120,12 +120,12 @@ def _attributes(device: Any) -> dict[str, Any]:
 
 
 def host_index() -> int:
-    """The number of this host."""
+    """Return the number of this host."""
     return world.rank() // world.local_size()
 
 
 def is_bf16_supported() -> bool:
-    """Whether the device computes in bfloat16: it does everywhere."""
+    """Return ``True``: every device computes in bfloat16."""
     return True
 
 

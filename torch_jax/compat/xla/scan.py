@@ -10,11 +10,11 @@ from torch.utils import _pytree
 
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """``carry, y = fn(carry, x)`` along the first dimension of ``xs``; the carry, and all ``y``.
+    """Run ``carry, y = fn(carry, x)`` along the first dimension of ``xs``; return carry and ``ys``.
 
-    The loop is Python's, and recorded with all else in a step: the function may do whatever it
-    does elsewhere, and gradients flow to all that it uses. A program of as many bodies is long for
-    thousands of rounds; ``torch._higher_order_ops.scan`` compiles one body.
+    The loop is Python's, recorded with the rest of a step: the function may do anything, and
+    gradients flow to all tensors that it uses. A program of as many bodies is long for thousands of
+    rounds; ``torch._higher_order_ops.scan`` compiles one body.
     """
     leaves, structure = _pytree.tree_flatten(xs)
     carry = _pytree.tree_map_only(torch.Tensor, torch.clone, init)

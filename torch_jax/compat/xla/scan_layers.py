@@ -17,5 +17,5 @@ def scan_layers(
     partition_fn: Any = None,
     is_layer_pure: bool = False,
 ) -> torch.Tensor:
-    """The input through all layers; under ``torch_xla.compile`` one of them is compiled."""
+    """Return the output of all layers; under ``torch_xla.compile`` one of them is compiled."""
     return own.scan_layers(list(layers), input_data)

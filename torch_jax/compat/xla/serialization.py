@@ -10,5 +10,5 @@ from torch_jax.compat.xla.xla_model import save as save
 
 
 def load(path: Any) -> Any:
-    """What :func:`save` has written, with tensors on the CPU."""
+    """Return the contents of a file of :func:`save`, with tensors on the CPU."""
     return torch.load(path, map_location="cpu", weights_only=False)

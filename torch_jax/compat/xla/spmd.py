@@ -1,7 +1,7 @@
 """``torch_xla.distributed.spmd``: tensors over the devices of one process, by marks.
 
-A marked tensor is a tensor that ``torch_jax.shard`` would have laid over the mesh: a plain one,
-whose memory lies in parts. What is not marked, XLA lays out (GSPMD), as for PyTorch/XLA.
+A marked tensor is one that ``torch_jax.shard`` would have laid over the mesh: a plain tensor whose
+memory lies in parts. XLA lays out all other tensors (GSPMD), as for PyTorch/XLA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mesh:
     Args:
       device_ids: their numbers, in the order of the grid.
       mesh_shape: the lengths of its axes.
-      axis_names: what they are called; else a specification names them by number.
+      axis_names: their names; without, a specification names axes by number.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class Mesh:
         )
 
     def size(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         return int(np.prod(self.mesh_shape))
 
     def shape(self) -> OrderedDict[Any, int]:
-        """The length of each axis, by its name or number."""
+        """Return the length of each axis, by its name or number."""
         names = self.axis_names or range(len(self.mesh_shape))
         return OrderedDict(zip(names, self.mesh_shape, strict=True))
 
     def get_logical_mesh(self) -> Any:
-        """The numbers of the devices as a grid."""
+        """Return the numbers of the devices as a grid."""
         return self.device_ids.reshape(self.mesh_shape)
 
     def get_axis_name_idx(self, name: str) -> int | None:
-        """The number of an axis, None where none is called so."""
+        """Return the number of an axis, None if none has this name."""
         names = self.axis_names or ()
         return names.index(name) if name in names else None
 
     def named(self, spec: Any) -> Any:
-        """A part of a specification, or a whole one, with axes by JAX's names for them."""
+        """Return a part of a specification, or a whole one, with axes by JAX's names for them."""
         if isinstance(spec, tuple | list):
             return tuple(self.named(one) for one in spec)
         return self.jax_mesh.axis_names[spec] if isinstance(spec, int | np.integer) else spec
@@ -108,7 +108,7 @@ class HybridMesh(Mesh):
 
 
 class ShardingType(enum.IntEnum):
-    """What a sharding is, by PyTorch/XLA's names."""
+    """Kinds of shardings, by PyTorch/XLA's names."""
 
     REPLICATED = 0
     MAXIMAL = 1
@@ -121,22 +121,22 @@ class ShardingType(enum.IntEnum):
 
 @dataclass
 class ShardingSpec:
-    """How tensors are laid over a mesh, as ``MpDeviceLoader(input_sharding=...)`` takes it."""
+    """The layout of tensors over a mesh, as in ``MpDeviceLoader(input_sharding=...)``."""
 
     mesh: Mesh
     partition_spec: Spec
     minibatch: bool | None = False
 
     def jax_spec(self) -> Spec:
-        """The specification by the names of ``mesh.jax_mesh``."""
+        """Return the specification by the names of ``mesh.jax_mesh``."""
         return self.mesh.named(tuple(self.partition_spec))
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """Whether a tensor has as many dimensions."""
+        """Return whether a tensor has as many dimensions."""
         return len(t.shape) == len(self.partition_spec)
 
     def apply(self, t: torch.Tensor) -> None:
-        """Mark a tensor so."""
+        """Mark a tensor with this specification."""
         mark_sharding(t, self.mesh, self.partition_spec)
 
 
@@ -155,17 +155,17 @@ _global: list[Mesh | None] = [None]
 
 
 def set_global_mesh(mesh: Mesh) -> None:
-    """Have a mesh be the one that FSDP and others take where they are given none."""
+    """Make a mesh the default of FSDP and others."""
     _global[0] = mesh
 
 
 def get_global_mesh() -> Mesh | None:
-    """What :func:`set_global_mesh` was given."""
+    """Return the mesh of :func:`set_global_mesh`."""
     return _global[0]
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """All devices in a row."""
+    """Return a mesh of all devices in a row."""
     waking.wake()
     count = jax.device_count()
     return Mesh(np.arange(count), (count,), None if axis_name is None else (axis_name,))
@@ -201,7 +201,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Spec) -> torch.Te
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Have each device hold all of a tensor, in place."""
+    """Let each device hold all of a tensor, in place."""
     found = sharding_of(t)
     if found is not None:
         whole = (None,) * t.dim()
@@ -213,39 +213,39 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
 
 
 def sharding_of(t: torch.Tensor) -> Any:
-    """The ``jax.sharding.NamedSharding`` of a tensor's memory; None where it lies on one device."""
+    """Return the ``jax.sharding.NamedSharding`` of a tensor's memory; None on one device."""
     return sharding.sharding_of(storage.held_by(t)) if storage.is_jax(t) else None
 
 
 def is_sharded(t: torch.Tensor) -> bool:
-    """Whether a tensor lies over several devices."""
+    """Return whether a tensor lies over several devices."""
     return sharding_of(t) is not None
 
 
 def wrap_if_sharded(x: Any) -> Any:
-    """The same: a tensor over devices is a tensor."""
+    """Return the argument: a tensor over devices is a tensor."""
     return x
 
 
 def wrap_as_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
-    """The same: a tensor over devices is a tensor."""
+    """Return the argument: a tensor over devices is a tensor."""
     return t
 
 
 def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
-    """The same: a tensor over devices is a tensor."""
+    """Return the argument: a tensor over devices is a tensor."""
     return t
 
 
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """The module's own: products of more dimensions are not flattened here."""
+    """Return the module's result: products of more dimensions are not flattened here."""
     return nn.functional.linear(input, m.weight, m.bias)
 
 
 def apply_xla_patch_to_nn_linear(module: nn.Module, *_: Any) -> nn.Module:
-    """The same: products of more dimensions are not flattened here."""
+    """Return the module: products of more dimensions are not flattened here."""
     return module
 
 
 def apply_backward_optimization_barrier(m: nn.Module) -> None:
-    """Nothing to do: gradients leave a step one by one."""
+    """Do nothing: gradients leave a step one by one."""

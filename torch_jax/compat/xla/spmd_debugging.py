@@ -1,4 +1,4 @@
-"""``torch_xla.distributed.spmd.debugging``: which part of a tensor each device holds."""
+"""``torch_xla.distributed.spmd.debugging``: the part of a tensor on each device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_jax.compat.xla.spmd import sharding_of
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **kwargs: Any) -> str:
-    """Print a line for each device with the part that it holds; the text is returned."""
+    """Print a line for each device with the part that it holds; return the text."""
     found = sharding_of(t)
     if found is None:
         text = f"{tuple(t.shape)} on one device"

@@ -21,37 +21,37 @@ class Wrapper(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        """The module inside."""
+        """Return the module inside."""
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """Return the module's result."""
         return self.module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """What the module has."""
+        """Return an attribute of this module, or of the one inside."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.module, name)
 
     def __getitem__(self, key: Any) -> Any:
-        """A part of a sequence of modules."""
+        """Return a part of a sequence of modules."""
         return self.module[key]  # type: ignore[index]
 
 
 class SpmdFullyShardedDataParallel(Wrapper):
     """A module whose parameters lie in parts over the axis ``fsdp`` of a mesh, and its results.
 
-    ``torch_jax.shard(module, mesh, spec)`` does this for a module as it is.
+    ``torch_jax.shard(module, mesh, spec)`` does this for a module without a wrapper.
 
     Args:
-      module: parameters that were marked before stay as they are.
+      module: parameters that were marked before keep their layout.
       mesh: with an axis named ``fsdp``; the global mesh where none is given.
-      shard_output: called with what the module gives, and the mesh; marks the first dimension of a
+      shard_output: called with the module's result, and the mesh; marks the first dimension of a
         tensor, or of the first one of a tuple, by default.
-      auto_wrap_policy: which parts are wrapped, too, as the module is.
-      auto_wrapper_callable: what wraps them, in place of this class.
+      auto_wrap_policy: chooses parts that are wrapped like the module.
+      auto_wrapper_callable: wraps them, in place of this class.
       extra_data_axis: an axis over which results are split, too.
     """
 
@@ -94,14 +94,14 @@ class SpmdFullyShardedDataParallel(Wrapper):
                 spmd.mark_sharding(tensor, mesh, self._spec(tensor))
 
     def _spec(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """The first dimension of a parameter that the axis divides is split; buffers are whole."""
+        """Split the first dimension of a parameter that the axis divides; keep buffers whole."""
         count = self._mesh.shape()["fsdp"]
         fits = [at for at, length in enumerate(tensor.shape) if length % count == 0]
         split = fits[0] if fits and isinstance(tensor, nn.Parameter) else None
         return tuple("fsdp" if at == split else None for at in range(tensor.dim()))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives, marked."""
+        """Return the module's result, marked."""
         output = self.module(*args, **kwargs)
         self._shard_output(output, self._mesh)
         return output

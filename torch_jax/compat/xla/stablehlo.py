@@ -21,16 +21,16 @@ class StableHLOGraphModule:
         self.exported = exported
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the program gives, tensors of the device."""
+        """Return the program's result, tensors of the device."""
         args, kwargs = to_jax((args, kwargs))
         return from_jax(self.exported.call(*args, **kwargs))
 
     def get_stablehlo_text(self, method_name: str = "forward") -> str:
-        """The program as text."""
+        """Return the program as text."""
         return self.exported.mlir
 
     def get_stablehlo_bytecode(self, method_name: str = "forward") -> bytes:
-        """The program as ``jax.export`` writes it."""
+        """Return the program as ``jax.export`` writes it."""
         return self.exported.serialize()
 
     def save(self, directory_path: Any) -> None:
@@ -40,14 +40,14 @@ class StableHLOGraphModule:
 
     @classmethod
     def load(cls, directory_path: Any) -> StableHLOGraphModule:
-        """What :meth:`save` has written."""
+        """Return the program of a folder of :meth:`save`."""
         return cls(exported_file.load(Path(directory_path) / _FILE))
 
 
 def exported_program_to_stablehlo(
     exported_model: torch.export.ExportedProgram, options: Any = None
 ) -> StableHLOGraphModule:
-    """A program of ``torch.export`` as StableHLO."""
+    """Return a program of ``torch.export`` as StableHLO."""
     return StableHLOGraphModule(export(exported_model))
 
 

@@ -1,4 +1,4 @@
-"""``torch_xla.amp.syncfree``: optimizers, which look at no value anyway."""
+"""``torch_xla.amp.syncfree``: optimizers; none of them reads values on the host."""
 
 from torch.optim import SGD as SGD
 from torch.optim import Adam as Adam

@@ -1,4 +1,4 @@
-"""``torch_xla.test.test_utils``: what PyTorch/XLA's own training programs print."""
+"""``torch_xla.test.test_utils``: the printed lines of PyTorch/XLA's own training programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def now(fmt: str = "%H:%M:%S") -> str:
 
 
 def get_summary_writer(logdir: str | None) -> Any:
-    """A writer for TensorBoard, None without a folder."""
+    """Return a writer for TensorBoard, None without a folder."""
     if not logdir:
         return None
     from torch.utils.tensorboard import SummaryWriter
@@ -46,7 +46,7 @@ def print_training_update(
     epoch: int | None = None,
     summary_writer: Any = None,
 ) -> None:
-    """A line with the loss and how many samples a second were done."""
+    """Print a line with the loss and the number of samples a second."""
     value = loss.item() if hasattr(loss, "item") else loss
     print(
         f"| Training Device={device} Epoch={epoch} Step={step} Loss={value:.5f} Rate={rate:.2f} "
@@ -57,5 +57,5 @@ def print_training_update(
 
 
 def print_test_update(device: Any, accuracy: float | None, epoch: Any = None, step: Any = None):
-    """A line with the share of right answers."""
+    """Print a line with the share of right answers."""
     print(f"| Test Device={device} Step={step} Epoch={epoch} Accuracy={accuracy} Time={now()}")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SampleGenerator:
-    """Gives the same data so many times."""
+    """Yields the same data a number of times."""
 
     def __init__(self, data: Any, sample_count: int):
         self._data, self._count = data, sample_count
@@ -21,7 +21,7 @@ class SampleGenerator:
 
 
 def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
-    """A variable of the environment as a type; ``"1"`` and ``"true"`` are true."""
+    """Return a variable of the environment as a type; ``"1"`` and ``"true"`` are true."""
     text = os.environ.get(name)
     if text is None:
         return defval
@@ -29,5 +29,5 @@ def getenv_as(name: str, type: Callable[[str], Any], defval: Any = None) -> Any:
 
 
 def check_env_flag(name: str, default: str = "") -> bool:
-    """Whether a variable of the environment is set to something that means yes."""
+    """Return whether a variable of the environment has a value that means yes."""
     return os.environ.get(name, default).upper() in ("ON", "1", "YES", "TRUE", "Y")

@@ -1,7 +1,7 @@
-"""The processes of a program of PyTorch/XLA: who this one is, and what they do together.
+"""The processes of a program of PyTorch/XLA: their numbers, and how they meet.
 
 PyTorch/XLA's own collectives need no ``torch.distributed.init_process_group``, and a program may
-call that later. So there is a group of their own here, made when the device is first named.
+call that later. So this file makes a group of their own, when the device is first named.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
 
 
 def rank() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return dist.get_rank() if dist.is_initialized() else _variable("RANK", 0)
 
 
 def local_size() -> int:
-    """How many processes this host has."""
+    """Return the number of processes of this host."""
     return _variable("LOCAL_WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """The number of this process on its host."""
+    """Return the number of this process on its host."""
     return _variable("LOCAL_RANK", 0)
 
 
@@ -46,7 +46,7 @@ def _variable(name: str, default: int) -> int:
 
 @functools.cache
 def store() -> Any:
-    """The store at which the processes meet; ``torch.distributed`` may use it, too."""
+    """Return the store at which the processes meet; ``torch.distributed`` may use it, too."""
     if size() == 1:
         return dist.HashStore()
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -55,7 +55,7 @@ def store() -> Any:
 
 @functools.cache
 def group() -> Any:
-    """The group of all processes, which PyTorch/XLA's collectives run in."""
+    """Return the group of all processes, in which PyTorch/XLA's collectives run."""
     world: Any = dist.group.WORLD if dist.is_initialized() else None
     shared = world.get_group_store() if world is not None else store()
     ours = dist.PrefixStore("torch_xla", shared)
@@ -65,9 +65,9 @@ def group() -> Any:
 
 @functools.cache
 def begin() -> None:
-    """Meet the others before the device is used, as JAX needs it, and record steps from here on.
+    """Meet the other processes before the device is used, as JAX requires, and record steps.
 
-    Recording is PyTorch/XLA's manner; ``TORCH_JAX_MODE=eager`` runs each operator at once.
+    PyTorch/XLA records, too; ``TORCH_JAX_MODE=eager`` runs each operator at once.
     """
     if size() > 1:
         group()

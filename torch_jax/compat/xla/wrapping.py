@@ -1,4 +1,4 @@
-"""``torch_xla.distributed.fsdp.wrap``: which parts of a module are units of their own."""
+"""``torch_xla.distributed.fsdp.wrap``: the parts of a module that are units of their own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Policy = Callable[..., bool]
 
 
 def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
-    """Every part."""
+    """Return ``True``: every part is wrapped."""
     return True
 
 
 def lambda_auto_wrap_policy(
     module: nn.Module, recurse: bool, unwrapped_params: int, lambda_fn: Callable[..., bool]
 ) -> bool:
-    """Those that a function chooses."""
+    """Return whether a function chooses this part."""
     return recurse or lambda_fn(module)
 
 
@@ -28,7 +28,7 @@ def transformer_auto_wrap_policy(
     unwrapped_params: int,
     transformer_layer_cls: set[type[nn.Module]],
 ) -> bool:
-    """Those of some classes."""
+    """Return whether a part is of one of these classes."""
     return recurse or isinstance(module, tuple(transformer_layer_cls))
 
 
@@ -40,7 +40,7 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: set[type[nn.Module]] | None = None,
     exclude_wrap_modules: set[type[nn.Module]] | None = None,
 ) -> bool:
-    """Those with as many parameters, apart from those of parts that are units already."""
+    """Return whether a part has as many parameters, without those of units inside."""
     leaves = {nn.MultiheadAttention} if force_leaf_modules is None else force_leaf_modules
     never = {nn.ModuleList, nn.ModuleDict} if exclude_wrap_modules is None else exclude_wrap_modules
     excluded = leaves if recurse else never
@@ -56,7 +56,7 @@ def recursive_wrap(
     only_wrap_children: bool = False,
     **kwargs: Any,
 ) -> tuple[nn.Module, int]:
-    """Wrap the parts that a policy chooses; the module, and how many parameters were wrapped."""
+    """Wrap the parts that a policy chooses; return the module and the wrapped parameters' count."""
     ignored = {id(parameter) for parameter in ignored_params}
     count = sum(p.numel() for p in module.parameters() if id(p) not in ignored)
     if not auto_wrap_policy(module=module, recurse=True, unwrapped_params=count):

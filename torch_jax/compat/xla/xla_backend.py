@@ -18,12 +18,12 @@ NAME = "xla"
 
 
 def _rendezvous(url: str, **_options: Any) -> Iterator[tuple[Any, int, int]]:
-    """How ``xla://`` finds the others: as PyTorch/XLA's own collectives do."""
+    """Meet the processes of ``xla://``, at the store of PyTorch/XLA's own collectives."""
     yield dist.PrefixStore("xla://", world.store()), world.rank(), world.size()
 
 
 def register() -> None:
-    """Name the backend and its way to meet, once."""
+    """Register the backend and its rendezvous, once."""
     if NAME in dist.Backend.backend_list:
         return
     own = dist.Backend.default_device_backend_map[pytorch.DEVICE_TYPE]

@@ -11,5 +11,5 @@ from torch_jax.interop import from_jax
 def call_jax(
     jax_func: Callable[..., Any], args: Any, kwargs: Any = None, name: str | None = None
 ) -> Any:
-    """What a JAX function makes of tensors; gradients flow through it."""
+    """Return the result of a JAX function for tensors; gradients flow through it."""
     return from_jax.call_jax(jax_func, *args, **(kwargs or {}))

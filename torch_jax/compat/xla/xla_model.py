@@ -1,4 +1,4 @@
-"""``torch_xla.core.xla_model``: the device, who this process is, the end of a step."""
+"""``torch_xla.core.xla_model``: the device, the number of this process, the end of a step."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": 
 
 
 class _Step(threading.local):
-    """What this thread has put off to the end of its step."""
+    """Functions that this thread has put off to the end of its step."""
 
     def __init__(self) -> None:
         self.closures: list[tuple[Callable[..., Any], tuple]] = []
@@ -46,41 +46,41 @@ class _Step(threading.local):
 _step = _Step()
 
 
-# --- the device and who this process is -----------------------------------------------------------
+# --- the device -----------------------------------------------------------------------------------
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The device of this process; the processes have met when it returns."""
+    """Return the device of this process, after the processes have met."""
     world.begin()
     return torch.device(pytorch.DEVICE_TYPE, 0)
 
 
 def xla_device_hw(device: Any) -> str:
-    """What the device is: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
+    """Return the kind of the device: ``"CPU"``, ``"CUDA"``, ``"TPU"``."""
     world.begin()
     kind = device_module.get_device_properties(device).platform
     return _DEVICES.get(kind, kind.upper())
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is on the device."""
+    """Return whether a tensor is on the device."""
     return tensor.device.type == pytorch.DEVICE_TYPE
 
 
 def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
-    """What the devices of this process are, such as ``["CPU:0"]``."""
+    """Return the kind of the devices of this process, such as ``["CPU:0"]``."""
     return [f"{xla_device_hw(xla_device())}:{world.local_rank()}"]
 
 
 def get_xla_supported_devices(
     devkind: str | None = None, max_devices: int | None = None
 ) -> list[str]:
-    """The devices of this process: it has one."""
+    """Return the devices of this process: one."""
     return [str(xla_device())]
 
 
 def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
-    """The same with tensors on the device, each laid over a mesh where a ``ShardingSpec`` says."""
+    """Return the data with tensors on the device, laid over a mesh by a given ``ShardingSpec``."""
     moved = _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), datas)
     for tensor in _pytree.tree_leaves(moved) if input_sharding is not None else ():
         if isinstance(tensor, torch.Tensor) and input_sharding.can_apply(tensor):
@@ -97,19 +97,19 @@ def set_rng_state(seed: int, device: Any = None) -> None:
 
 
 def get_rng_state(device: Any = None) -> int:
-    """The seed that was set."""
+    """Return the seed that was set."""
     return device_module.initial_seed()
 
 
 def get_memory_info(device: Any = None) -> dict[str, int]:
-    """How many bytes the device has and how many of them are used; 0 where JAX does not say."""
+    """Return the device's bytes, total, used and peak; 0 where JAX does not report them."""
     _, limit = device_module.mem_get_info()
     used, peak = device_module.memory_allocated(), device_module.max_memory_allocated()
     return {"bytes_used": used, "bytes_limit": limit, "peak_bytes_used": peak}
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """Have XLA compute these before what follows, in place."""
+    """Make XLA compute these before later operators, in place."""
     for tensor, after in zip(tensors, _barrier([t.detach() for t in tensors]), strict=True):
         tensor.data = after
 
@@ -117,26 +117,26 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
 _barrier = jax_function(jax.lax.optimization_barrier)
 
 
-# --- who this process is --------------------------------------------------------------------------
+# --- the number of this process -------------------------------------------------------------------
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return world.rank()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
-    """The number of this process on its host."""
+    """Return the number of this process on its host."""
     return world.local_rank()
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return world.size()
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this process is the first of its host, or of all."""
+    """Return whether this process is the first of its host, or of all."""
     return (world.local_rank() if local else world.rank()) == 0
 
 
@@ -150,7 +150,7 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 
 
 def mark_step(wait: bool = False) -> None:
-    """End a step: what was recorded runs, then what :func:`add_step_closure` has put off."""
+    """End a step: run recorded operators, then the functions of :func:`add_step_closure`."""
     lazy.sync(wait)
     closures, _step.closures = _step.closures, []
     for closure, args in closures:
@@ -165,12 +165,12 @@ def add_step_closure(
 
 
 def wait_device_ops(devices: Sequence[Any] = ()) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished all work."""
     lazy.sync(wait=True)
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
-    """Compute what was recorded."""
+    """Compute recorded tensors."""
     lazy.sync()
 
 
@@ -214,7 +214,7 @@ def save(
 
 
 class RateTracker:
-    """How many samples a second are done, and how many were since the beginning."""
+    """Counts samples, and their rate per second, recent and overall."""
 
     def __init__(self, smooth_factor: float = 0.4):
         self._smooth, self._rate = smooth_factor, 0.0
@@ -222,11 +222,11 @@ class RateTracker:
         self._count = self._counted = 0.0
 
     def add(self, count: float) -> None:
-        """So many more samples are done."""
+        """Count more samples."""
         self._count += count
 
     def rate(self) -> float:
-        """Samples a second since this was last asked, smoothed."""
+        """Return samples a second since the last call, smoothed."""
         now, new = time.time(), self._count - self._counted
         current = new / max(now - self._last, 1e-9)
         smooth = self._smooth if self._rate else 0.0
@@ -235,5 +235,5 @@ class RateTracker:
         return self._rate
 
     def global_rate(self) -> float:
-        """Samples a second since the beginning."""
+        """Return samples a second since the beginning."""
         return self._count / max(time.time() - self._start, 1e-9)

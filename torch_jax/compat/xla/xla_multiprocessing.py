@@ -22,12 +22,12 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> Any:
-    """Run ``fn(index, *args)`` in new processes, or in this one where one is asked for.
+    """Run ``fn(index, *args)`` in new processes, or in this one if there is one only.
 
     Args:
       fn: called with the number of its process, and ``args``.
       args: further arguments, which are pickled.
-      nprocs: how many; without, as ``CPU_NUM_DEVICES`` or ``GPU_NUM_DEVICES`` say, else one.
+      nprocs: how many; by default ``CPU_NUM_DEVICES`` or ``GPU_NUM_DEVICES``, else one.
       join: wait for all of them.
       daemon: whether they end with this process.
       start_method: ``"spawn"``, which is also taken for ``"fork"``: threads of JAX survive no fork.

@@ -1,7 +1,7 @@
 """Graphs of ``torch.export`` with sizes that may change, run over arrays with symbolic sizes.
 
-A tensor has integers for sizes; an array under ``jax.export`` may have symbols. So here the
-table's functions are called on arrays directly, node by node.
+A tensor has integers for sizes; an array under ``jax.export`` may have symbols. So the table's
+functions are called on arrays directly, node by node.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _USER = torch.export.graph_signature.InputKind.USER_INPUT
 
 
 def has_symbols(program: Any) -> bool:
-    """Whether sizes of an ``ExportedProgram``'s inputs may change."""
+    """Return whether sizes of an ``ExportedProgram``'s inputs may change."""
     return any(isinstance(n, torch.SymInt) for shape in _shapes(program) for n in shape or ())
 
 
 def shapes_of(program: Any) -> list[tuple[Any, ...] | None]:
-    """The shape of each leaf among the arguments, with symbols; None for what is no tensor."""
+    """Return the shape of each argument's leaf, with symbols; None if it is no tensor."""
     shapes = _shapes(program)
     scope = jax_export.SymbolicScope(_constraints(program))
 
@@ -57,7 +57,7 @@ def shapes_of(program: Any) -> list[tuple[Any, ...] | None]:
 
 
 def _shapes(program: Any) -> list[Any]:
-    """PyTorch's shapes of the arguments."""
+    """Return PyTorch's shapes of the arguments."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     found: list[Any] = []
     for spec in program.graph_signature.input_specs:
@@ -71,7 +71,7 @@ def _shapes(program: Any) -> list[Any]:
 
 
 def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
-    """From where to where each symbol goes."""
+    """Return the least and the most of each symbol."""
     found: dict[str, tuple[int, int | None]] = {}
     for symbol, span in program.range_constraints.items():
         known = span.upper.is_number and span.upper.is_finite and span.upper < 2**31
@@ -80,7 +80,7 @@ def ranges_of(program: Any) -> dict[str, tuple[int, int | None]]:
 
 
 def _constraints(program: Any) -> list[str]:
-    """What is known of the symbols, as JAX writes it."""
+    """Return the bounds of the symbols, as JAX writes them."""
     known = []
     for symbol, (least, most) in ranges_of(program).items():
         known += [f"{symbol} >= {least}"] + ([] if most is None else [f"{symbol} <= {most}"])
@@ -112,15 +112,15 @@ class SymbolicProgram:
         self.state = {n: transfer.array_of(held[n].detach()) for n in self._first.values()}
 
     def __call__(self, state: Mapping[str, jax.Array], args: tuple, kwargs: dict) -> Any:
-        """Run it on arrays; what it writes to its state is not seen.
+        """Run it on arrays; writes to its state have no effect.
 
-        Tensors stand for arrays in the result, which they have as attribute ``array``: containers
-        that are made of it look at what they contain.
+        Tensors replace arrays in the result, and have them as attribute ``array``: containers of
+        the result inspect their contents.
         """
         leaves = iter(pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: leaf is None))
         given = [self._input(spec, state, leaves) for spec in self._specs]
         runner = _Runner(self.program.graph_module)
-        runner.extra_traceback = False  # the errors say where
+        runner.extra_traceback = False  # the errors name the line
         results = runner.run(*given)
         specs = self.program.graph_signature.output_specs
         wanted = torch.export.graph_signature.OutputKind.USER_OUTPUT
@@ -128,14 +128,14 @@ class SymbolicProgram:
         return pytree.tree_unflatten(map(_stand_in, results), self.program.call_spec.out_spec)
 
     def _input(self, spec: Any, state: Mapping[str, jax.Array], leaves: Iterator[Any]) -> Any:
-        """What the graph takes: a weight, an argument, or a token of what must stay in order."""
+        """Return an input of the graph: a weight, an argument, or a token of ordered effects."""
         if spec.target is not None:
             return state[self._first[spec.target]]
         return next(leaves) if spec.kind == _USER else None
 
 
 def _stand_in(result: Any) -> Any:
-    """A tensor without elements that carries an array."""
+    """Return a tensor without elements that carries an array."""
     if jax_export.is_symbolic_dim(result):
         result = jnp.asarray(result)
     result = symbolic_numbers.as_array(result)
@@ -147,7 +147,7 @@ def _stand_in(result: Any) -> Any:
 
 
 def _without_checks(module: fx.GraphModule) -> None:
-    """Take out what compares sizes only to raise an error: JAX checks them at each call."""
+    """Remove comparisons of sizes that only raise errors: JAX checks sizes at each call."""
     for node in reversed(list(module.graph.nodes)):
         if isinstance(node.target, OpOverload) and variants.table_name(node.target) in _CHECKS:
             module.graph.erase_node(node)
@@ -156,7 +156,7 @@ def _without_checks(module: fx.GraphModule) -> None:
 
 
 def _decomposed(program: Any) -> Any:
-    """The program in operators that have functions here."""
+    """Return the program in operators that have functions here."""
     sizes = [n for shape in _shapes(program) for n in shape or () if isinstance(n, torch.SymInt)]
     symbols = set().union(*(size.node.expr.free_symbols for size in sizes))
     before = len(dynamo.guards_of(sizes[0]))
@@ -174,7 +174,7 @@ def _decomposed(program: Any) -> Any:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of what has no function here."""
+    """Return PyTorch's decompositions of operators without a function here."""
     table = pytorch.decompositions() | dict(torch.export.default_decompositions().items())
     return {op: d for op, d in table.items() if isinstance(op, OpOverload) and not _is_known(op)}
 
@@ -190,7 +190,7 @@ class _Runner(fx.Interpreter):
     """Runs a graph's nodes on arrays."""
 
     def run_node(self, node: fx.Node) -> Any:
-        """One node; an error says which, and where it was written."""
+        """Run one node; an error names it, and its line."""
         try:
             with precisions_are(precision.state()):
                 return _in_dtype(super().run_node(node), node.meta.get("val"))
@@ -203,7 +203,7 @@ class _Runner(fx.Interpreter):
             ) from error
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An operator, or arithmetic of sizes."""
+        """Run an operator, or arithmetic of sizes."""
         if isinstance(target, HigherOrderOperator) and target.name() == "with_effects":
             token, target, *args = args
             result = self.call_function(target, tuple(args), kwargs)
@@ -223,13 +223,13 @@ class _Runner(fx.Interpreter):
         return _apply(target, TABLE[name], args, kwargs)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant."""
+        """Return a constant."""
         value = self.fetch_attr(target)
         return transfer.array_of(value) if isinstance(value, torch.Tensor) else value
 
 
 def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as functions take them: dtypes are NumPy's, and placement is none."""
+    """Return keyword arguments for functions: dtypes are NumPy's, and placement is left out."""
     return {
         name: dtypes.to_jax(value) if isinstance(value, torch.dtype) else value
         for name, value in kwargs.items()
@@ -285,7 +285,7 @@ def _has_arrays(values: list) -> bool:
 
 
 def _in_dtype(result: Any, expected: Any) -> Any:
-    """A result in the dtype that PyTorch gives it."""
+    """Return a result in PyTorch's dtype of it."""
     if isinstance(expected, list | tuple) and isinstance(result, list | tuple):
         pairs = zip(result, expected, strict=False)
         return [_in_dtype(r, e) for r, e in pairs]
@@ -296,7 +296,7 @@ def _in_dtype(result: Any, expected: Any) -> Any:
 
 
 def _line(node: fx.Node) -> str:
-    """Where the user's code called what became a node."""
+    """Return the line of the user's code that a node comes from."""
     trace = node.meta.get("stack_trace") or ""
     lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     own = [line for line in lines if not line.startswith(f'File "{_TORCH}')]

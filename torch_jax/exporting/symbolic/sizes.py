@@ -1,7 +1,7 @@
 """Arithmetic of sizes that may change, as in ``int(x.shape[1] * 1.5)``.
 
-Symbols of ``jax.export`` know integers only. A size times a float is kept as such: rounded it is a
-size again, anywhere else it is an array.
+Symbols of ``jax.export`` are integers only. A size times a float is kept as a :class:`Scaled`:
+rounded it is a size again, anywhere else it is an array.
 
 >>> evaluate(math.trunc, (evaluate(operator.mul, (Scaled(5, Fraction(1)), 1.5)),))
 7
@@ -30,25 +30,25 @@ class Scaled:
         self.size, self.by = size, by
 
     def array(self) -> jax.Array:
-        """The product, of no dimensions."""
+        """Return the product, an array of no dimensions."""
         return jnp.asarray(self.size).astype(jnp.float64) * float(self.by)
 
 
 def evaluate(function: Callable[..., Any], args: tuple) -> Any:
-    """A function of Python's operators, of ``math`` or of ``torch.sym_…``, of sizes and numbers."""
+    """Evaluate a function of Python's operators, ``math`` or ``torch.sym_…`` of numbers."""
     known = _FUNCTIONS.get(function)
     return known(*args) if known else function(*map(as_array, args))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is what sizes are made of, and what is made of them."""
+    """Return whether a value is a size, a number, or a scaled size."""
     if isinstance(value, jax.Array):
         return value.ndim == 0
     return isinstance(value, int | float | Scaled) or jax_export.is_symbolic_dim(value)
 
 
 def as_array(value: Any) -> Any:
-    """An array for a scaled size; all else as it is."""
+    """Return an array for a scaled size; other values unchanged."""
     return value.array() if isinstance(value, Scaled) else value
 
 
@@ -64,7 +64,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _scaled(function: Callable[..., Any], a: Any, b: Any) -> Any:
-    """A product or quotient, as a scaled size where it is one exactly."""
+    """Return a product or quotient, as a scaled size if it is one exactly."""
     if isinstance(a, Scaled) and isinstance(b, int | float) and b and math.isfinite(b):
         by = function(a.by, Fraction(b))
         if _FINEST % by.denominator == 0 and 0 < by < _FINEST:
@@ -73,13 +73,12 @@ def _scaled(function: Callable[..., Any], a: Any, b: Any) -> Any:
 
 
 def _rounding(function: Callable[..., Any], up: bool = False) -> Callable[[Any], Any]:
-    """``math.floor`` or one like it, which makes a size of what is none and not negative."""
+    """Return ``math.floor`` or one like it, for scaled sizes, which are not negative."""
 
     def rounded(value: Any) -> Any:
         if isinstance(value, jax.Array):
             raise NotImplementedError(
-                "a size that is rounded from what a float may not hold exactly: use integers, "
-                "as in size * 7 // 10"
+                "a size that is rounded from an inexact float: use integers, as in size * 7 // 10"
             )
         if jax_export.is_symbolic_dim(value):
             return value

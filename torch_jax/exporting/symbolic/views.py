@@ -1,7 +1,7 @@
-"""Views, and what else is no operator of the table, as functions of arrays with symbolic sizes.
+"""Views, and other operators that the table lacks, as functions of arrays with symbolic sizes.
 
 Named by ATen overloads, with the arguments of their schemas. Sizes and bounds may be symbols of
-``jax.export``, of which only what holds for all their values can be decided.
+``jax.export``: a decision must hold for all their values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_jax.ops.attention import attention
 
 VIEWS: dict[str, Callable[..., Any]] = {}
 
-_FAR = 2**62  # where a slice ends that has no end
+_FAR = 2**62  # the end of a slice without one
 
 
 def _view(*names: str) -> Callable[[Callable], Callable]:
@@ -34,19 +34,19 @@ def _view(*names: str) -> Callable[[Callable], Callable]:
 
 @_view("alias", "detach", "clone", "lift_fresh_copy", "contiguous", "copy.default")
 def same(self, **_memory_format):
-    """The value itself."""
+    """Return the value itself."""
     return self
 
 
 @_view("view", "_unsafe_view", "reshape")
 def reshape(self, size):
-    """One of the sizes may be -1."""
+    """Reshape; one of the sizes may be -1."""
     return self.reshape(tuple(size))
 
 
 @_view("expand")
 def expand(self, size, *, implicit=False):
-    """Where the size is -1 it stays."""
+    """Broadcast; a size of -1 stays."""
     old = (None,) * (len(size) - self.ndim) + self.shape
     sizes = [n if _is(wanted, -1) else wanted for wanted, n in zip(size, old, strict=True)]
     return jnp.broadcast_to(self, sizes)
@@ -54,38 +54,38 @@ def expand(self, size, *, implicit=False):
 
 @_view("permute")
 def permute(self, dims):
-    """All dimensions in another order."""
+    """Return all dimensions in another order."""
     return self.transpose(tuple(dims))
 
 
 @_view("transpose.int")
 def transpose(self, dim0, dim1):
-    """Two dimensions exchanged."""
+    """Exchange two dimensions."""
     return self.swapaxes(dim0, dim1) if self.ndim else self
 
 
 @_view("t")
 def t(self):
-    """A matrix transposed."""
+    """Transpose a matrix."""
     return self.T
 
 
 @_view("unsqueeze")
 def unsqueeze(self, dim):
-    """A new dimension of size 1."""
+    """Add a dimension of size 1."""
     return jnp.expand_dims(self, dim)
 
 
 @_view("squeeze", "squeeze.dim", "squeeze.dims")
 def squeeze(self, dim=None):
-    """Without dimensions of size 1; one whose size may change is none."""
+    """Drop dimensions of size 1; a size that may change does not count."""
     dims = range(self.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
     return self.squeeze(tuple({d % max(self.ndim, 1) for d in dims if _is(self.shape[d], 1)}))
 
 
 @_view("slice.Tensor")
 def slice_(self, dim=0, start=None, end=None, step=1):
-    """Bounds may be negative, and past the end."""
+    """Slice a dimension; bounds may be negative, and past the end."""
     size = self.shape[dim]
     start = 0 if start is None else _bound(start, size)
     end = size if end is None else _bound(end, size)
@@ -93,7 +93,7 @@ def slice_(self, dim=0, start=None, end=None, step=1):
 
 
 def _bound(at: Any, size: Any) -> Any:
-    """A bound of a slice, between 0 and the size."""
+    """Return a bound of a slice, between 0 and the size."""
     if isinstance(at, int) and at >= _FAR:
         return size
     if at < 0:
@@ -103,14 +103,14 @@ def _bound(at: Any, size: Any) -> Any:
 
 @_view("select.int")
 def select(self, dim, index):
-    """One of a dimension."""
+    """Return one entry of a dimension."""
     index = index + self.shape[dim] if index < 0 else index
     return jax.lax.index_in_dim(self, index, dim, keepdims=False)
 
 
 @_view("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
-    """The whole with another slice."""
+    """Replace a slice of the whole."""
     size = self.shape[dim]
     start = 0 if start is None else _bound(start, size)
     end = size if end is None else jax.core.max_dim(start, _bound(end, size))
@@ -123,14 +123,14 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
 
 @_view("select_scatter")
 def select_scatter(self, src, dim, index):
-    """The whole with another one of a dimension."""
+    """Replace one entry of a dimension."""
     index = index + self.shape[dim] if index < 0 else index
     return slice_scatter(self, jnp.expand_dims(src, dim), dim, index, index + 1)
 
 
 @_view("unfold")
 def unfold(self, dimension, size, step):
-    """Windows of a dimension, as last dimension."""
+    """Return windows of a dimension, as last dimension."""
     if self.ndim == 0:
         return jnp.broadcast_to(self, (size,))
     count = (self.shape[dimension] - size) // step + 1
@@ -140,19 +140,19 @@ def unfold(self, dimension, size, step):
 
 @_view("view_as_complex")
 def view_as_complex(self):
-    """Pairs as complex numbers."""
+    """Return pairs as complex numbers."""
     return jax.lax.complex(self[..., 0], self[..., 1])
 
 
 @_view("view_as_real")
 def view_as_real(self):
-    """Complex numbers as pairs."""
+    """Return complex numbers as pairs."""
     return jnp.stack([self.real, self.imag], -1)
 
 
 @_view("view.dtype")
 def view_dtype(self, dtype):
-    """The same bits in another dtype of as many."""
+    """Return the same bits in another dtype of as many."""
     wanted = dtypes.to_jax(dtype)
     if wanted.itemsize != self.dtype.itemsize:
         raise NotImplementedError("a view in a dtype of another width")
@@ -161,26 +161,26 @@ def view_dtype(self, dtype):
 
 @_view("_conj")
 def conj(self):
-    """The complex conjugate."""
+    """Return the complex conjugate."""
     return self.conj()
 
 
 @_view("_neg_view")
 def negative(self):
-    """The negative."""
+    """Return the negative."""
     return -self
 
 
 @_view("split.Tensor")
 def split(self, split_size, dim=0):
-    """Parts of one size, the last one smaller; their number is that of the example."""
+    """Return parts of one size, the last one smaller; their number is that of the example."""
     count = math.ceil(_number(self.shape[dim]) / _number(split_size))
     return [slice_(self, dim, i * split_size, (i + 1) * split_size) for i in range(count)]
 
 
 @_view("split_with_sizes")
 def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
-    """Parts of these sizes."""
+    """Return parts of these sizes."""
     parts, at = [], 0
     for size in split_sizes:
         parts.append(jax.lax.slice_in_dim(self, at, at + size, 1, dim))
@@ -190,31 +190,31 @@ def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
 
 @_view("unbind.int")
 def unbind(self, dim=0):
-    """All of a dimension one by one."""
+    """Return all entries of a dimension one by one."""
     return [select(self, dim, i) for i in range(_number(self.shape[dim]))]
 
 
 @_view("diagonal")
 def diagonal(self, offset=0, dim1=0, dim2=1):
-    """The diagonal as last dimension."""
+    """Return the diagonal as last dimension."""
     return jnp.diagonal(self, offset, dim1, dim2)
 
 
 @_view("_to_copy", "to.dtype")
 def to_copy(self, *, dtype=None, **_placement):
-    """In another dtype; PyTorch truncates floats to integers as NumPy does."""
+    """Convert to another dtype; PyTorch truncates floats to integers as NumPy does."""
     return self if dtype is None else self.astype(dtype)
 
 
 @_view("empty.memory_format", "zeros", "new_zeros", "new_empty")
 def zeros(*args, dtype=None, **_placement):
-    """Zeros of a size, which comes last."""
+    """Return zeros of a size, which comes last."""
     return jnp.zeros(tuple(args[-1]), dtype)
 
 
 @_view("arange", "arange.start", "arange.start_step")
 def arange(*bounds, dtype=None, **_placement):
-    """From, to, by."""
+    """Return a range: from, to, by."""
     start, end, step = bounds if len(bounds) == 3 else (*((0,) * (2 - len(bounds))), *bounds, 1)
     if not any(map(jax_export.is_symbolic_dim, (start, end, step))):
         return jnp.arange(start, end, step, dtype)
@@ -225,18 +225,18 @@ def arange(*bounds, dtype=None, **_placement):
 
 @_view("_linalg_check_errors")
 def unchecked(info, api_name, *, is_matrix):
-    """A program raises no errors; where a matrix is singular, the result is not finite."""
+    """Do nothing: a program raises no errors; a singular matrix has results that are not finite."""
 
 
 @_view("sym_size.int")
 def size_of(self, dim):
-    """A size, maybe a symbol."""
+    """Return a size, maybe a symbol."""
     return self.shape[dim]
 
 
 @_view("sym_numel")
 def numel(self):
-    """How many elements there are."""
+    """Return the number of elements."""
     return math.prod(self.shape)
 
 
@@ -245,7 +245,7 @@ def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
     enable_gqa=False,
 ):  # fmt: skip
-    """Attention without dropout, whose decompositions would fix strides."""
+    """Return attention without dropout, whose decompositions would fix strides."""
     if dropout_p:
         raise NotImplementedError("dropout draws random numbers: call model.eval()")
     unused = jax.random.key(0)
@@ -254,7 +254,7 @@ def scaled_dot_product_attention(
 
 
 def _whole(number: Any) -> Any:
-    """An integer, where a float is none."""
+    """Return an integer; raise for a float that is none."""
     if not isinstance(number, float):
         return number
     if not number.is_integer():
@@ -263,10 +263,10 @@ def _whole(number: Any) -> Any:
 
 
 def _is(size: Any, number: int) -> bool:
-    """Whether a size is surely this number."""
+    """Return whether a size is surely this number."""
     return isinstance(size, int) and size == number
 
 
 def _number(size: Any) -> int:
-    """A size that must not be a symbol: how many results there are hangs on it."""
+    """Return a size that must not be a symbol: the number of results depends on it."""
     return int(size)

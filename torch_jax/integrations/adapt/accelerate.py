@@ -1,6 +1,6 @@
 """Accelerate: it chooses the device, one or many processes, and keeps its random state.
 
-What it finds by itself comes first: a CUDA device, ``cpu=True``, ``ACCELERATE_TORCH_DEVICE``.
+Devices that it finds by itself come first: CUDA, ``cpu=True``, ``ACCELERATE_TORCH_DEVICE``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DATACLASSES = "accelerate.utils.dataclasses"
 
 @patch(f"{_STATE}.PartialState.default_device", _STATE, since="accelerate 1.0")
 def _patch_default_device(original: Any) -> Any:
-    """It asks for the accelerators that it knows, one after the other."""
+    """Accelerate chooses from a list of accelerators, in which this device is not."""
     return choice.as_property(
         original,
         lambda _, found: choice.DEVICE if choice.is_left(found.type) else found,
@@ -34,7 +34,7 @@ def _patch_default_device(original: Any) -> Any:
 
 @patch(f"{_STATE}.PartialState._prepare_backend", _STATE, since="accelerate 1.0")
 def _patch_prepare_backend(original: Any) -> Any:
-    """A process that torchrun has started gets a backend for the accelerators that it knows."""
+    """Accelerate gives processes of torchrun a backend only for accelerators in its list."""
 
     @functools.wraps(original)
     def prepare(
@@ -45,8 +45,8 @@ def _patch_prepare_backend(original: Any) -> Any:
         is_ours = choice.is_device(self.device or choice.DEVICE) and choice.is_chosen()
         if not (is_one_of_many and is_ours and kind.value in ("NO", "MULTI_GPU")):
             return found, kind
-        self.device = choice.DEVICE  # each process has one, whatever its rank
-        # DistributedDataParallel would be told that its device has the number of the process.
+        self.device = choice.DEVICE  # each process has one, of any rank
+        # DistributedDataParallel would use the number of the process as that of its device.
         os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
         return backend or pytorch.DEVICE_TYPE, type(kind)("MULTI_GPU")
 
@@ -55,13 +55,13 @@ def _patch_prepare_backend(original: Any) -> Any:
 
 @patch(f"{_ACCELERATOR}.Accelerator.__init__", _ACCELERATOR, since="accelerate 1.0")
 def _patch_accelerator(original: Any) -> Any:
-    """``mixed_precision="fp16"`` is for the devices of a list."""
+    """Accelerate allows ``mixed_precision="fp16"`` only for devices in a list, without this one."""
     return choice.admit(original, "xpu")
 
 
 @patch(f"{_ACCELERATOR}.get_grad_scaler", _ACCELERATOR, since="accelerate 1.0")
 def _patch_grad_scaler(original: Any) -> Any:
-    """A scaler is made for CUDA where none of the other accelerators is there."""
+    """Accelerate makes a scaler for CUDA if it finds none of the other accelerators in its list."""
 
     @functools.wraps(original)
     def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def restore_random_state(folder: Any, process: int) -> None:
 
 
 def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None]) -> Any:
-    """The function of Accelerate's that saves or loads all states, and this device's with it."""
+    """Return Accelerate's function that saves or loads all states, with this device's added."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -109,19 +109,19 @@ def _beside_states(original: Any, folder: str, also: Callable[[Any, int], None])
 
 @patch(f"{_ACCELERATOR}.save_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
 def _patch_save(original: Any) -> Any:
-    """``save_state`` keeps the random states of the accelerators that it knows."""
+    """Accelerate's ``save_state`` saves random states of the accelerators in its own list only."""
     return _beside_states(original, "output_dir", keep_random_state)
 
 
 @patch(f"{_ACCELERATOR}.load_accelerator_state", _ACCELERATOR, since="accelerate 1.0")
 def _patch_load(original: Any) -> Any:
-    """``load_state`` restores the random states of the accelerators that it knows."""
+    """Accelerate's ``load_state`` restores random states of the accelerators in its list only."""
     return _beside_states(original, "input_dir", restore_random_state)
 
 
 @patch(f"{_DATACLASSES}.DynamoBackend", _DATACLASSES, since="accelerate 1.0", is_registration=True)
 def _register_backend(backends: Any) -> Callable[[], None]:
-    """Backends of ``torch.compile`` are the members of an enumeration, whoever registers others."""
+    """Accelerate takes only backends of an enumeration for ``torch.compile``, also of its users."""
     name = pytorch.DEVICE_TYPE.upper()
     member = str.__new__(backends, name)
     member._name_ = member._value_ = name

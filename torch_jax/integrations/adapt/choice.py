@@ -1,4 +1,4 @@
-"""Whether a library that looks for a device is to take this one, and what it is called there."""
+"""The choice of this device for a library that looks for one, and the device's name there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVICE = torch.device(pytorch.DEVICE_TYPE, 0)
 
 
 def is_chosen() -> bool:
-    """Whether PyTorch's accelerator is this device, and no CUDA device is there.
+    """Return whether PyTorch's accelerator is this device, and no CUDA device is there.
 
     A CPU build that takes ``"cuda"`` for this device (setting ``redirect_cuda``) has none.
     """
@@ -25,24 +25,24 @@ def is_chosen() -> bool:
 
 
 def is_left(found: str) -> bool:
-    """Whether a library that has found a device of this type is to take this device instead.
+    """Return whether a library that has found a device of this type is to take this device instead.
 
-    ``"cuda"`` is what it finds where that means this device, and no CUDA device is there.
+    It finds ``"cuda"`` if that means this device, and no CUDA device is there.
     """
     return found in ("cpu", "cuda") and is_chosen()
 
 
 def is_device(device: Any) -> bool:
-    """Whether a ``torch.device``, or its name, is this device."""
+    """Return whether a ``torch.device``, or its name, is this device."""
     return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE
 
 
 def admit(function: Any, beside: str) -> Any:
-    """The function, with this device in the lists of devices that it holds as constants.
+    """Return the function, with this device in the lists of devices that it holds as constants.
 
-    ``if device.type not in ("cuda", "xpu")`` keeps a device out that nobody has thought of, in the
-    middle of a long function. A list is a constant tuple of names; those that name the device
-    ``beside`` get this one, too.
+    ``if device.type not in ("cuda", "xpu")``, in the middle of a long function, keeps other devices
+    out. A list is a constant tuple of names; those that name the device ``beside`` get this one,
+    too.
 
     >>> def is_fast(name):
     ...     return name in ("cuda", "xpu")
@@ -70,5 +70,5 @@ def _longer(constant: Any, beside: str) -> Any:
 
 
 def as_property(original: Any, answer: Callable[[Any, Any], Any]) -> property:
-    """A property that answers with what the original found: ``answer(owner, found)``."""
+    """Return a property with the value ``answer(owner, found)``; ``found`` is the original's."""
     return property(lambda owner: answer(owner, original.fget(owner)), doc=original.__doc__)

@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric: an accelerator, a strategy over a mesh, and what leaves them out.
+"""Lightning's Trainer and Fabric: an accelerator, a strategy over a mesh, and fixes for the device.
 
 The same code is shipped as ``lightning``, and as ``pytorch_lightning`` and ``lightning_fabric``.
 """
@@ -23,7 +23,7 @@ _NAME = pytorch.DEVICE_TYPE
 
 
 def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
-    """``accelerator="jax"`` is a name of its registry."""
+    """Lightning looks up ``accelerator="jax"`` in a registry of its own."""
     accelerator = importlib.import_module(f"{base}.accelerators.accelerator").Accelerator
     registry.register(
         _NAME, lightning_classes.accelerator(accelerator), description="JAX's devices"
@@ -32,7 +32,7 @@ def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
 
 
 def _register_strategy(base: str, registry: Any) -> Callable[[], None]:
-    """``strategy="jax_spmd"`` is a name of its registry."""
+    """Lightning looks up ``strategy="jax_spmd"`` in a registry of its own."""
     single = importlib.import_module(f"{base}.strategies.single_device").SingleDeviceStrategy
     made = lightning_classes.spmd_strategy(single)
     registry.register(made.strategy_name, made, description="one process, a mesh of devices")
@@ -40,7 +40,7 @@ def _register_strategy(base: str, registry: Any) -> Callable[[], None]:
 
 
 def _patch_auto(original: Any) -> Any:
-    """``accelerator="auto"`` asks for the accelerators that it knows."""
+    """Lightning's ``accelerator="auto"`` chooses from a list in which this device is not."""
 
     def choose() -> str:
         found = original()
@@ -50,7 +50,7 @@ def _patch_auto(original: Any) -> Any:
 
 
 def _patch_gpu(original: Any) -> Any:
-    """``accelerator="gpu"`` knows CUDA and Metal, and raises without them."""
+    """Lightning's ``accelerator="gpu"`` means CUDA or Metal only, and raises without them."""
 
     def choose() -> str:
         return _NAME if choice.is_chosen() else original()
@@ -59,7 +59,7 @@ def _patch_gpu(original: Any) -> Any:
 
 
 def _patch_strategy(original: Any) -> Any:
-    """What is no GPU by name gets the strategy of one device with the CPU."""
+    """Lightning gives devices that are no GPU by name the strategy of one device, on the CPU."""
 
     @functools.wraps(original)
     def choose(self: Any) -> Any:
@@ -72,12 +72,12 @@ def _patch_strategy(original: Any) -> Any:
 
 
 def _patch_precision(original: Any) -> Any:
-    """Mixed precision is that of CUDA for all but the devices of a list."""
+    """Lightning's mixed precision is CUDA's, except for devices in a list without this one."""
     return choice.admit(original, "mps")
 
 
 def _patch_device_ids(original: Any) -> Any:
-    """A module on one device is wrapped on a stream of CUDA's, of which there are none."""
+    """Lightning wraps a module on one device on a stream of CUDA's, which is not there."""
 
     @functools.wraps(original)
     def determine(self: Any) -> Any:
@@ -87,7 +87,7 @@ def _patch_device_ids(original: Any) -> Any:
 
 
 def _patch_collect(original: Any) -> Any:
-    """What must draw no random numbers of the program's is given back CUDA's states only."""
+    """Lightning keeps only CUDA's random states for code that must leave them unchanged."""
 
     @functools.wraps(original)
     def collect(*args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def _patch_collect(original: Any) -> Any:
 
 
 def _patch_restore(original: Any) -> Any:
-    """The same, given back."""
+    """Lightning restores only CUDA's random states after code that must leave them unchanged."""
 
     @functools.wraps(original)
     def restore(states: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def _enter(root: str, module: str, targets: dict[str, Callable[[Any], Any]]) -> 
 def _both(
     root: str, connector: str, name: str, device_ids: str, registries: tuple[str, str]
 ) -> None:
-    """What the Trainer and Fabric have alike."""
+    """Enter the patches that the Trainer and Fabric have in common."""
     _enter(root, "accelerators", {registries[0]: functools.partial(_register_accelerator, root)})
     _enter(root, "strategies", {registries[1]: functools.partial(_register_strategy, root)})
     _enter(root, "strategies.ddp", {f"DDPStrategy.{device_ids}": _patch_device_ids})

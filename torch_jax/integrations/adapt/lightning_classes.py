@@ -1,4 +1,4 @@
-"""Lightning's accelerator and strategies for the device, made of the base classes of a release."""
+"""Lightning's accelerator and strategies for the device, derived from a release's base classes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ STRATEGY = f"{pytorch.DEVICE_TYPE}_spmd"
 
 
 def accelerator(base: Any) -> Any:
-    """The class behind ``accelerator="jax"``, a kind of Lightning's ``Accelerator``."""
+    """Return the class for ``accelerator="jax"``, derived from Lightning's ``Accelerator``."""
 
     class JaxAccelerator(base):
-        """The device ``jax``. In each process it is one: ``devices=2`` are two processes."""
+        """The device ``jax``. Each process has one: ``devices=2`` are two processes."""
 
         def setup_device(self, device: torch.device) -> None:
             """Check that it is this device."""
@@ -24,54 +24,54 @@ def accelerator(base: Any) -> Any:
                 raise ValueError(f"Device should be {pytorch.DEVICE_TYPE}, got {device} instead.")
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:
-            """What the device's memory holds."""
+            """Return statistics of the device's memory."""
             return dict(torch.get_device_module(choice.DEVICE).memory_stats())
 
         def teardown(self) -> None:
-            """Nothing is left behind."""
+            """Do nothing: nothing is left behind."""
 
         @staticmethod
         def parse_devices(devices: Any) -> int:
-            """How many: a number, its text, or a list of as many; -1 is one."""
+            """Return the number of devices, from a number, its text, or a list; -1 is one."""
             count = len(devices) if isinstance(devices, list | tuple) else int(devices)
             return max(count, 1)
 
         @staticmethod
         def get_parallel_devices(devices: Any) -> list[torch.device]:
-            """The device of each process."""
+            """Return the device of each process."""
             return [choice.DEVICE] * JaxAccelerator.parse_devices(devices)
 
         @staticmethod
         def auto_device_count() -> int:
-            """One."""
+            """Return 1."""
             return 1
 
         @staticmethod
         def is_available() -> bool:
-            """Whether JAX is installed."""
+            """Return whether JAX is installed."""
             return torch.get_device_module(choice.DEVICE).is_available()
 
         @staticmethod
         def name() -> str:
-            """Its name in the registry."""
+            """Return its name in the registry."""
             return pytorch.DEVICE_TYPE
 
     return JaxAccelerator
 
 
 def spmd_strategy(single: Any) -> Any:
-    """The class behind ``strategy="jax_spmd"``, a kind of Lightning's ``SingleDeviceStrategy``."""
+    """Return the class for ``strategy="jax_spmd"``, derived from ``SingleDeviceStrategy``."""
 
     class JaxSpmdStrategy(single):
         """One process, whose tensors lie over a mesh of devices: data, and parameters by rules.
 
-        ``devices`` says how many; 1, and ``"auto"``, take all that JAX has.
+        ``devices`` is their number; 1, and ``"auto"``, take all that JAX has.
         """
 
         strategy_name = STRATEGY
 
         def __init__(self, rules: Any = (), mesh: Any = None, **kwargs: Any) -> None:
-            """Parameters lie as the rules say, a copy on each device without them.
+            """Take rules for parameters; without any, each device has a copy.
 
             Args:
               rules: as of :func:`torch_jax.shard`, for the names of parameters and buffers.
@@ -85,7 +85,7 @@ def spmd_strategy(single: Any) -> Any:
 
         @property
         def mesh(self) -> Any:
-            """The mesh, made when it is first asked for."""
+            """Return the mesh, made at its first use."""
             if self._mesh is None:
                 from torch_jax.distributed.mesh import mesh
 
@@ -97,34 +97,34 @@ def spmd_strategy(single: Any) -> Any:
             return spread(batch, self.mesh)
 
         def model_to_device(self) -> None:
-            """The Trainer's model goes to the mesh."""
+            """Move the Trainer's model to the mesh."""
             self.module_to_device(self.model)
 
         def module_to_device(self, module: torch.nn.Module) -> None:
-            """A model goes to the mesh."""
+            """Move a model to the mesh."""
             from torch_jax.distributed.sharding import shard
 
             shard(module, self.mesh, self.rules)
-            module.to(choice.DEVICE)  # which tells the module's own attributes of it
+            module.to(choice.DEVICE)  # for the module's own attributes
 
         def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-            """A batch goes to the mesh, split where its length allows."""
+            """Move a batch to the mesh, split if its length allows."""
             return self._laid(super().batch_to_device(batch, *args, **kwargs))
 
         def process_dataloader(self, dataloader: Any) -> Any:
-            """Fabric moves batches itself, when the loader has given them."""
+            """Return a loader whose batches are spread over the mesh, for Fabric."""
             loader = super().process_dataloader(dataloader)
             return loader if hasattr(self, "lightning_module") else _Spread(loader, self)
 
         @classmethod
         def register_strategies(cls, strategy_registry: Any) -> None:
-            """It is registered from outside."""
+            """Do nothing: it is registered from outside."""
 
     return JaxSpmdStrategy
 
 
 class _Spread:
-    """A loader whose batches lie over the mesh of a strategy; all else is the loader's."""
+    """A loader whose batches lie over the mesh of a strategy; other attributes are the loader's."""
 
     def __init__(self, loader: Any, strategy: Any) -> None:
         self._loader, self._strategy = loader, strategy
@@ -140,9 +140,9 @@ class _Spread:
 
 
 def spread(batch: Any, mesh: Any) -> Any:
-    """The tensors of a batch, their first dimension split by the first axis of a mesh.
+    """Return a batch with the first dimension of its tensors split by the first axis of a mesh.
 
-    What it does not divide, such as a smaller last batch, lies on each device as a whole.
+    A tensor that it does not divide, as in a smaller last batch, lies whole on each device.
     """
     from torch.utils._pytree import tree_map_only
 

@@ -1,6 +1,6 @@
 """The ``Trainer`` of transformers, and those of other libraries that are made of it (TRL).
 
-It leaves the choice of the device to Accelerate, and asks for some that it knows by itself.
+The Trainer leaves the choice of the device to Accelerate, and asks for some devices by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SINCE = "transformers 5.0"
 
 @patch(f"{_ARGUMENTS}.TrainingArguments._setup_devices", _ARGUMENTS, since=_SINCE)
 def _patch_setup_devices(original: Any) -> Any:
-    """One process gets the device that the list of those that it knows says, or the CPU."""
+    """The Trainer gives one process a device from its own list, or the CPU."""
     compute = getattr(original, "func", None) or original.fget
 
     def _setup_devices(self: Any) -> Any:
@@ -38,7 +38,7 @@ def _patch_setup_devices(original: Any) -> Any:
 
 @patch(f"{_ARGUMENTS}.is_torch_bf16_gpu_available", _ARGUMENTS, since=_SINCE)
 def _patch_bf16(original: Any) -> Any:
-    """``bf16=True`` is for the accelerators of a list."""
+    """The Trainer allows ``bf16=True`` only for accelerators in a list, without this one."""
     return functools.wraps(original)(lambda: choice.is_chosen() or original())
 
 
@@ -46,7 +46,7 @@ def _patch_bf16(original: Any) -> Any:
 def _patch_defaults(original: Any) -> Any:
     """``torch_compile=True`` means inductor, which has no code for the device.
 
-    And batches are put into pinned memory, which the device does not have and warns of.
+    Batches are put into pinned memory, which the device does not have and warns of.
     """
 
     @functools.wraps(original)
@@ -64,7 +64,7 @@ def _patch_defaults(original: Any) -> Any:
 
 @patch(f"{_TRAINER}.Trainer._save_rng_state", _TRAINER, since=_SINCE)
 def _patch_save(original: Any) -> Any:
-    """A checkpoint has the random states of the accelerators that it knows."""
+    """The Trainer's checkpoints have random states of the accelerators that it knows only."""
 
     @functools.wraps(original)
     def _save_rng_state(self: Any, output_dir: str) -> None:
@@ -77,7 +77,7 @@ def _patch_save(original: Any) -> Any:
 
 @patch(f"{_TRAINER}.Trainer._load_rng_state", _TRAINER, since=_SINCE)
 def _patch_load(original: Any) -> Any:
-    """The same, read again."""
+    """The Trainer loads random states of the accelerators that it knows only."""
 
     @functools.wraps(original)
     def _load_rng_state(self: Any, checkpoint: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Describe what chips can do."""
+"""The figures of chips."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Chip(NamedTuple):
-    """Describe a chip.
+    """The figures of one chip.
 
     Attributes:
       flops: a second, at most, of matrix products in bfloat16.

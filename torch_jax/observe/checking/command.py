@@ -1,4 +1,4 @@
-"""``python -m torch_jax check script.py --target tpu-v5e-4x4``: would it run there, how well?"""
+"""``python -m torch_jax check script.py --target tpu-v5e-4x4``: its memory and time there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch_jax.recorded.compile_for import compile_for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command, which may stand before the script or after it."""
+    """Add the options of the command, which may be given before the script or after it."""
     _add_own(parser)
     script.add_arguments(parser)
 
@@ -35,7 +35,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=tuple(running.SETTINGS),
         default="cuda",
-        help='what means jax: "cuda", or also what is given no device (%(default)s)',
+        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
     )
 
 
@@ -43,7 +43,7 @@ def answer(given: argparse.Namespace) -> int:
     """Run the script without computing, compile its programs, and print a page.
 
     Returns:
-      0 where all compiles and fits, else 1, or the status of a script that failed.
+      0 if all programs compile and fit, else 1, or the status of a script that failed.
 
     Raises:
       ValueError: there are no such chips.
@@ -63,16 +63,16 @@ def answer(given: argparse.Namespace) -> int:
         status = _run(program, given, found)
         if status and not found.programs:
             return status
-        told = page.checked(found, program[0], given.keep and Path(given.keep).absolute())
-    for line in page.lines(told):
+        report = page.checked(found, program[0], given.keep and Path(given.keep).absolute())
+    for line in page.lines(report):
         print(line)
     if given.json:
-        Path(given.json).write_text(json.dumps(told, indent=1))
-    return status or (0 if told["fits"] else 1)
+        Path(given.json).write_text(json.dumps(report, indent=1))
+    return status or (0 if report["fits"] else 1)
 
 
 def _sorted(given: argparse.Namespace) -> argparse.Namespace:
-    """Take the command's options from behind the script where none stand before it."""
+    """Take the command's options from behind the script if none are given before it."""
     rest = given.module or given.script
     if given.target is None and rest:
         own = argparse.ArgumentParser(add_help=False)
@@ -82,16 +82,16 @@ def _sorted(given: argparse.Namespace) -> argparse.Namespace:
 
 
 def compute_on_cpu() -> None:
-    """Have JAX use no chip of this machine: compilers need none, and a chip may be another's."""
+    """Let JAX use no chip of this machine: compilers need none, and a chip may be in use."""
     jax.config.update("jax_platforms", "cpu")
 
 
 class _Enough(BaseException):
-    """So many steps have run."""
+    """The script has run its steps."""
 
 
 def _run(program: list[str], given: argparse.Namespace, found: Any) -> int:
-    """Run the script until an optimizer begins one step more than was asked for."""
+    """Run the script until an optimizer begins one step more than ``--steps``."""
     begun: Counter[int] = Counter()
 
     def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -45,7 +45,7 @@ def collectives(text: str) -> dict[str, tuple[int, int]]:
     {'all-reduce': (1, 16)}
     """
     parts, _ = loops.rounds(text)
-    # the compiler of TPUs writes one collective into each of the fusions during which it goes on
+    # the compiler of TPUs writes one collective into each of the fusions that run during it
     found: dict[Any, tuple[int, str, int]] = {}
     for name, part in parts.items():
         for at, (channel, kind, nbytes) in enumerate(_collectives(part.text)):
@@ -66,7 +66,7 @@ def _collectives(text: str) -> Iterator[tuple[str, str, int]]:
         kind = operation.removesuffix("-start")
         if kind in COLLECTIVES:
             arrays = [one for one in _arrays(form) if one[1] != "u32[]"]  # of its own state
-            if operation != kind and kind != "all-reduce":  # it gives its operands back, too
+            if operation != kind and kind != "all-reduce":  # its operands are results, too
                 arrays = arrays[len(arrays) // 2 :]
             channel = _CHANNEL.search(text, at.end(), text.find("\n", at.end()))
             yield channel[1] if channel else "", kind, sum(nbytes for nbytes, _ in arrays)
@@ -122,7 +122,7 @@ def _lines(text: str) -> dict[str, str]:
     for frame, row in tables.get("StackFrames", {}).items():
         place = places.get(_field("file_location_id", row), "")
         name = files.get(_field("file_name_id", place), "").strip('"')
-        is_file = name and not name.startswith("<")  # "<frozen runpy>" is none of the user's
+        is_file = name and not name.startswith("<")  # "<frozen runpy>" is no file of the user's
         found[frame] = f"{name}:{_field('line', place)}" if is_file else ""
     return found
 

@@ -19,11 +19,11 @@ _COMPARED = re.compile(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT")
 
 
 class Loop(NamedTuple):
-    """Describe a loop.
+    """A loop.
 
     Attributes:
       body: the name of the computation that is repeated.
-      rounds: how often it runs; None where that depends on values.
+      rounds: how often it runs; None where this depends on values.
       times: how often the loop itself is begun in a run of the program.
     """
 
@@ -33,7 +33,7 @@ class Loop(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Describe a computation: the entry, the body of a loop, or what these call.
+    """A computation: the entry, the body of a loop, or one that these call.
 
     Attributes:
       text: its instructions.
@@ -66,7 +66,7 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
 def costs(text: str, once: dict[str, float] | None = None) -> dict[str, float]:
     """Return the ``flops`` and ``bytes accessed`` of a program, with all rounds of its loops.
 
-    ``once`` is what its compiler estimates with one round of each, if that is known.
+    ``once`` are its compiler's estimates with one round of each, if they are known.
     """
     found = dict(once or jax_core.costs_of_text(text))
     for loop in rounds(text)[1]:
@@ -96,7 +96,7 @@ def _called(line: str) -> list[str]:
 
 
 def _rounds_of(line: str, condition: str, body: str) -> int | None:
-    """Return how often a loop runs: as the compiler notes, or by its counter's bound and step."""
+    """Return how often a loop runs: by the compiler's note, or by its counter's bound and step."""
     known = _KNOWN.search(line)
     if known:
         return int(known[1])
@@ -118,7 +118,7 @@ def _definition(computation: str, name: str) -> str:
 
 
 def _constant(computation: str, name: str) -> int | None:
-    """Return the number that an instruction is; None where it is computed."""
+    """Return the number of a constant; None for any other instruction."""
     found = re.search(r" constant\((\d+)\)", _definition(computation, name))
     return int(found[1]) if found else None
 

@@ -17,10 +17,10 @@ _GB = 1e9
 
 
 def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any]:
-    """Compile the programs of a block of :func:`torch_jax.compile_for`, and say what they need.
+    """Compile the programs of a block of :func:`torch_jax.compile_for`, and return their needs.
 
-    Where functions are jitted, their programs are compiled, those of the last calls; elsewhere the
-    largest recording. With ``kept_in`` all programs of jitted functions are, and kept there.
+    Of jitted functions, the programs of the last calls are compiled; without any, the largest
+    recording. With ``kept_in`` all programs of jitted functions are compiled, and kept there.
     """
     for one in found.programs:
         one.kept_in = kept_in if one.name else None
@@ -42,17 +42,17 @@ def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any
 
 
 def _kept(found: Any, folder: Path) -> dict[str, Any]:
-    """Compile the rest of what is to be kept, and describe the folder."""
+    """Compile the other programs that are to be kept, and describe the folder."""
     for one in found.programs:
         if one.name:
-            with suppress(Exception):  # the page says what does not compile
+            with suppress(Exception):  # the page names programs that do not compile
                 _ = one.compiled
     sizes = [entry.stat().st_size for entry in folder.glob("*.entry")]
     return {"folder": str(folder), "programs": len(sizes), "bytes": sum(sizes)}
 
 
 def _steady(found: Any) -> list[Any]:
-    """Return the programs that go on running: those of each function that ran last."""
+    """Return the programs of later steps: the last one of each function."""
     jitted = {one.name: one for one in found.runs if one.name}
     if jitted:
         return list(jitted.values())
@@ -60,8 +60,8 @@ def _steady(found: Any) -> list[Any]:
 
 
 def _measured(program: Any, chip: Chip) -> dict[str, Any]:
-    """Return what the target's compiler says of a program, for one chip."""
-    told: dict[str, Any] = {
+    """Return the figures of the target's compiler for a program, for one chip."""
+    report: dict[str, Any] = {
         "name": program.name, "line": program.line, "operators": program.operators,
         "calls": program.calls, "error": None, "causes": [],
     }  # fmt: skip
@@ -69,14 +69,14 @@ def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     try:
         compiled = program.compiled
     except Exception as error:
-        return told | _failed(error, chip)
+        return report | _failed(error, chip)
     memory, text = program.memory_analysis(), compiled.as_text()
     costs, (_, repeated) = loops.costs(text, program.cost_analysis()), loops.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes
     results -= memory.alias_size_in_bytes
-    return told | {
+    return report | {
         "arguments": arguments,
         "results": results,
         "temporaries": memory.temp_size_in_bytes,
@@ -98,7 +98,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
-    """Return what to say of a program that does not compile, or needs more than there is."""
+    """Return the error and the needs of a program that does not compile or does not fit."""
     text = str(error)
     used = _USED.search(text)
     needs = float(used.group(1)) * _UNITS[used.group(2)] if used else 0
@@ -108,39 +108,39 @@ def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
             "causes": causes[:3]}  # fmt: skip
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
+def lines(report: dict[str, Any]) -> Iterator[str]:
     """Return the page as lines of text."""
-    chips = f"{told['chips']} chip{'s' * (told['chips'] != 1)}"
-    yield f"{told['script']} on {told['target']}: {chips} of {_size(told['available'])}"
-    if not told["programs"]:
+    chips = f"{report['chips']} chip{'s' * (report['chips'] != 1)}"
+    yield f"{report['script']} on {report['target']}: {chips} of {_size(report['available'])}"
+    if not report["programs"]:
         yield "Nothing was called on the device: move the model to it, .to('jax') or .to('cuda')."
         return
-    share = 100 * told["needed"] / told["available"]
-    verdict = "It fits" if told["fits"] else "IT DOES NOT FIT"
-    if any(one["error"] and not one["needs"] for one in told["programs"]):
+    share = 100 * report["needed"] / report["available"]
+    verdict = "It fits" if report["fits"] else "IT DOES NOT FIT"
+    if any(one["error"] and not one["needs"] for one in report["programs"]):
         verdict = "IT DOES NOT COMPILE"
-    yield f"{verdict}: {_size(told['needed'])} a chip, {share:.0f} % of what there is"
-    if not told["fits"] and told["needed"] > told["available"]:
-        yield f"  {_size(told['needed'] - told['available'])} a chip are missing"
-    for one in told["programs"]:
+    yield f"{verdict}: {_size(report['needed'])} a chip, {share:.0f} % of its memory"
+    if not report["fits"] and report["needed"] > report["available"]:
+        yield f"  {_size(report['needed'] - report['available'])} a chip are missing"
+    for one in report["programs"]:
         yield ""
         yield from _of_program(one)
     yield ""
-    jitted = any(one["name"] for one in told["programs"])
-    if told["outside"] and jitted:
-        yield f"outside of jit: {told['outside']} operators, which run one by one"
-    elif told["outside"]:
+    jitted = any(one["name"] for one in report["programs"])
+    if report["outside"] and jitted:
+        yield f"outside of jit: {report['outside']} operators, which run one by one"
+    elif report["outside"]:
         yield "no function is jitted: these operators run one by one, each a program of its own"
         yield "  @torch_jax.jit over the training step makes one program of them"
-    if told["kept"]:
-        yield "kept in {folder}: {programs} programs".format(**told["kept"])
+    if report["kept"]:
+        yield "kept in {folder}: {programs} programs".format(**report["kept"])
         yield "  TPUs of this kind load them where TORCH_JAX_CACHE_DIR names the folder"
-    for line, form in told["looks"].items():
-        yield f"looked at, and given as 0: a {form} tensor at {line}"
+    for line, form in report["looks"].items():
+        yield f"read, and given as 0: a {form} tensor at {line}"
 
 
 def _of_program(one: dict[str, Any]) -> Iterator[str]:
-    name = one["name"] or "operators up to where a value is looked at"
+    name = one["name"] or "operators up to a read value"
     yield f"{name}: {one['operators']} operators, {one['calls']} runs, to {one['line']}"
     if one["error"] is not None:
         yield f"  error             {one['error']}"

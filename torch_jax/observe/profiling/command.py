@@ -1,4 +1,4 @@
-"""``python -m torch_jax profile script.py``: where the time of a script goes."""
+"""``python -m torch_jax profile script.py``: the time of a script, in Python and on the device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch_jax.observe.running import script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command; what follows the script's name is the script's."""
-    parser.add_argument("--report", metavar="FILE.json", help="write what was found as JSON, too")
+    """Add the options of the command; arguments after the script's name are the script's."""
+    parser.add_argument("--report", metavar="FILE.json", help="write the profile as JSON, too")
     script.add_arguments(parser)
 
 
@@ -33,7 +33,7 @@ def answer(given: argparse.Namespace) -> int:
 
 
 def _plain(found: Profile) -> dict:
-    """The profile as JSON has it."""
+    """Return the profile as JSON."""
     lines = [
         {"file": file, "line": line, "function": function, "looks": looks}
         for (file, line, function), looks in found.python_lines.items()

@@ -1,4 +1,4 @@
-"""What XLA ran, added up: by kernel, by line of the user's, and how long the device was busy."""
+"""XLA's kernels added up: by kernel, by line of the user's, and the time of a busy device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMPUTES = re.compile(r"add|mul|div|sub|exp|log|tanh|reduce|dot|conv|max|min|se
 
 
 class Kernels(NamedTuple):
-    """Kernels that are told as one, with their time and number."""
+    """Kernels that are reported as one, with their time and number."""
 
     name: str
     operator: str
@@ -24,7 +24,7 @@ class Kernels(NamedTuple):
 
 
 def added_up(events: Iterable[Event], of: Callable[[Event], Any]) -> list[Kernels]:
-    """Kernels that are alike by ``of``, the dearest first."""
+    """Return kernels that are alike by ``of`` as one, in order of their time, the longest first."""
     groups: dict[Any, list[Event]] = {}
     for event in events:
         groups.setdefault(of(event), []).append(event)
@@ -45,17 +45,17 @@ def _plain(event: Event) -> str:
 
 
 def by_name_and_line(event: Event) -> tuple[str, str]:
-    """The name, which has the operator in it, and the line it comes from."""
+    """Return the name, which contains the operator, and the line of a kernel."""
     return event.name, str(event.details.get("python", ""))
 
 
 def by_line(event: Event) -> str:
-    """The line that it comes from."""
+    """Return the line of a kernel."""
     return str(event.details.get("python", ""))
 
 
 def is_move(event: Event) -> bool:
-    """Whether a kernel computes nothing: a copy, or a change of layout.
+    """Return whether a kernel computes nothing: a copy, or a change of layout.
 
     >>> from torch_jax.device.trace.events import Event
     >>> names = "copy", "transpose_copy_fusion", "copy_add_fusion", "dot"
@@ -67,7 +67,7 @@ def is_move(event: Event) -> bool:
 
 
 def busy(events: Iterable[Event]) -> float:
-    """Seconds in which any kernel ran: several at once count once.
+    """Return the seconds in which any kernel ran: several at once count once.
 
     >>> from torch_jax.device.trace.events import Event
     >>> spans = (0, 2), (1, 3), (5, 6)

@@ -16,7 +16,7 @@ _LEAST = 0.005  # a share of the time that is worth a row
 
 
 def lines_of(found: Profile) -> Iterator[str]:
-    """The lines: what Python did, which kernels ran, and which lines of the user's they are of."""
+    """Yield the lines: Python's work, the kernels that ran, and the user's lines of these."""
     of = f", {found.calls} calls" if found.calls > 1 else ""
     each = f" ({_time(found.seconds / found.calls)} each)" if found.calls > 1 else ""
     yield f"torch_jax: {found.what}{of}: {_time(found.seconds)}{each}"
@@ -81,7 +81,7 @@ def _at(line: str) -> str:
 
 
 def _shown(line: str) -> str:
-    """A line as XLA's programs name it, as people do.
+    """Return a line in XLA's notation as people write it.
 
     >>> _shown("/home/me/train.py(12): Model.forward")
     '/home/me/train.py:12, in Model.forward'
@@ -96,7 +96,8 @@ def _path(path: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """
+    """Return a time in a readable unit.
+
     >>> _time(1.5), _time(0.0015), _time(2e-6)
     ('1.50 s', '1.50 ms', '2.0 us')
     """

@@ -1,4 +1,4 @@
-"""``torch_jax.profile(function, ...)``: a few calls, looked at from Python's side and XLA's."""
+"""``torch_jax.profile(function, ...)``: the time of a few calls, in Python and in XLA's kernels."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from torch_jax.observe.profiling.samples import Sampler
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time went; ``str`` of it is a page for people, ``vars`` of it for programs.
+    """The time of calls, in parts; ``str`` of it is a page for people, ``vars`` of it for programs.
 
     Attributes:
       what: the function, or the script.
-      calls: how many calls the seconds below are of.
-      seconds: from the first call's begin to when the device had done the last one's work.
+      calls: the number of calls that the seconds below are of.
+      seconds: from the begin of the first call to the end of the last one's work on the device.
       busy: how long any kernel ran on the device.
-      parts: seconds of each part of Python's work, see :mod:`.samples`; what ran meanwhile on the
-        device is in none of them, unless Python waited for it.
+      parts: seconds of each part of Python's work, see :mod:`.samples`; the device's work meanwhile
+        is in none of them, unless Python waited for it.
       compiles: how many programs were compiled.
       loaded: how many were loaded from disk.
       kernels: those of XLA, by name and line; their seconds are of each thread or stream by itself.
       lines: the same by line of the user's alone.
       moves: seconds of kernels that only copy.
-      python_lines: how many looks found each line of the user's, ``(file, line, function)``.
+      python_lines: how many samples found each line of the user's, ``(file, line, function)``.
       is_script: whether a whole script was run, from its imports on.
     """
 
@@ -57,14 +57,14 @@ class Profile:
 def profile(
     function: Callable[..., Any], *args: Any, calls: int = 10, warm_up: int = 12, **kwargs: Any
 ) -> Profile:
-    """Call a function and say where its time goes: in Python, in guards, in which kernels.
+    """Call a function and return the parts of its time: in Python, in guards, in which kernels.
 
     Args:
       function: a training step, a model: anything that works on device ``jax``.
       *args: its arguments, and ``kwargs`` those by name.
-      calls: how many calls are looked at.
-      warm_up: how many go before; a function under :func:`torch_jax.jit` is recorded in its first
-        eight, and compiled after them.
+      calls: the number of calls that are measured.
+      warm_up: the number of calls before; a function under :func:`torch_jax.jit` is recorded in
+        its first eight, and compiled after them.
 
     Raises:
       RuntimeError: another trace of JAX's profiler is under way in this process.
@@ -77,7 +77,7 @@ def profile(
     (3, True, 'aten::mm')
     """
     if calls < 1:
-        raise ValueError(f"at least one call is looked at, not {calls}")
+        raise ValueError(f"at least one call is measured, not {calls}")
     for _ in range(warm_up):
         function(*args, **kwargs)
     streams.synchronize()
@@ -89,7 +89,7 @@ def profile(
 
 
 class Profiling:
-    """Looks at this thread and at the device for as long as it is open."""
+    """Samples this thread and traces the device while it is open."""
 
     def __enter__(self) -> Profiling:
         self._before = compilations.own()
@@ -108,7 +108,7 @@ class Profiling:
             self._programs = compilations.own().minus(self._before)
 
     def profile(self, what: str, calls: int, is_script: bool = False) -> Profile:
-        """What was found."""
+        """Return the profile."""
         found = [e for e in events.read(self._trace) if e.is_kernel and not e.is_whole]
         sampler = self._sampler
         return Profile(

@@ -1,8 +1,8 @@
-"""What Python does, found by looking at its stack a thousand times a second.
+"""Python's work, found by looking at its stack a thousand times a second.
 
-A thread looks at the stack of another one and says in which part of its work that is: a row of a
-table, by the files of its frames. That disturbs the program little, and finds what no
-hook tells, as C++ that is called from a line of Python.
+A thread looks at the stack of another one and finds its part of the work: a row of a table, by the
+files of its frames. Such looks disturb the program little, and see work that no hook reports, as
+C++ that is called from a line of Python.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TORCH_JAX, _TORCH, _JAX = (
     os.path.dirname(str(one.__file__)) + os.sep for one in (config, torch, jax)
 )
 
-# Which part of the work it is, by a piece of the path of a frame, below its library.
+# Parts of the work, by a piece of the path of a frame, below its library.
 _TABLE = (
     ("looking at values", _TORCH_JAX, ("memory/transfer.py",)),
     ("compiling", _JAX, ("_src/compiler.py", "_src/compilation_cache.py")),
@@ -41,14 +41,14 @@ _TABLE = (
     ("results of jit", _TORCH_JAX, ("capture/replay.py", "capture/gradients.py")),
     ("operators, eager", _TORCH_JAX, ("eager/", "dispatch/", "memory/")),
 )
-# The first row that fits any frame decides, so that a compilation is one wherever it is asked for.
+# The first row that fits any frame decides, so that a compilation is one for every caller.
 _PARTS = [(part, tuple(library + piece for piece in pieces)) for part, library, pieces in _TABLE]
 _OTHERS = ((_TORCH_JAX, "torch_jax, other"), (_JAX, "JAX"), (_TORCH, "PyTorch"))
 _YOURS = "Python, yours"
 
 
 def part_of(files: list[str]) -> str:
-    """Which part of the work a stack belongs to, by the files of its frames, innermost first.
+    """Return the part of the work for a stack, by the files of its frames, innermost first.
 
     >>> part_of(["/home/me/train.py"])
     'Python, yours'
@@ -63,7 +63,7 @@ def part_of(files: list[str]) -> str:
 
 
 class Sampler:
-    """Looks at one thread for as long as it is open.
+    """Looks at one thread while it is open.
 
     Attributes:
       parts: how many looks found each part of the work.
@@ -72,7 +72,7 @@ class Sampler:
     """
 
     def __init__(self, thread: int):
-        """``thread``: the identifier of the thread to look at."""
+        """Take ``thread``, the identifier of the thread to look at."""
         self.parts: Counter[str] = Counter()
         self.lines: Counter[tuple[str, int, str]] = Counter()
         self.seconds = 0.0
@@ -93,7 +93,7 @@ class Sampler:
         sys.setswitchinterval(self._interval)
 
     def share(self, part: str) -> float:
-        """Seconds of a part."""
+        """Return the seconds of a part."""
         return self.seconds * self.parts[part] / max(self.parts.total(), 1)
 
     def _look(self) -> None:

@@ -15,7 +15,7 @@ from torch_jax import config
 from torch_jax.environment import redirects
 from torch_jax.observe.running import costs, page, script
 
-# What children of the script find in their environment, by what --device says.
+# Settings in the environment of the script's children, by the value of --device.
 SETTINGS = {
     "cuda": {"enabled": True, "redirect_cuda": True, "redirect_default": False},
     "default": {"enabled": True, "redirect_cuda": True, "redirect_default": True},
@@ -23,12 +23,12 @@ SETTINGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command; what follows the script's name is the script's."""
+    """Add the options of the command; arguments after the script's name are the script's."""
     parser.add_argument(
         "--device",
         choices=tuple(SETTINGS),
         default="cuda",
-        help='what means jax: "cuda", or also what is given no device (%(default)s)',
+        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
     )
     parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no report")
@@ -49,28 +49,28 @@ def answer(given: argparse.Namespace) -> int:
         status = script.run(program[0], program[1:], is_module=given.module is not None)
         seconds = time.perf_counter() - start
         costs.stop()
-        told = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
+        report = page.summary(costs.together(costs.gathered(folder)), program[0], seconds, status)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _tell(told, given)
+    _print(report, given)
     return status
 
 
 def redirect(device: str) -> None:
-    """Have ``"cuda"`` mean jax here, and in processes that the script starts."""
+    """Let ``"cuda"`` mean jax here, and in processes that the script starts."""
     for name, value in SETTINGS[device].items():
         config.set(name, value)
         os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))
     redirects.enable_globally()
 
 
-def _tell(told: dict, given: argparse.Namespace) -> None:
+def _print(report: dict, given: argparse.Namespace) -> None:
     """Print and write the report; of processes that ``torchrun`` has started, the first prints."""
     rank = int(os.environ.get("RANK", "0"))
     if given.report:
         path = Path(given.report)
         path = path.with_suffix(f".{rank}{path.suffix}") if rank else path
-        path.write_text(json.dumps(told, indent=1))
+        path.write_text(json.dumps(report, indent=1))
     if not given.quiet and not rank:
         sys.stdout.flush()
-        print(page.text(told), file=sys.stderr)
+        print(page.text(report), file=sys.stderr)

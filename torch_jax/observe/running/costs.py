@@ -1,7 +1,7 @@
-"""What a script costs, by its own lines: collected in each of its processes, and put together.
+"""The costs of a script, by its own lines: collected in each of its processes, and put together.
 
-A line is looked for where something was dear already – a compilation, a copy, an operator on the
-CPU –, so that quick operators stay quick.
+A line is looked up only at a costly event – a compilation, a copy, an operator on the CPU –, so
+that quick operators stay quick.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch_jax.core.compilations import Counts
 from torch_jax.core.costs import LISTENING, Cost
 from torch_jax.eager import bound
 
-VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave what they cost
+VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
 
 _PACKAGE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple(
@@ -45,19 +45,19 @@ _SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers 
 
 
 class Costs:
-    """What was told of so far: by kind and line, how often, in how many visits, and what it took.
+    """Costs so far: by kind and line, how often, in how many visits, and their sums.
 
     A visit is a call that the line has made: a step of an optimizer, which compiles for each of
     its parameters, is one.
     """
 
     def __init__(self, at_first: Callable[[], Any] = lambda: None) -> None:
-        """``at_first`` is called when the first thing is told of."""
+        """Take ``at_first``, which is called at the first cost."""
         self._lock, self._at_first = threading.Lock(), at_first
         self.rows: dict[tuple[str, str, int, str], dict[str, Any]] = {}
 
     def add(self, cost: Cost) -> None:
-        """Something was dear; the line is that of whoever calls."""
+        """Add a cost; its line is that of the caller."""
         *here, is_new = visited_line(cost.kind == "compile")
         at: Any = (cost.kind, *here)
         with self._lock:
@@ -70,7 +70,7 @@ class Costs:
                 row["what"][cost.what] += 1
 
     def listed(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries, as JSON has them."""
+        """Return the rows as dictionaries, for JSON."""
         with self._lock:
             return [
                 {"kind": kind, "file": file, "line": line, "function": function}
@@ -81,7 +81,7 @@ class Costs:
 
 
 def user_line() -> tuple[str, int, str]:
-    """File, line and function of the innermost code of the user's own.
+    """Return file, line and function of the innermost code of the user's own.
 
     Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
     there the line is that of the main thread, which waits for it.
@@ -90,9 +90,9 @@ def user_line() -> tuple[str, int, str]:
 
 
 def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
-    """The same, and whether the call that the line has made is met here for the first time.
+    """Return the same, and whether the call that the line has made is met for the first time.
 
-    The frame of the call bears the mark, where it is to be marked.
+    The frame of the call gets the mark, if ``is_marked``.
     """
     here = _own_frame(sys._getframe(1))
     if here[0] is None and pytorch.current_graph_task() != -1:
@@ -100,12 +100,12 @@ def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
     frame, called = here
     is_new = is_marked and called is not None and called.f_trace_lines
     if is_new and called is not None:
-        called.f_trace_lines = False  # only a debugger's own tracer asks, and there is none
+        called.f_trace_lines = False  # only a debugger's own tracer reads it, and there is none
     return *(line_of(frame) or ("", 0, "")), int(is_new)
 
 
 def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
-    """The innermost frame of the user's own code, and the one that it has called."""
+    """Return the innermost frame of the user's own code, and the frame that it has called."""
     called = None
     while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
         called, frame = frame, frame.f_back
@@ -113,7 +113,7 @@ def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | N
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:
-    """The line of the code that a frame, or one that has called it, runs; None where none is."""
+    """Return the line of the user's code that a frame or its nearest caller runs, or None."""
     frame, _ = _own_frame(frame)
     if frame is None:
         return None
@@ -124,7 +124,7 @@ _costs = Costs()
 
 
 def listen(at_first: Callable[[], Any] = lambda: None) -> None:
-    """Collect from here on, and in forked children, too."""
+    """Collect costs from here on, and in forked children, too."""
     global _costs
     _costs = Costs(at_first)
     LISTENING.listener = _costs.add
@@ -137,7 +137,7 @@ def stop() -> None:
 
 
 def measured() -> dict[str, Any]:
-    """What this process has cost, and on which device."""
+    """Return the costs of this process, and its device."""
     return {"is_used": waking.is_awake(), "rows": _costs.listed(), **_device()}
 
 
@@ -159,16 +159,16 @@ def _device() -> dict[str, Any]:
 
 
 def follow() -> None:
-    """In a process that the script has started: collect, and leave the result at the end.
+    """Collect costs in a process that the script has started, and leave them at its end.
 
-    What is left is written before JAX ends, which hears of the end of the process when it is
-    imported: so this is heard of later, at the first cost.
+    They are written before JAX ends, and ``atexit`` calls the last registered function first. JAX
+    registers at its import, so this one does at the first cost.
     """
     listen(lambda: atexit.register(_leave))
 
 
 def _begin_in_a_fork() -> None:
-    """A forked child begins with its parent's costs, and ends without ``atexit``."""
+    """Begin in a forked child without its parent's costs; it ends without ``atexit``."""
     if LISTENING.listener is not None:
         listen()
         multiprocessing.util.Finalize(None, _leave, exitpriority=1)
@@ -185,13 +185,13 @@ def _leave() -> None:
 
 
 def gathered(folder: str) -> list[dict[str, Any]]:
-    """What this process and its children have cost."""
+    """Return the costs of this process and its children."""
     left = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     return [measured(), *left]
 
 
 def together(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The costs of several processes as those of one.
+    """Return the costs of several processes as those of one.
 
     >>> row = {"kind": "compile", "file": "a.py", "line": 3, "function": "f", "count": 1}
     >>> row |= {"visits": 1, "seconds": 0.5, "bytes": 0, "what": {"aten::add": 1}}

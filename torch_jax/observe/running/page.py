@@ -1,6 +1,6 @@
-"""The report on a script: what ran where, and the lines worth changing, as text and as JSON.
+"""The report on a script: its costs, and the lines worth changing, as text and as JSON.
 
-Pure functions of what :mod:`.costs` has counted.
+Pure functions of the counts of :mod:`.costs`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from torch_jax.core.compilations import Counts
 
 _LINES = 5
-_OFTEN = 8  # as often as a line must wait, or be called, before it is a loop that does
+_OFTEN = 8  # a line that waits, or is called, so often is in a loop
 _SEVERAL = 3  # operators that are worth being one program
 _LEAST = 0.001  # seconds that are worth a change
 
-# What a line that waits for a value may do instead, by what stands in it.
+# Replacements for a line that waits for a value, by a pattern of its text.
 _WAITS = (
     (r"\bprint\(|\blogg?(er|ing)?\b|write", "print every hundredth step, not each"),
     (
@@ -34,7 +34,7 @@ _WAITS = (
 
 
 def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> dict[str, Any]:
-    """What is told of a script, as JSON has it."""
+    """Return the report on a script, for JSON."""
     rows = found["rows"]
     of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
     fallbacks, programs = _what(of_kind["fallback"]), _programs(rows)
@@ -83,12 +83,12 @@ def _what(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines that cost most, each with its text, what it cost, and what to write instead.
+    """Return the lines that cost most, each with its text, its cost, and a replacement.
 
-    An entry is of one cause: its seconds are those of the dearest line and of the others, ``also``,
-    that are to be changed in the same way. A line that waits now and then is left out: somebody has
-    to look at the results. So is one of which nothing was counted that another way of writing would
-    change: a model that is made, a program that is compiled once.
+    An entry is of one cause: its seconds are those of the costliest line and of the others, also
+    listed, that need the same change. A line that waits now and then is left out: a program has to
+    read its results. So is a line whose cost no other way of writing would change: a model that is
+    made, a program that is compiled once.
 
     >>> row = {"kind": "to_host", "file": "a.py", "line": 3, "function": "train", "count": 500}
     >>> row |= {"visits": 0, "seconds": 1.5, "bytes": 2000, "what": {}, **Counts()._asdict()}
@@ -102,13 +102,13 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         advice = _ADVICE.get(row["kind"], _nothing)(row, source) if row["file"] else None
         if advice is not None:
             causes.setdefault(advice[1], []).append((row, advice[0]))
-    worth = [_line(instead, told) for instead, told in causes.items() if _is_worth(told)]
+    worth = [_line(instead, cases) for instead, cases in causes.items() if _is_worth(cases)]
     return sorted(worth, key=_seconds, reverse=True)[:_LINES]
 
 
-def _is_worth(told: list[tuple[dict[str, Any], str]]) -> bool:
-    """Whether a cause is told: an operator without a lowering always, others for their seconds."""
-    rows = [row for row, _ in told]
+def _is_worth(cases: list[tuple[dict[str, Any], str]]) -> bool:
+    """Return whether a cause is reported: a CPU fallback always, others by their seconds."""
+    rows = [row for row, _ in cases]
     return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= _LEAST
 
 
@@ -116,20 +116,20 @@ def _seconds(row: dict[str, Any]) -> float:
     return row["seconds"]
 
 
-def _line(instead: str, told: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
-    """The dearest line of a cause, what it cost, and where else the cause is met."""
-    (first, cost), *others = told
+def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+    """Return the costliest line of a cause, its cost, and the other lines of the cause."""
+    (first, cost), *others = cases
     return {
         **{name: first[name] for name in ("file", "line", "function")},
         "source": linecache.getline(first["file"], first["line"]).strip(),
-        "seconds": sum(row["seconds"] for row, _ in told),
+        "seconds": sum(row["seconds"] for row, _ in cases),
         "cost": cost,
         "instead": instead,
         "also": [f"{_shown(row['file'])}:{row['line']}" for row, _ in others],
     }
 
 
-_Advice = tuple[str, str] | None  # what a line cost, and what to write instead
+_Advice = tuple[str, str] | None  # the cost of a line, and a replacement
 
 
 def _nothing(row: dict[str, Any], source: str) -> _Advice:
@@ -164,7 +164,7 @@ def _of_fallbacks(row: dict[str, Any], source: str) -> _Advice:
 
 
 def _of_compiles(row: dict[str, Any], source: str) -> _Advice:
-    """Of calls that meet ever new shapes, and of several operators that could be one program.
+    """Advise on calls with ever new shapes, and on several operators that could be one program.
 
     An operator has a namespace in its name, and a program that was recorded as a whole has none.
     """
@@ -192,42 +192,42 @@ _ADVICE: dict[str, Callable[[dict[str, Any], str], _Advice]] = {
 # --- as text --------------------------------------------------------------------------------------
 
 
-def text(told: dict[str, Any]) -> str:
-    """A summary for people.
+def text(data: dict[str, Any]) -> str:
+    """Return a summary for people.
 
     >>> found = {"rows": [], "device": "", "processes": 0, "peak_bytes": 0, "operators": []}
     >>> print(text(summary(found, "train.py", 1.0, 0)))
     torch_jax: train.py ran for 1.0 s
       nothing ran on device jax: the script moved no tensor to "cuda"
     """
-    return "\n".join(_lines_of(told))
+    return "\n".join(_lines_of(data))
 
 
-def _lines_of(told: dict[str, Any]) -> Iterator[str]:
-    ended = f", and ended with status {told['status']}" if told["status"] else ""
-    yield f"torch_jax: {told['script']} ran for {told['seconds']:.1f} s{ended}"
-    if not told["device"]:
+def _lines_of(data: dict[str, Any]) -> Iterator[str]:
+    ended = f", and ended with status {data['status']}" if data["status"] else ""
+    yield f"torch_jax: {data['script']} ran for {data['seconds']:.1f} s{ended}"
+    if not data["device"]:
         yield '  nothing ran on device jax: the script moved no tensor to "cuda"'
         return
-    of = f", {told['processes']} processes" if told["processes"] > 1 else ""
-    memory = f", {size(told['peak_bytes'])} of memory" if told["peak_bytes"] else ""
-    yield f"  on jax        {told['operators']} kinds of operators on {told['device']}{of}{memory}"
-    yield from _fallbacks(told)
-    programs = _programs(told["rows"])
-    share = 100 * programs.seconds / max(told["seconds"], 1e-9)
+    of = f", {data['processes']} processes" if data["processes"] > 1 else ""
+    memory = f", {size(data['peak_bytes'])} of memory" if data["peak_bytes"] else ""
+    yield f"  on jax        {data['operators']} kinds of operators on {data['device']}{of}{memory}"
+    yield from _fallbacks(data)
+    programs = _programs(data["rows"])
+    share = 100 * programs.seconds / max(data["seconds"], 1e-9)
     yield f"  XLA           {programs} ({share:.0f} % of the time)"
     yield (
-        f"  looked at     {told['waits']:,} values, waiting {told['wait_seconds']:.1f} s; "
-        f"{size(told['bytes_to_host'])} to the host, {size(told['bytes_to_device'])} to the device"
+        f"  looked at     {data['waits']:,} values, waiting {data['wait_seconds']:.1f} s; "
+        f"{size(data['bytes_to_host'])} to the host, {size(data['bytes_to_device'])} to the device"
     )
-    if told["checks"]:
+    if data["checks"]:
         yield (
-            f"  checked       {told['checks']:,} times that indices are within bounds, waiting "
-            f"{told['check_seconds']:.1f} s"
+            f"  checked       {data['checks']:,} times that indices are within bounds, waiting "
+            f"{data['check_seconds']:.1f} s"
         )
-    if told["lines"]:
+    if data["lines"]:
         yield "The lines worth changing:"
-    for line in told["lines"]:
+    for line in data["lines"]:
         also = f"; also {', '.join(line['also'])}" if line["also"] else ""
         yield f"  {_shown(line['file'])}:{line['line']}, in {line['function']}{also}"
         yield f"      {line['source']}"
@@ -236,23 +236,23 @@ def _lines_of(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _shown(path: str) -> str:
-    """A path as seen from here, where it lies here."""
+    """Return a path relative to this folder, if it lies below."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
 
 
-def _fallbacks(told: dict[str, Any]) -> Iterator[str]:
-    if not told["cpu_fallbacks"]:
+def _fallbacks(data: dict[str, Any]) -> Iterator[str]:
+    if not data["cpu_fallbacks"]:
         yield "  on the CPU    no operator fell back"
         return
-    seconds = told["cpu_fallback_seconds"]
-    yield f"  on the CPU    {len(told['cpu_fallbacks'])} operators in {seconds:.1f} s"
-    for name, count in told["cpu_fallbacks"].items():
+    seconds = data["cpu_fallback_seconds"]
+    yield f"  on the CPU    {len(data['cpu_fallbacks'])} operators in {seconds:.1f} s"
+    for name, count in data["cpu_fallbacks"].items():
         yield f"                {count:6,} x {name}"
 
 
 def size(count: int) -> str:
-    """A number of bytes as people write it.
+    """Return a number of bytes as people write it.
 
     >>> size(500), size(3 << 19)
     ('500 B', '1.5 MiB')

@@ -1,6 +1,6 @@
-"""A script or a module run as ``python`` runs it, by a program that goes on afterwards.
+"""A script or a module run as ``python`` runs it, by a program that continues afterwards.
 
-Its ``__main__``, ``sys.argv``, ``sys.path``, exit status and tracebacks are as they would be.
+``__main__``, ``sys.argv``, ``sys.path``, exit status and tracebacks are those of ``python``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import threading
 import types
 from typing import Any
 
-_INTERRUPTED = 130  # what a shell tells of a program that Ctrl-C has ended
+_INTERRUPTED = 130  # a shell's status for a program that Ctrl-C has ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What names the program: a file, or ``-m`` and a module; all that follows is the program's."""
+    """Add the program: a file, or ``-m`` and a module; all later arguments are the program's."""
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="a file, and its arguments")
 
 
 def named(given: argparse.Namespace) -> list[str]:
-    """The program and its arguments; empty, and said so, where none is named or there."""
+    """Return the program and its arguments; empty, with a message, if none is named or found."""
     program: list[str] = given.module or given.script
     if not program:
         print("give a script, or -m and a module", file=sys.stderr)
@@ -43,7 +43,7 @@ def run(
 ) -> int:
     """Run a file, a folder with a ``__main__.py``, or a module; returns the exit status.
 
-    What it raises is printed as Python prints it, but for ``ends_by``, which ends it well. Threads
+    An error is printed as Python prints it, except ``ends_by``, which ends the script well. Threads
     that are no daemons are waited for.
     """
     sys.argv[:] = [target, *arguments]
@@ -101,7 +101,7 @@ def _status(error: SystemExit) -> int:
 
 
 def _own(trace: Any) -> types.TracebackType | None:
-    """A traceback without the frames of what ran the script."""
+    """Return a traceback without the frames that ran the script."""
     ours = (__file__, "<frozen runpy>", runpy.__file__)
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
@@ -109,7 +109,7 @@ def _own(trace: Any) -> types.TracebackType | None:
 
 
 def _wait_for_threads(before: set[threading.Thread]) -> None:
-    """For those of the script, as Python does at its end: what they do is in the report."""
+    """Wait for threads of the script, as Python does at its end: their work is in the report."""
     for thread in threading.enumerate():
         if thread not in before and not thread.daemon:
             thread.join()
