@@ -72,7 +72,7 @@ ROWS_OF_A_BLOCK = 16
 # Elements of the shortest array where sizes are not known, or rounded up: fewer programs.
 ELEMENTS_OF_A_BUCKET = 16
 # Multiplications of one product, from which on Eigen splits it over cores, and YNNPACK does not.
-MULTIPLICATIONS_OF_A_LARGE_PRODUCT = 1 << 20
+MULTIPLICATIONS_OF_A_PRODUCT = 1 << 20
 # Rows of a bfloat16 product, up to which YNNPACK takes no longer than Eigen.
 ROWS_OF_A_BFLOAT16_PRODUCT = 64
 # Threads of XLA for each of several CPU devices: its program may run, and on each of two threads of
@@ -113,11 +113,11 @@ SECONDS_BETWEEN_SAMPLES = 0.001
 # --- Warnings and hints ---------------------------------------------------------------------------
 
 # Forms of an operator that one line has compiled, some 20 ms each.
-FORMS_BEFORE_A_WARNING = 32
+FORMS_BEFORE_WARNING = 32
 # Times that the Python of a pure function ran again, after which a warning names the causes.
-RUNS_BEFORE_A_WARNING = 4
+RUNS_BEFORE_WARNING = 4
 # Calls that have recorded one graph, after which jit(pure=True) may be hinted at.
-CALLS_BEFORE_A_HINT = 50
+CALLS_BEFORE_HINT = 50
 # Share of Python in the time from call to call that is worth that hint.
 SHARE_WORTH_A_HINT = 0.3
 # Size of a constant, in a program that JAX makes, that is worth a warning.

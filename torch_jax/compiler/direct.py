@@ -13,14 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import jax_core
+from torch_jax.budgets import CALLS_BEFORE_DIRECT, DESCRIPTIONS_OF_AN_ARGUMENT
 from torch_jax.core.x64 import x64
 
 Call = Callable[..., Any]
-
-# How often arguments may be none that the executable takes, until it is not tried any more.
-_MOST_MISSES = 64
-# How many objects of JAX's are remembered that describe an argument as it should be.
-_MOST_SEEN = 256
 
 
 class _Alike:
@@ -33,7 +29,7 @@ class _Alike:
         """Whether an array that is described so is of the type; it is known by its id then."""
         if aval != self._aval:
             return False
-        if len(self.ids) < _MOST_SEEN:
+        if len(self.ids) < DESCRIPTIONS_OF_AN_ARGUMENT:
             self.ids[id(aval)] = aval
         return True
 
@@ -79,8 +75,8 @@ def direct(jitted: Call, args: tuple, give_up: Callable[[Call], Any]) -> Call:
             except (TypeError, AttributeError):  # no array of JAX's, or one of a trace
                 misses += 1
             except Exception:  # XLA will say it again
-                misses = _MOST_MISSES
-            if misses >= _MOST_MISSES:
+                misses = CALLS_BEFORE_DIRECT
+            if misses >= CALLS_BEFORE_DIRECT:
                 give_up(jitted)
         with x64():
             return jitted(*args)
