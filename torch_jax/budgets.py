@@ -81,8 +81,8 @@ THREADS_OF_A_CPU_DEVICE = 3
 
 # --- What the CPU is asked ------------------------------------------------------------------------
 
-# Elements of a call whose tensors cannot be made small, on which the CPU's kernel is tried: more
-# might take it seconds.
+# Elements of a call whose tensors cannot be made small, on which the CPU's kernel is tried all the
+# same: more might take it seconds, and nothing is refused then.
 ELEMENTS_TRIED_ON_CPU = 1 << 22
 # Elements of a call that a meta function refuses, for which the CPU is asked for its words: kernels
 # refuse before they read anything, so that this bounds memory alone.
