@@ -52,6 +52,9 @@ EXPLANATIONS_KEPT = 256
 # States of recordings that are compared with a new one, to find what is similar.
 STATES_COMPARED = 256
 
+# Parts in which the pieces of a checkpoint are read for their checksums: each piece may be GBs.
+BYTES_READ_AT_ONCE = 1 << 20
+
 # --- Form of a program ----------------------------------------------------------------------------
 
 # Elements of the largest window of a convolution that is written out, one product for each.
@@ -92,11 +95,19 @@ ELEMENTS_MADE_ZERO = 1 << 16
 
 # --- Patience -------------------------------------------------------------------------------------
 
-# For all ranks to come: JAX's own limit. A coordinator that no rank has come to ends then.
+# For all ranks to come, as long as JAX waits for them by itself.
 SECONDS_TO_MEET = 300
+# For the coordinator to say which processes have ended.
+SECONDS_TO_ANSWER = 5.0
+# For a process that ends to be known to have ended: its connections to others may close first.
+SECONDS_TO_HEAR_OF_AN_END = 1.0
 # Between questions which processes have ended, or have asked for another collective, while a call
 # waits for them: each goes to the coordinator.
 SECONDS_BETWEEN_QUESTIONS = 1.0
+# Between looks at what takes long in other processes, at first; each pause is longer than the last.
+SECONDS_OF_A_FIRST_PAUSE = 0.0002
+# The longest of these pauses.
+SECONDS_OF_A_PAUSE = 0.05
 # For what processes that have ended had done before, which may still be on its way.
 SECONDS_AFTER_AN_END = 20.0
 # At the end of the process, for threads that compute: longer operators may abort it.
@@ -107,7 +118,7 @@ SECONDS_OF_IMPORTS_AT_EXIT = 20.0
 SECONDS_FOR_A_BATCH = 5.0
 # Of compiling without a break, after which a terminal hears of it; a break is as long.
 SECONDS_BEFORE_PROGRESS = 2.0
-# Between looks at a process that is profiled: at 1 ms, looking takes under 5 % of the time.
+# Between looks at a thread that is profiled: a thousand looks a second cost a few per cent.
 SECONDS_BETWEEN_SAMPLES = 0.001
 
 # --- Warnings and hints ---------------------------------------------------------------------------
