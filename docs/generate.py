@@ -64,7 +64,7 @@ def budgets() -> Iterator[str]:
     """Yield a table for each part of the module of budgets."""
     text = (PACKAGE / "budgets.py").read_text()
     for title, part in re.findall(r"^# --- (.*?) -+\n(.*?)(?=^# ---|\Z)", text, re.M | re.S):
-        yield f"\n### {title}\n\n| name | number | decides |\n| --- | --- | --- |\n"
+        yield f"\n### {title}\n\n| name | number | meaning |\n| --- | --- | --- |\n"
         for words, name, number in re.findall(r"((?:^# .*\n)+)(\w+) = (.*)", part, re.M):
             words = " ".join(line[2:] for line in words.splitlines())
             yield f"| `{name}` | `{number}` | {words} |\n"

@@ -22,30 +22,31 @@ OPERATORS_OF_A_FUSED_GROUP = 256
 OPERATORS_BEFORE_A_FUSED_CUT = 32
 # New zeros up to this size are copied from the host, where XLA would compile a program.
 BYTES_OF_ZEROS_FROM_HOST = 1 << 16
-# On an accelerator a view is cut out on the host, which compiles nothing, where its memory is not
-# larger: all of it comes over.
+# A view of a memory up to this size is cut out on the host, which compiles nothing; accelerators
+# send all of the memory for it.
 BYTES_READ_ON_HOST = 1 << 20
-# Constants up to this size are compared by their values, and written into programs and exports,
-# where XLA computes with them; larger ones are what they are by identity, and inputs.
+# A constant up to this size is compared by its values, and is written into an exported program, in
+# which XLA computes with it. A larger one is compared by its identity, and is an input.
 ELEMENTS_OF_A_SMALL_CONSTANT = 1 << 10
 
 # --- What is kept ---------------------------------------------------------------------------------
 
-# Entries of a cache that ever new shapes or numbers would let grow; then it is emptied, or the
-# oldest goes.
+# Entries of a cache that new shapes or numbers would let grow without end. A full cache is emptied,
+# or loses its oldest entry.
 ENTRIES_REMEMBERED = 1 << 12
-# Views that are known by where they begin, and operators by their integers: a program that unrolls
-# a loop has tens of thousands. When they are forgotten, programs are compiled again.
+# Places of views in their memories, and integers of recorded operators. More than of other entries:
+# when they are forgotten, the same view has another number, and its programs are compiled again.
 PLACES_REMEMBERED = 1 << 16
 # Traces of a JAX function, and states of one, each with its traces.
 TRACES_OF_A_FUNCTION = 256
 # States of a JAX function that hold arrays, and keep them alive: a function that is made at each
 # call may hold others each time.
 STATES_WITH_ARRAYS = 2
-# Objects of a JAX function's closure, beyond which its state is not compared: each call would take
-# milliseconds.
+# Objects that a JAX function reaches. The state of a function with more is not compared, since each
+# call would take milliseconds.
 OBJECTS_OF_A_FUNCTION = 5000
-# Descriptions by JAX of an argument that are known by identity: arrays from the host bring others.
+# JAX's descriptions (avals) of one argument that are known by identity: arrays from the host have a
+# new one each.
 DESCRIPTIONS_OF_AN_ARGUMENT = 256
 # Explanations of programs and of calls that ran Python again: ever new ones would fill the memory.
 EXPLANATIONS_KEPT = 256
@@ -61,7 +62,7 @@ BYTES_READ_AT_ONCE = 1 << 20
 ELEMENTS_OF_A_CONVOLUTION = 64
 # Elements of the largest window whose weight gradient is a product for each element.
 ELEMENTS_OF_A_WEIGHT_GRADIENT = 16
-# Images of the largest batch that makes too few channels for XLA's weight gradient.
+# Images of the largest batch for which XLA's weight gradient is slow: the batch is its channels.
 IMAGES_OF_A_SMALL_BATCH = 4
 # Elements of the largest window of a maximum whose gradient is written out, one sum for each:
 # 5x5 takes 2.5 times as long as a scatter on CPUs, and 7x7 with stride 7 200 times.
@@ -95,28 +96,28 @@ ELEMENTS_MADE_ZERO = 1 << 16
 
 # --- Patience -------------------------------------------------------------------------------------
 
-# For all ranks to come, as long as JAX waits for them by itself.
+# For all ranks to come: the time that JAX gives them by default.
 SECONDS_TO_MEET = 300
 # For the coordinator to say which processes have ended.
 SECONDS_TO_ANSWER = 5.0
 # For a process that ends to be known to have ended: its connections to others may close first.
 SECONDS_TO_HEAR_OF_AN_END = 1.0
-# Between questions which processes have ended, or have asked for another collective, while a call
-# waits for them: each goes to the coordinator.
+# Between questions to the coordinator, while a call waits for other processes: which of them have
+# ended, and which collective they ask for.
 SECONDS_BETWEEN_QUESTIONS = 1.0
 # Between looks at what takes long in other processes, at first; each pause is longer than the last.
 SECONDS_OF_A_FIRST_PAUSE = 0.0002
 # The longest of these pauses.
 SECONDS_OF_A_PAUSE = 0.05
-# For what processes that have ended had done before, which may still be on its way.
+# For results of processes that have ended, which may still be on their way.
 SECONDS_AFTER_AN_END = 20.0
-# At the end of the process, for threads that compute: longer operators may abort it.
+# For threads that compute at the end of the process: an operator that takes longer may abort it.
 SECONDS_AT_EXIT = 2.0
-# At the end of the process, for a thread that imports JAX.
+# For a thread that imports JAX at the end of the process.
 SECONDS_OF_IMPORTS_AT_EXIT = 20.0
 # For the batch that is being loaded when a loop is left: the next loop may use the same loader.
 SECONDS_FOR_A_BATCH = 5.0
-# Of compiling without a break, after which a terminal hears of it; a break is as long.
+# Of compiling, before a terminal shows it; a break of this length begins a new count.
 SECONDS_BEFORE_PROGRESS = 2.0
 # Between looks at a thread that is profiled: a thousand looks a second cost a few per cent.
 SECONDS_BETWEEN_SAMPLES = 0.001
@@ -133,7 +134,8 @@ CALLS_BEFORE_HINT = 50
 SHARE_WORTH_A_HINT = 0.3
 # Size of a constant, in a program that JAX makes, that is worth a warning.
 BYTES_WORTH_A_WARNING = 1 << 20
-# New arrays of a call, of which a few calls would start Python's garbage collector.
+# New arrays of a call from which on Python's garbage collector waits for the end of the call: a few
+# such calls would start it.
 ARRAYS_WORTH_CALM = 50
 
 # --- Rows of reports ------------------------------------------------------------------------------
