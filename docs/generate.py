@@ -1,6 +1,7 @@
 """Writes the pages that say what the code says: ``python docs/generate.py`` (``make docs``).
 
-``settings.md`` comes from ``torch_jax.config.SETTINGS``, ``modules.md`` from the docstrings of the
+``settings.md`` comes from ``torch_jax.config.SETTINGS`` and from the comments of
+``torch_jax/budgets.py``, ``modules.md`` from the docstrings of the
 package's files, in the order of the floors of ``house.md``, ``api.md`` from those of the public
 names.
 """
@@ -26,10 +27,15 @@ drops what was compiled under another value. `torch_jax.config.get(name)` tells 
 a variable, `1`, `true`, `on` or `yes` turns a switch on; `0`, `false`, `off`, `no` or nothing turns
 it off.
 
-This page is made from `torch_jax.config.SETTINGS` by `make docs`.
+This page is made from `torch_jax.config.SETTINGS` and `torch_jax/budgets.py` by `make docs`.
 
 | name | default | values | meaning |
 | --- | --- | --- | --- |
+"""
+BUDGETS = """
+## Budgets
+
+The package decides by these numbers, which nobody sets. They stand in `torch_jax/budgets.py`.
 """
 KINDS = {bool: "on or off", int: "a number", str: "text"}
 
@@ -44,13 +50,24 @@ is made by `make docs`.
 
 def settings() -> str:
     """The page of settings."""
-    return SETTINGS + "".join(map(_setting, config.SETTINGS, config.SETTINGS.values()))
+    rows = map(_setting, config.SETTINGS, config.SETTINGS.values())
+    return "".join((SETTINGS, *rows, BUDGETS, *budgets()))
 
 
 def _setting(name: str, setting: config.Setting) -> str:
     values = ", ".join(f"`{choice}`" for choice in setting.choices)
     values = values or KINDS[type(setting.default)]
     return f"| `{name}` | `{setting.default}` | {values} | {setting.help} |\n"
+
+
+def budgets() -> Iterator[str]:
+    """Yield a table for each part of the module of budgets."""
+    text = (PACKAGE / "budgets.py").read_text()
+    for title, part in re.findall(r"^# --- (.*?) -+\n(.*?)(?=^# ---|\Z)", text, re.M | re.S):
+        yield f"\n### {title}\n\n| name | number | meaning |\n| --- | --- | --- |\n"
+        for words, name, number in re.findall(r"((?:^# .*\n)+)(\w+) = (.*)", part, re.M):
+            words = " ".join(line[2:] for line in words.splitlines())
+            yield f"| `{name}` | `{number}` | {words} |\n"
 
 
 def modules() -> str:

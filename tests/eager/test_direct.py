@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_jax
+from torch_jax.budgets import CALLS_BEFORE_DIRECT
 from torch_jax.compiler import direct as directly
 from torch_jax.core.x64 import x64
 from torch_jax.eager.given_numbers import number_input
@@ -52,7 +53,7 @@ def test_other_arguments_go_to_jit():
         assert np.array_equal(call(other, expected), other + expected)
         assert len(calls) == n
     assert not ends
-    for _ in range(directly._MOST_MISSES):
+    for _ in range(CALLS_BEFORE_DIRECT):
         call(1.0, b)
     assert ends
 

@@ -81,7 +81,7 @@ def test_blocks_hold_each_row_once_and_all_keys_that_it_sees(rows, keys, heads, 
             assert group.block * group.keys * heads <= max(sizes.most, 16 * keys * heads)
         seen = group.stop
     assert seen == rows
-    assert len(found) <= attention_forms.UNROLLED + 2
+    assert len(found) <= attention_forms.GROUPS_OF_BLOCKS + 2
 
 
 # --- what attention is defined to be --------------------------------------------------------------
@@ -167,7 +167,7 @@ def small_blocks():
     sizes = dict.fromkeys(attention_forms.SIZES, small)
     with (
         mock.patch.dict(attention_forms.SIZES, sizes),
-        mock.patch.object(attention_forms, "UNROLLED", 2),
+        mock.patch.object(attention_forms, "GROUPS_OF_BLOCKS", 2),
     ):
         yield
 

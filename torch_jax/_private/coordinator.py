@@ -3,11 +3,11 @@
 JAX starts the service in rank 0, and ends all other processes by ``abort`` when that rank dies.
 While the service lives, no rank's death ends the others: their collectives raise.
 
-Run as a script with the host and the port of the service and the number of ranks; the first line
-printed is the port at which ranks register: each holds a connection open as long as it lives. A
-rank sends its number; for a question mark it gets, as a line of JSON, the ranks that have ended, in
-order. The process ends with the last connection. It imports nothing of this package, since that
-would import PyTorch.
+Run as a script with the port of the service, the number of ranks and the seconds within which all
+of them must have registered; the first line that it prints is the port at which ranks register:
+each holds a connection open for as long as it lives. A rank sends its number; for a question mark
+it gets, as a line of JSON, the ranks that have ended, in order. The process ends with the last
+connection. It imports nothing of this package, since that would import PyTorch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 from jaxlib import _jax
 
-_PATIENCE = 600.0  # seconds within which all ranks must have registered
 _FOR_EVER = 10**8  # seconds; a rank that was stopped for a while, as in a debugger, is not dead
 
 
@@ -56,10 +55,10 @@ class _Ranks:
             self.ended.append(self.open.pop(connection))
 
 
-def _serve(listener: socket.socket, size: int) -> None:
-    """Answer the ranks until all have registered and ended."""
+def _serve(listener: socket.socket, size: int, patience: float) -> None:
+    """Answer the ranks until all have registered and ended, or no more of them can register."""
     ranks = _Ranks(size)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + patience
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     while ranks.open or (len(ranks.come) < size and time.monotonic() < deadline):
@@ -74,7 +73,7 @@ def _serve(listener: socket.socket, size: int) -> None:
                 connection.close()
 
 
-def main(port: str, size: str) -> None:
+def main(port: str, size: str, seconds: str) -> None:
     """Serve until the last rank has gone."""
     service = _jax.get_distributed_runtime_service(
         f"[::]:{port}",
@@ -85,7 +84,7 @@ def main(port: str, size: str) -> None:
     )
     with socket.create_server(("", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
-        _serve(listener, int(size))
+        _serve(listener, int(size), float(seconds))
     del service
 
 

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
+
 
 @functools.cache
 def _trace_state_clean() -> Callable[[], bool]:
@@ -327,7 +329,7 @@ def as_if_at(line: str, closed: Any) -> Any:
     return closed.replace(jaxpr=closed.jaxpr.replace(eqns=eqns))
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _traceback_of(line: str) -> Any:
     """Return a traceback of JAX's that ends in a line; None where this JAX has none."""
     source_info = importlib.import_module("jax._src.source_info_util")

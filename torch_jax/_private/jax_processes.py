@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_jax._private import jax_core
+from torch_jax.budgets import SECONDS_TO_MEET
 
 _FOR_EVER = 10**8  # seconds: the coordinator process reports at once which ranks have ended
-_CONNECT = 300  # seconds
 _VISIBLE = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
 
 
@@ -34,7 +34,7 @@ def start_coordinator(port: int, size: int) -> int:
     """Start :mod:`torch_jax._private.coordinator`; return the port at which ranks register."""
     script = Path(__file__).with_name("coordinator.py")
     process = subprocess.Popen(
-        [sys.executable, "-P", str(script), str(port), str(size)],
+        [sys.executable, "-P", str(script), *map(str, (port, size, SECONDS_TO_MEET))],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -69,7 +69,7 @@ def connect(address: str, rank: int, size: int) -> Any:
     client = library.get_distributed_runtime_client(
         address,
         rank,
-        init_timeout=_CONNECT,
+        init_timeout=SECONDS_TO_MEET,
         heartbeat_timeout=_FOR_EVER,
         shutdown_timeout=1,
         shutdown_on_destruction=False,

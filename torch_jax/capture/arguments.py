@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.capture import part_arguments
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
@@ -120,7 +121,7 @@ def _of_parts(form: Any, parts: dict[int, torch.Tensor]) -> Iterator[Any]:
         yield tree if any(start <= at < end for at in parts) else None
 
 
-@functools.lru_cache(1 << 12)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _can_be_made_again(form: Any) -> bool:
     """Return whether a tree has nothing but containers that hold their elements and no more."""
     node = form.node_data()

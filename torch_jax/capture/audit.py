@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.storages import Fixed, OfStorage
@@ -23,7 +24,6 @@ from torch_jax.core.numbers import GivenNumber
 from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of functions, in the texts of jaxprs
-_SMALL = 64  # elements of a fixed array whose values are compared
 
 
 class VerificationError(AssertionError):
@@ -118,7 +118,7 @@ def _other_array(old: Replay, new: Replay) -> str | None:
 def _is_same_array(was: Any, now: Any) -> bool:
     if isinstance(was, Fixed) and isinstance(now, Fixed):
         form, other = ((one.array.shape, one.array.dtype) for one in (was, now))
-        if form != other or was.array.size > _SMALL:
+        if form != other or was.array.size > ELEMENTS_OF_A_SMALL_CONSTANT:
             return form == other
         return np.asarray(was.array).tobytes() == np.asarray(now.array).tobytes()
     if hasattr(was, "place") and type(was) is type(now):  # of the CPU; a new object each time

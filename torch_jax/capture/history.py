@@ -8,13 +8,10 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from torch_jax.budgets import EXPLANATIONS_KEPT, RUNS_BEFORE_WARNING
 from torch_jax.capture.share import Share
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
-
-_MANY = 4  # times that Python ran again, after which a warning names the causes
-
-_NOTES = 100  # how many are kept: a function with ever new reasons would fill the memory
 
 
 class Explanation(NamedTuple):
@@ -117,9 +114,9 @@ class History:
         if replay is not None:
             self.last = replay.sizes()
         log.observes(self.name, reason, seconds)
-        if reason is not None and len(self.reasons) < _NOTES:
+        if reason is not None and len(self.reasons) < EXPLANATIONS_KEPT:
             self.reasons.append(reason)
-            if len(self.reasons) == _MANY:
+            if len(self.reasons) == RUNS_BEFORE_WARNING:
                 self._warn()
 
     def _warn(self) -> None:
@@ -135,7 +132,7 @@ class History:
         self._note(f"Python runs at each call: {why}")
 
     def _note(self, note: str) -> None:
-        if note not in self.notes and len(self.notes) < _NOTES:
+        if note not in self.notes and len(self.notes) < EXPLANATIONS_KEPT:
             self.notes.append(note)
 
     def explanation(self) -> Explanation:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from torch_jax.budgets import ARRAYS_WORTH_CALM
 from torch_jax.capture.cpu_tensors import OfHost
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.memories import Memories
@@ -20,8 +21,6 @@ from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
 from torch_jax.core.x64 import x64
 from torch_jax.memory import lending, sharding
 from torch_jax.memory.storage import memory_in
-
-_MANY = 50  # new arrays, of which a few calls would start a collection
 
 
 class Launch:
@@ -45,7 +44,7 @@ class Launch:
         self.donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
         arrays = [observer.storages.met[at].storage.array for at in self.written]
         self._placeholders = [lent(array.shape, array.dtype) for array in arrays]
-        many = len(self._program.outputs) > _MANY
+        many = len(self._program.outputs) > ARRAYS_WORTH_CALM
         self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
     def places(self, nodes: Iterable[int]) -> list[int]:

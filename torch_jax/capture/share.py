@@ -8,11 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from torch_jax.budgets import CALLS_BEFORE_HINT, SHARE_WORTH_A_HINT
 from torch_jax.recorded.path import State
 from torch_jax.recorded.recorder import Listener
-
-CALLS_BEFORE_HINT = 50  # that have recorded the same graphs
-SHARE_WORTH_A_HINT = 0.3  # of the time from call to call
 
 
 class Share(Listener):

@@ -8,11 +8,9 @@ from typing import Any
 import jax
 
 from torch_jax._private import jax_core
+from torch_jax.budgets import CALLS_BEFORE_DIRECT
 from torch_jax.compiler import options
 from torch_jax.compiler.direct import direct
-
-# Calls after which it is worth a millisecond to have each later one cost 5 µs less.
-CALLS_BEFORE_DIRECT = 64
 
 
 class Compiled:

@@ -12,14 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import jax_core
+from torch_jax.budgets import CALLS_BEFORE_DIRECT, DESCRIPTIONS_OF_AN_ARGUMENT
 from torch_jax.core.x64 import x64
 
 Call = Callable[..., Any]
-
-# The number of calls with other arguments after which the executable is not tried again.
-_MOST_MISSES = 64
-# The number of JAX's descriptions of an argument that are remembered as right.
-_MOST_SEEN = 256
 
 
 class _Alike:
@@ -32,7 +28,7 @@ class _Alike:
         """Return whether a description is of the type, and remember its id if so."""
         if aval != self._aval:
             return False
-        if len(self.ids) < _MOST_SEEN:
+        if len(self.ids) < DESCRIPTIONS_OF_AN_ARGUMENT:
             self.ids[id(aval)] = aval
         return True
 
@@ -78,8 +74,8 @@ def direct(jitted: Call, args: tuple, give_up: Callable[[Call], Any]) -> Call:
             except (TypeError, AttributeError):  # no array of JAX's, or one of a trace
                 misses += 1
             except Exception:  # XLA raises this again below
-                misses = _MOST_MISSES
-            if misses >= _MOST_MISSES:
+                misses = CALLS_BEFORE_DIRECT
+            if misses >= CALLS_BEFORE_DIRECT:
                 give_up(jitted)
         with x64():
             return jitted(*args)

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_LARGE = 1 << 20  # multiplications of one product, from which Eigen splits it over cores
-_MANY_ROWS = 64
+from torch_jax.budgets import MULTIPLICATIONS_OF_A_PRODUCT, ROWS_OF_A_BFLOAT16_PRODUCT
 
 _LINE = re.compile(
     r"stablehlo\.dot_general .*?(?:batching_dims = \[(?P<batch>[\d, ]*)\] x \[[\d, ]*\], )?"
@@ -36,9 +35,10 @@ class Product(NamedTuple):
     @property
     def suits_ynnpack(self) -> bool:
         """Return whether YNNPACK takes no longer for the product than Eigen."""
-        if self.batch > 1 and self.rows * self.depth * self.columns > _LARGE:
+        each = self.rows * self.depth * self.columns
+        if self.batch > 1 and each > MULTIPLICATIONS_OF_A_PRODUCT:
             return False
-        return self.dtype != "bf16" or self.rows <= _MANY_ROWS
+        return self.dtype != "bf16" or self.rows <= ROWS_OF_A_BFLOAT16_PRODUCT
 
 
 def products(program: str) -> list[Product] | None:

@@ -6,6 +6,8 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
+
 
 class Lent(NamedTuple):
     """A placeholder for an array that a program has taken: its form, and no elements.
@@ -32,7 +34,7 @@ class Lent(NamedTuple):
         return self.size * self.dtype.itemsize
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def lent(shape: tuple[int, ...], dtype: Any) -> Lent:
     """Return the placeholder for an array of this form.
 

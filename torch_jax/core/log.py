@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from torch_jax.budgets import FORMS_BEFORE_WARNING
 from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 
@@ -28,7 +29,6 @@ def follow(setting: str) -> None:
         LOGGER.addHandler(handler)
 
 
-_MANY = 32
 _forms: Counter[tuple[str, str]] = Counter()  # compilations of an operator at a line
 _loops: dict[str, str] = {}  # the messages about functions whose lines keep compiling
 
@@ -39,7 +39,7 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         return
     at = op.name(), tracers.user_line()
     _forms[at] += 1
-    if _forms[at] == _MANY:
+    if _forms[at] == FORMS_BEFORE_WARNING:
         function = re.sub(r":\d+, ", ", ", at[1])
         if function not in _loops:
             _loops[function] = _looping(*at)
@@ -51,9 +51,9 @@ def compiles(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 
 def _looping(name: str, line: str) -> str:
     return (
-        f"{name} was compiled for {_MANY} different shapes or arguments at {line}: each new one "
-        "costs some 20 ms, and other operators there may be as many. Pad to fewer sizes, or put "
-        "the loop's body into a function under torch_jax.jit(dynamic=...)."
+        f"{name} was compiled for {FORMS_BEFORE_WARNING} different shapes or arguments at {line}: "
+        "each new one costs some 20 ms, and other operators there may be as many. Pad to fewer "
+        "sizes, or put the loop's body into a function under torch_jax.jit(dynamic=...)."
     )
 
 

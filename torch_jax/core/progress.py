@@ -15,17 +15,15 @@ from collections.abc import Iterator
 
 from torch_jax import config
 from torch_jax._private import jax_core
+from torch_jax.budgets import SECONDS_BEFORE_PROGRESS
 from torch_jax.core import compilations, costs
-
-_FIRST = 2.0  # seconds
-_PAUSE = 1.0  # seconds without compiling after which a new row begins
 
 
 class Row:
     """Operators compiled one after the other."""
 
     def __init__(self) -> None:
-        self.operators, self.seconds, self.ended, self.due = 0, 0.0, 0.0, _FIRST
+        self.operators, self.seconds, self.ended, self.due = 0, 0.0, 0.0, SECONDS_BEFORE_PROGRESS
 
     def add(self, start: float, end: float) -> str | None:
         """Add an operator compiled from ``start`` to ``end``; return the line to print, if any.
@@ -34,8 +32,8 @@ class Row:
         >>> row.add(0.0, 1.5), row.add(1.6, 2.8)
         (None, 'compiling: 2 operators so far, 3 s')
         """
-        if start - self.ended > _PAUSE:
-            self.operators, self.seconds, self.due = 0, 0.0, _FIRST
+        if start - self.ended > SECONDS_BEFORE_PROGRESS:
+            self.operators, self.seconds, self.due = 0, 0.0, SECONDS_BEFORE_PROGRESS
         self.operators += 1
         self.seconds += end - start
         self.ended = end
@@ -74,7 +72,8 @@ def _timer(name: str) -> Iterator[None]:
     if not _is_wanted():
         yield
         return
-    timer = threading.Timer(_FIRST, _say, [f"compiling {name}, for more than {_FIRST:.0f} s"])
+    text = f"compiling {name}, for more than {SECONDS_BEFORE_PROGRESS:.0f} s"
+    timer = threading.Timer(SECONDS_BEFORE_PROGRESS, _say, [text])
     timer.daemon = True
     timer.start()
     try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import costs
-
-_MOST = 256  # copies that are kept before they are added up
 
 
 class Traffic:
@@ -45,7 +44,7 @@ class Traffic:
 
     def _add(self, copy: tuple[int, int, float]) -> None:
         self._copies.append(copy)
-        if len(self._copies) > _MOST:
+        if len(self._copies) > ENTRIES_REMEMBERED:
             self.sums()
 
     def sums(self) -> tuple[int, int, float]:

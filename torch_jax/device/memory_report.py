@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_jax.budgets import ROWS_OF_A_TABLE, ROWS_OF_AN_ERROR
 from torch_jax.core import errors
 
-_IN_ERRORS = 10  # rows that an error of no memory shows
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -37,7 +37,7 @@ class MemoryReport(NamedTuple):
     limit: int
     modules: tuple[Row, ...]
     others: tuple[Row, ...]
-    top: int = 20
+    top: int = ROWS_OF_A_TABLE
 
     def __str__(self) -> str:
         arrays = sum(row.arrays for row in (*self.modules, *self.others))
@@ -51,7 +51,7 @@ class MemoryReport(NamedTuple):
 def memory_report(
     module: torch.nn.Module | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    top: int = 20,
+    top: int = ROWS_OF_A_TABLE,
 ) -> MemoryReport:
     """Return the contents of the device's memory at this moment.
 
@@ -85,7 +85,7 @@ def memory_report(
 def shortest() -> str:
     """Return the text that errors of no memory add: the largest arrays."""
     try:
-        text = str(memory_report(top=_IN_ERRORS))
+        text = str(memory_report(top=ROWS_OF_AN_ERROR))
     except Exception:  # the error that this text explains must be raised
         return ""
     return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {text}"

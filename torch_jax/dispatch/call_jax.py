@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import TRACES_OF_A_FUNCTION
 from torch_jax.core import errors, trees
 from torch_jax.dispatch import jax_programs, ladder
 from torch_jax.dispatch.jax_programs import Forward, Program
@@ -24,8 +25,6 @@ from torch_jax.eager.kernel import Kernel
 from torch_jax.eager.signature import signature
 from torch_jax.memory import dtypes
 from torch_jax.ops.registry import Lowering
-
-_REMEMBERED = 256  # traced calls of a function
 
 
 def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +67,7 @@ def jax_function(function: Callable[..., Any]) -> Callable[..., Any]:
 class Recent(OrderedDict):
     """A dict of the entries used last, up to ``most``."""
 
-    def __init__(self, most: int = _REMEMBERED):
+    def __init__(self, most: int = TRACES_OF_A_FUNCTION):
         super().__init__()
         self._most = most
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import BYTES_OF_ZEROS_FROM_HOST
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
@@ -32,8 +33,6 @@ _cpu_empty = torch.ops.aten.empty_strided.default._op
 _cpu_copy = torch.ops.aten._to_copy.default._op
 _cpu_write = torch.ops.aten.copy_.default._op
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
-
-_SMALL = 1 << 16  # bytes: zeros that are copied from the host, where XLA would compile a program
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
@@ -126,7 +125,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     twin = dtypes.to_jax(dtype)
     try:
         with x64():
-            if math.prod(shape) * twin.itemsize <= _SMALL and transfer.is_host_made():
+            is_small = math.prod(shape) * twin.itemsize <= BYTES_OF_ZEROS_FROM_HOST
+            if is_small and transfer.is_host_made():
                 return jax.device_put(np.zeros(shape, twin))
             return jnp.zeros(shape, twin)
     except RuntimeError as error:

@@ -21,13 +21,16 @@ import torch
 import torch.distributed as dist
 
 from torch_jax._private import jax_processes
+from torch_jax.budgets import (
+    ROWS_OF_AN_ERROR,
+    SECONDS_BETWEEN_QUESTIONS,
+    SECONDS_OF_A_FIRST_PAUSE,
+    SECONDS_OF_A_PAUSE,
+)
 from torch_jax.core import tracers
 from torch_jax.distributed import joining
 
-PATIENCE = 1.0  # seconds after which a call is compared in any case
-_PAUSES = (0.0002, 0.05)  # seconds between looks at the others' calls, at first and at last
 _SAME = "same"
-_MOST = 4  # ranks that an error names
 
 Asked = tuple[str, tuple, tuple]  # a name, its static arguments, dtypes and shapes
 
@@ -161,13 +164,13 @@ class Call:
         if not self._line:
             return
         begun = time.monotonic()
-        looked, (pause, longest) = begun, _PAUSES
+        looked, pause = begun, SECONDS_OF_A_FIRST_PAUSE
         while not self.is_agreed():
             time.sleep(pause)
-            now, pause = time.monotonic(), min(pause * 1.5, longest)
+            now, pause = time.monotonic(), min(pause * 1.5, SECONDS_OF_A_PAUSE)
             if now - begun > limit.total_seconds():
                 raise self.late(limit)
-            if now - looked > PATIENCE:
+            if now - looked > SECONDS_BETWEEN_QUESTIONS:
                 looked = now
                 self.show()
                 if set(joining.ended()).intersection(self._order.ranks):
@@ -220,4 +223,4 @@ class Call:
             if rank != self._order.own and place != self._place():
                 found.append(f"rank {rank} waits in {place}")
         here = f"this is {self._place()} ({self._line})"
-        return [here, *found[:_MOST]]
+        return [here, *found[:ROWS_OF_AN_ERROR]]

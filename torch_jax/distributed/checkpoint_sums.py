@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from torch_jax.budgets import BYTES_READ_AT_ONCE
+
 _NAME = "crc32"
-_CHUNK_BYTES = 1 << 20
 
 
 def sign(folder: Path, entries: Iterable[Any]) -> None:
@@ -58,6 +59,6 @@ def _sum(file: IO[bytes], entry: Any) -> int:
     """Return the CRC-32 of an entry's bytes, read in small parts."""
     file.seek(entry.offset)
     left, value = entry.length, 0
-    while left and (part := file.read(min(left, _CHUNK_BYTES))):
+    while left and (part := file.read(min(left, BYTES_READ_AT_ONCE))):
         value, left = zlib.crc32(part, value), left - len(part)
     return value

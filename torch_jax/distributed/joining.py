@@ -14,6 +14,7 @@ import jax
 import torch
 
 from torch_jax._private import jax_processes
+from torch_jax.budgets import SECONDS_TO_ANSWER, SECONDS_TO_HEAR_OF_AN_END, SECONDS_TO_MEET
 from torch_jax.core import waking
 from torch_jax.memory import processes
 
@@ -80,7 +81,7 @@ def _join(store: Any, rank: int, size: int) -> _Joined:
         ranks_port = jax_processes.start_coordinator(port, size)
         store.set(_KEY, json.dumps([host, port, ranks_port]))
     host, port, ranks_port = json.loads(store.get(_KEY))
-    connection = socket.create_connection((host, ranks_port), timeout=60)
+    connection = socket.create_connection((host, ranks_port), timeout=SECONDS_TO_MEET)
     connection.sendall(f"{rank}\n".encode())
     client = jax_processes.connect(f"{host}:{port}", rank, size)
     return _Joined(rank, size, connection, client)
@@ -132,7 +133,7 @@ def ended() -> list[int]:
         return []
     try:
         with joined.lock:
-            joined.connection.settimeout(5)
+            joined.connection.settimeout(SECONDS_TO_ANSWER)
             joined.connection.sendall(b"?\n")
             return json.loads(joined.connection.makefile().readline() or "[]")
     except (OSError, ValueError):
@@ -156,7 +157,7 @@ def explained(what: str, error: Exception) -> Exception:
 
 def _ended_by_now(error: BaseException) -> list[int]:
     """Return the ranks that have ended; a process may close its connections before it ends."""
-    deadline = time.monotonic() + (1.0 if "onnection" in str(error) else 0.0)
+    deadline = time.monotonic() + SECONDS_TO_HEAR_OF_AN_END * ("onnection" in str(error))
     while not (gone := ended()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return gone

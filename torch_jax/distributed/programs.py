@@ -18,6 +18,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from torch_jax._private import jax_processes
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core.x64 import x64
 
 _AXIS = "processes"
@@ -134,7 +135,7 @@ def process_count() -> int:
     return jax.process_count()
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def mesh(ranks: tuple[int, ...]) -> Mesh:
     """Return a mesh over the first device of each of these processes."""
     first: dict[int, Any] = {}
@@ -155,7 +156,7 @@ def spread(ranks: tuple[int, ...], function: Callable[..., Any]) -> Callable[...
     )
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _program(ranks: tuple[int, ...], body: Body, static: tuple) -> Callable[..., Any]:
     return jax.jit(spread(ranks, functools.partial(body, *static)))
 

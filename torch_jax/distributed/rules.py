@@ -11,9 +11,8 @@ import torch
 from jax.sharding import Mesh, NamedSharding
 from torch.nn.parameter import is_lazy
 
+from torch_jax.budgets import ROWS_OF_AN_ERROR
 from torch_jax.memory import sharding
-
-_MOST = 10  # faults that an error names
 
 
 def tensors_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -49,8 +48,9 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
         except ValueError as error:
             faults.append(f"{name}: {error}")
     if faults:
-        more = f"\n  ... and {len(faults) - _MOST} more" if len(faults) > _MOST else ""
-        shown = "".join(f"\n  {fault}" for fault in faults[:_MOST])
+        rest = len(faults) - ROWS_OF_AN_ERROR
+        more = f"\n  ... and {rest} more" if rest > 0 else ""
+        shown = "".join(f"\n  {fault}" for fault in faults[:ROWS_OF_AN_ERROR])
         raise ValueError(f"{type(module).__name__} cannot be sharded by these rules:{shown}{more}")
     idle = [rule for rule in rules if rule not in used]
     if idle:

@@ -22,10 +22,9 @@ import torch
 import torch.distributed as dist
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import SECONDS_AT_EXIT, SECONDS_BETWEEN_QUESTIONS, SECONDS_OF_A_PAUSE
 from torch_jax.distributed import agreement, joining
 from torch_jax.memory.storage import wrap
-
-_PAUSE = 0.1  # seconds between looks at long work
 
 
 def write_results(outputs: Sequence[torch.Tensor], results: Sequence[jax.Array]) -> None:
@@ -136,8 +135,8 @@ class ProgramWork(_Work):
         """Wait until the results are in their tensors; raise the error of the work."""
         limit = timeout if timeout else self._timeout
         seconds = limit.total_seconds()
-        if not self._done.wait(min(seconds, agreement.PATIENCE)):
-            self._wait_on(limit, time.monotonic() + seconds - agreement.PATIENCE)
+        if not self._done.wait(min(seconds, SECONDS_BETWEEN_QUESTIONS)):
+            self._wait_on(limit, time.monotonic() + seconds - SECONDS_BETWEEN_QUESTIONS)
         if self._error is not None:
             raise self._error
         return True
@@ -146,7 +145,7 @@ class ProgramWork(_Work):
         """Wait for long work, and compare the call that holds it up with other processes'."""
         try:
             work = self
-            while not self._done.wait(_PAUSE):
+            while not self._done.wait(SECONDS_OF_A_PAUSE):
                 ahead = LAUNCHER.running or self
                 if ahead is not work:
                     work.settle()
@@ -299,7 +298,7 @@ class _Launcher:
         """End the thread without waiting long: work that waits for a peer is left alone."""
         self._waiting.put(None)
         assert self._thread is not None
-        self._thread.join(timeout=1.0)
+        self._thread.join(SECONDS_AT_EXIT)
 
 
 LAUNCHER = _Launcher()

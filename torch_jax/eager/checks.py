@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import errors, numbers
 from torch_jax.eager import meta, probes, twins
 from torch_jax.ops.registry import Lowering
@@ -34,7 +35,6 @@ _SIZED = frozenset({"arange", "range"})
 
 _PLAIN = frozenset({float, int, bool, str, type(None)})
 _ORDINARY = (1, 0.5, 0, 1.0, 2, True)
-_REMEMBERED = 4096
 
 
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
@@ -60,7 +60,7 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
         bounds.passed(kind, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
         # with no elements to compute, some kernels check nothing
         if not any(isinstance(v, torch.Tensor) and not v.numel() for v in args):
-            if len(passed) >= _REMEMBERED:
+            if len(passed) >= ENTRIES_REMEMBERED:
                 passed.clear()
             passed.add(known)
 
@@ -221,7 +221,7 @@ def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, An
             return True
         error = _verdict(op, _filled(form, iter(values)))
         if error is None or error is _UNKNOWN:
-            if len(passed) >= _REMEMBERED:
+            if len(passed) >= ENTRIES_REMEMBERED:
                 passed.clear()
             passed.add(values)
             return True
@@ -229,7 +229,7 @@ def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, An
 
     passed: set[tuple] = set()
     form = _with_blanks(named)
-    if len(_predicates) >= _REMEMBERED:
+    if len(_predicates) >= ENTRIES_REMEMBERED:
         _predicates.clear()
     _predicates[known] = passes
     return passes

@@ -15,11 +15,10 @@ import jax
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import ELEMENTS_REFUSED_BY_CPU
 from torch_jax.core import errors, tracers
 from torch_jax.eager import twins
 from torch_jax.memory.storage import is_jax, memory_of, tensors_in
-
-_MOST_ELEMENTS = 1 << 26
 
 
 def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
@@ -63,7 +62,8 @@ def _is_plain(given: dict[str, Any]) -> bool:
     """Return whether tensors have known sizes, and few enough elements to be made again."""
     tensors = list(tensors_in(given))
     sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
-    return set(map(type, sizes)) <= {int} and sum(t.numel() for t in tensors) <= _MOST_ELEMENTS
+    count = sum(t.numel() for t in tensors)
+    return set(map(type, sizes)) <= {int} and count <= ELEMENTS_REFUSED_BY_CPU
 
 
 def _raised(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import torch
 
+from torch_jax.budgets import ELEMENTS_OF_A_BUCKET
 from torch_jax.eager.signature import Signature
 from torch_jax.memory.shared import Elsewhere, is_here, seen, taken
 
@@ -87,5 +88,5 @@ def length_for(count: int) -> int:
     >>> length_for(3), length_for(100), length_for(32 * 128 * 768) == 32 * 128 * 768
     (16, 112, True)
     """
-    step = 1 << max(count.bit_length() - 3, 4)
+    step = max(1 << max(count.bit_length() - 3, 0), ELEMENTS_OF_A_BUCKET)
     return -(-count // step) * step

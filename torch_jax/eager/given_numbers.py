@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torch_jax import target
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import numbers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Integers
@@ -46,11 +47,11 @@ def number_input(value: Any) -> Any:
     if ACTIVE.recorder is not None:  # a recording takes its numbers all together
         return value
     if known not in _seen:
-        if len(_seen) >= 4096:  # a schedule of ever new numbers must not grow this
+        if len(_seen) >= ENTRIES_REMEMBERED:  # a schedule of ever new numbers must not grow this
             _seen.clear()
         _seen.add(known)
         return value
-    if len(_numbers) >= 1024:
+    if len(_numbers) >= ENTRIES_REMEMBERED:
         _numbers.clear()
     with x64(), jax.ensure_compile_time_eval():  # other calls use it: never a tracer
         array = _numbers[known] = jax.device_put(value)  # weakly typed, and nothing is compiled

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import errors
 from torch_jax.eager import twins, variants
 from torch_jax.memory import geometry
@@ -21,7 +22,6 @@ from torch_jax.memory.storage import is_jax, span, tensors_in
 
 _WRITE = "torch_jax::write_"  # the name of ``copy_`` here
 _verdicts: dict[tuple, str | None] = {}
-_REMEMBERED = 1024
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     places = [(*_place(t), numbers.setdefault(_storage(t), len(numbers))) for t in tensors]
     known = (op, *places)
     if known not in _verdicts:
-        if len(_verdicts) >= _REMEMBERED:
+        if len(_verdicts) >= ENTRIES_REMEMBERED:
             _verdicts.clear()
         _verdicts[known] = _verdict(op, args, kwargs, tensors)
     message = _verdicts[known]

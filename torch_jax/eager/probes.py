@@ -1,7 +1,7 @@
 """Numbers that change at each call: does an operator take every float?
 
-A learning rate that decays, or Adam's corrections, would call the CPU's kernel at each step. Once a
-few have passed, the kernel is called with floats of all magnitudes and signs. One that refuses none
+A learning rate that decays, or Adam's corrections, would call the CPU's kernel at each step. Once
+two have passed, the kernel is called with floats of all magnitudes and signs. One that refuses none
 of them checks no float, up to the largest that its dtypes hold.
 """
 
@@ -15,7 +15,6 @@ import torch
 from torch_jax.eager import twins
 from torch_jax.memory.storage import tensors_in
 
-_FEW = 3  # numbers that are tried one by one, before the kernel is tried with others
 _MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 
 
@@ -24,20 +23,17 @@ class Bounds:
 
     def __init__(self, op: Any):
         self.op = op
-        self._known: dict[Any, float] = {}  # negative: the number of tries so far, less one
+        self._known: dict[Any, float] = {}  # -1: one float has passed
 
     def hold(self, kind: Any, values: Iterable[Any]) -> bool:
         """Return whether floats of a call of this kind need no check."""
-        bound = self._known.get(kind, -1.0)
+        bound = self._known.get(kind, 0.0)
         return bound > 0 and all(-bound < x < bound for x in _floats(values))
 
     def passed(self, kind: Any, given: dict[str, Any]) -> None:
         """Note that a call of this kind was checked, and passed."""
-        so_far = self._known.get(kind, -1.0)
-        if so_far < 0 and any(True for _ in _floats(given.values())):
-            self._known[kind] = so_far - 1
-            if so_far == -_FEW:
-                self._known[kind] = self._largest(given)
+        if self._known.get(kind, -1.0) < 0 and any(True for _ in _floats(given.values())):
+            self._known[kind] = self._largest(given) if kind in self._known else -1.0
 
     def _largest(self, given: dict[str, Any]) -> float:
         """Return the bound, 0 where the kernel refuses some float, or may."""

@@ -17,13 +17,10 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import ELEMENTS_TRIED_ON_CPU
 from torch_jax.core import errors
 from torch_jax.eager import checks, twins
 from torch_jax.memory.storage import tensors_in
-
-# An operator whose tensors cannot be made small is tried on its full number of elements, up to this
-# many. More might take the CPU seconds: nothing is refused then.
-_MOST_ELEMENTS = 1 << 22
 
 # CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
 _TAKEN_BY_CUDA = frozenset({"aten::histc"})
@@ -129,8 +126,8 @@ def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     Zeros cannot be divided by, ones may be no index, and a small one may be too small. The value in
     the place of a number varies, too: answers are remembered for all numbers.
     """
-    are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= _MOST_ELEMENTS
-    for most in (2,) * twins.can_be_small(op) + (_MOST_ELEMENTS,) * are_few:
+    are_few = sum(tensor.numel() for tensor in tensors_in(given)) <= ELEMENTS_TRIED_ON_CPU
+    for most in (2,) * twins.can_be_small(op) + (ELEMENTS_TRIED_ON_CPU,) * are_few:
         for value in (0, 1):
 
             def make(tensor: torch.Tensor, most: int = most, value: int = value) -> torch.Tensor:

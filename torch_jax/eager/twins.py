@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import ELEMENTS_MADE_ZERO
 
 Make = Callable[[torch.Tensor], torch.Tensor]
 
@@ -21,7 +22,6 @@ Make = Callable[[torch.Tensor], torch.Tensor]
 # the sizes of tensors. CPU kernels do not check any others (the ``C`` of a norm).
 _COUNTS = frozenset({"size", "steps", "window_length", "pad", "bins"})
 _UNSIZED = frozenset({"dim", "axis", "reduction", "compute_mode", "growth_interval"})
-_LARGE_IN_ELEMENTS = 1 << 16
 _NOT_FOR_CPU = frozenset({"device", "pin_memory", "layout"})
 
 # Random operators draw from this one, so that the user's generators do not move.
@@ -54,7 +54,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     """
     size, stride = tuple(tensor.shape), tensor.stride()
     twin = torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
-    return twin.zero_() if tensor.numel() < _LARGE_IN_ELEMENTS else twin
+    return twin.zero_() if tensor.numel() < ELEMENTS_MADE_ZERO else twin
 
 
 def twins(op: Any, given: dict[str, Any], make: Make) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def _repeat(
         ]
         varying = [a for e in elements for a, is_list in zip(e, lists, strict=False) if is_list]
         run = one
-        if count >= _TRACED_ONCE and all(map(_is_array, varying)):
+        if elements and all(map(_is_array, varying)):
             run = _tracing_once(one, elements[0])
         return [run(*element) for element in elements]
 
@@ -162,11 +162,6 @@ def _repeat(
     return foreach
 
 
-# From this many positions on, tensors of one form share a trace: to trace, lower and compile a
-# function that is called takes less time than the same equations many times.
-_TRACED_ONCE = 4
-
-
 def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray | np.generic)
 
@@ -174,7 +169,8 @@ def _is_array(value: Any) -> bool:
 def _tracing_once(function: Callable[..., Any], first: list[Any]) -> Callable[..., Any]:
     """Return the function, traced once for each set of forms; only arrays are inputs.
 
-    Made at each use, so that it knows nothing of the modes that another was traced in.
+    A function that is called costs less time to be traced, lowered and compiled than the same
+    equations many times.
     Made at each use, so that it knows nothing of the modes that another was traced in.
     """
     arrays = [at for at, value in enumerate(first) if _is_array(value)]

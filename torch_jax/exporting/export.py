@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax._version import __version__
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.capture.training import hooks
 from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
@@ -42,8 +43,6 @@ from torch_jax.memory import border, dtypes, storage, transfer
 from torch_jax.memory.storage import is_jax
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-
-_LARGE = 1024  # elements: constants that a program may hold, which XLA then computes with
 
 
 class Exported(exported_file.Exported):
@@ -330,7 +329,7 @@ def _traced(program: Callable[..., Any], shapes: tuple) -> tuple[Any, dict[str, 
 
 def _name_of_constant(index: int, value: Any, weights: Mapping[str, Any]) -> str:
     """Return the name, as a weight, of a constant that is too large for the program, else ""."""
-    if value.size < _LARGE or not exported_file.can_hold(value):
+    if value.size <= ELEMENTS_OF_A_SMALL_CONSTANT or not exported_file.can_hold(value):
         return ""
     name = f"constant_{index}"
     return name if name not in weights else f"{name}_"

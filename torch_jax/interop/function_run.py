@@ -20,13 +20,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
+from torch_jax.budgets import BYTES_WORTH_A_WARNING
 from torch_jax.core import tracers
 from torch_jax.eager import variants
 from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.interop import names
 from torch_jax.memory import generators, storage, transfer
 
-_LARGE = 1 << 20  # bytes of a constant that is worth a warning
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
@@ -196,7 +196,7 @@ class _Watch(TorchDispatchMode):
         key = id(tensor.untyped_storage())
         if tensor.requires_grad and tensor.is_leaf:
             self._leaves.setdefault(key, (tensor, tensor.grad))
-        if memory is None or memory.nbytes < _LARGE or key in self._warned:
+        if memory is None or memory.nbytes < BYTES_WORTH_A_WARNING or key in self._warned:
             return
         if jax_core.is_outside_traces():
             return

@@ -22,10 +22,9 @@ import jax
 import numpy as np
 import torch
 
+from torch_jax.budgets import OBJECTS_OF_A_FUNCTION
 from torch_jax.dispatch.call_jax import Given
 from torch_jax.interop.bytecode import STDLIB, Names, names_of
-
-_MOST = 5000  # values of one function
 
 
 class NotUnderstood(Exception):
@@ -135,7 +134,7 @@ class _Walk:
         if known is not None:
             self.found += "met", known[0]
             return
-        if len(self.met) > _MOST:
+        if len(self.met) > OBJECTS_OF_A_FUNCTION:
             raise NotUnderstood
         self.met[id(value)] = len(self.met), value
         if kind is types.FunctionType:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import jax_core, pytorch
+from torch_jax.budgets import STATES_WITH_ARRAYS
 from torch_jax.core import numbers, trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch import call_jax as operator
@@ -104,15 +105,15 @@ class _States:
     """
 
     def __init__(self) -> None:
-        self._plain, self._with_arrays = Recent(64), Recent(2)
-        self.computed: Recent = Recent(64)  # of functions whose state is unknown
+        self._plain, self._with_arrays = Recent(), Recent(STATES_WITH_ARRAYS)
+        self.computed: Recent = Recent()  # of functions whose state is unknown
 
     def of(self, state: tuple) -> Recent:
         """Return the traces of a state."""
         states = self._with_arrays if holds_arrays(state) else self._plain
         traces = states.find(state)
         if traces is None:
-            traces = Recent(64)
+            traces = Recent()
             states.keep(state, traces)
         return traces
 

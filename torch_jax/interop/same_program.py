@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from torch_jax._private.jaxprs import core
+from torch_jax.budgets import ELEMENTS_OF_A_SMALL_CONSTANT
 from torch_jax.interop.function_state import Same
 
 
@@ -52,7 +53,9 @@ def _of_aval(aval: Any) -> Any:
 
 def _of_constant(value: Any) -> Any:
     """Return a constant as a key: by its bytes where it is small, else by identity."""
-    if isinstance(value, jax.core.Tracer) or getattr(value, "size", 1) > 1024:
+    if isinstance(value, jax.core.Tracer):
+        return Same(value)
+    if getattr(value, "size", 1) > ELEMENTS_OF_A_SMALL_CONSTANT:
         return Same(value)
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.extended):
         return Same(value)

@@ -14,14 +14,13 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import SECONDS_FOR_A_BATCH
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.memory import dtypes, processes, sharding, storage, transfer
 from torch_jax.recorded import lazy
 
 Move = Callable[[Any], Any]
-
-_PATIENCE = 5.0  # seconds that an ended loop waits for the batch that is being loaded
 
 
 class DeviceLoader:
@@ -145,7 +144,7 @@ class _Ahead:
             self._is_closed = True
             self._ready.clear()
             self._changed.notify_all()
-        self._thread.join(_PATIENCE)
+        self._thread.join(SECONDS_FOR_A_BATCH)
 
 
 def _to_device(tensor: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from torch_jax import target
+from torch_jax.budgets import ENTRIES_REMEMBERED, SECONDS_AFTER_AN_END, SECONDS_BETWEEN_QUESTIONS
 from torch_jax.core.x64 import x64
 
 
@@ -92,7 +93,6 @@ def tell_ended_by(ended: Callable[[], list[int]]) -> None:
 
 
 _ended: Callable[[], list[int]] = list
-_ASKED, _PATIENCE = 2.0, 20.0  # seconds between questions, and for work begun before
 
 
 def _wait(array: Any) -> None:
@@ -102,10 +102,10 @@ def _wait(array: Any) -> None:
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
         now = time.monotonic()
-        if now - asked > _ASKED:
+        if now - asked > SECONDS_BETWEEN_QUESTIONS:
             asked, gone = now, _ended()
             gone_since = (gone_since or now) if gone else None
-            if gone_since is not None and now - gone_since > _PATIENCE:
+            if gone_since is not None and now - gone_since > SECONDS_AFTER_AN_END:
                 raise RuntimeError(
                     f"process {', '.join(map(str, gone))} of {jax.process_count()} has ended, and "
                     "a program over the devices of all waits for it: see what it has printed, and "
@@ -113,6 +113,6 @@ def _wait(array: Any) -> None:
                 )
 
 
-@functools.lru_cache(64)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _gather(mesh: Any) -> Any:
     return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))

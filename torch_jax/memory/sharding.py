@@ -24,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from torch_jax import target
 from torch_jax._private import jax_core
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.compiler import options
 from torch_jax.core import absent
 from torch_jax.core.absent import Absent
@@ -256,7 +257,7 @@ def on_mesh(run: Callable[..., Any], entry: Any, memories: Sequence[Any]) -> Cal
     return functools.partial(mixing, run)
 
 
-@functools.lru_cache(1 << 12)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _keeping(plain: Callable[..., Any], entry: Any, shardings: tuple[Any, ...]) -> Any:
     def run(*memories: Any) -> list[Any]:
         arrays = list(plain(*memories))

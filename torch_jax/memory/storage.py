@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import forks, tracers
 from torch_jax.core.lent import Lent
 from torch_jax.core.node import Node
@@ -213,7 +214,7 @@ def place_of(tensor: torch.Tensor, memory: jax.Array) -> windows.Place:
     )
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def dense_strides(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     """Return strides of a copy in ``torch.preserve_format``: the same if dense, else in order.
 

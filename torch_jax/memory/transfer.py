@@ -16,6 +16,7 @@ import torch
 
 from torch_jax import target
 from torch_jax._private import jax_core
+from torch_jax.budgets import BYTES_READ_ON_HOST
 from torch_jax.core import absent, errors, forks, policies, tracers
 from torch_jax.core.absent import Absent
 from torch_jax.core.active import ACTIVE
@@ -192,7 +193,8 @@ def _is_read_on_host(tensor: torch.Tensor, memory: jax.Array) -> bool:
     plain = memory.dtype == dtypes.to_jax(tensor.dtype)
     if not plain or tensor.is_conj() or tensor.is_neg():
         return False
-    return target.on_cpu() or memory.nbytes <= 2**20 or 2 * tensor.numel() >= memory.size
+    is_small = memory.nbytes <= BYTES_READ_ON_HOST
+    return target.on_cpu() or is_small or 2 * tensor.numel() >= memory.size
 
 
 def to_device(tensor: torch.Tensor) -> torch.Tensor:

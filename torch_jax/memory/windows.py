@@ -22,15 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.budgets import PLACES_REMEMBERED
 from torch_jax.core.node import Integers, Node
 from torch_jax.core.x64 import x64
 from torch_jax.memory import geometry
 from torch_jax.memory.geometry import Lens, Shape, Slice
-
-# Starts that have been given this often become a device array: NumPy's are copied at each call,
-# which takes half the time of making an array.
-_OFTEN = 16
-_MOST_PLACES = 1 << 16
 
 
 class Window(NamedTuple):
@@ -80,20 +76,24 @@ class Place:
       values: the same as integers of Python.
     """
 
-    __slots__ = ("_uses", "lens", "number", "starts", "values")
+    __slots__ = ("_was_given", "lens", "number", "starts", "values")
 
     def __init__(self, number: int, lens: Lens, starts: Any):
         self.number, self.lens, self.starts = number, lens, starts
         self.values = () if starts is None else tuple(starts.tolist())
-        self._uses = 0
+        self._was_given = False
 
     def given(self) -> Any:
-        """Return the starts, as a program takes them."""
-        if self._uses < _OFTEN:
-            self._uses += 1
-            if self._uses == _OFTEN:
+        """Return the starts, as a program takes them.
+
+        Repeated ones become a device array: NumPy's are copied at each call, which takes half the
+        time of making an array.
+        """
+        if type(self.starts) is np.ndarray:
+            if self._was_given:
                 with x64(), jax.ensure_compile_time_eval():  # other calls use them: never a tracer
                     self.starts = jnp.asarray(self.starts)
+            self._was_given = True
         return self.starts
 
 
@@ -107,12 +107,12 @@ def place(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype
     key = shape, dtype, size, stride, offset, as_dtype
     found = _places.get(key)
     if found is None:
-        if len(_places) >= _MOST_PLACES:  # a loop over ever new offsets must not grow this
+        if len(_places) >= PLACES_REMEMBERED:  # a loop over ever new offsets must not grow this
             _places.clear()
         lens, starts = moving(geometry.view(*key))
         number = _numbers.get((shape, lens))
         if number is None:
-            if len(_numbers) >= _MOST_PLACES:  # numbers are never given twice
+            if len(_numbers) >= PLACES_REMEMBERED:  # numbers are never given twice
                 _numbers.clear()
             number = _numbers[shape, lens] = next(_count)
         found = _places[key] = Place(number, lens, starts)

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from torch_jax.budgets import GROUPS_OF_BLOCKS, ROWS_OF_A_BLOCK
+
 
 class Call(NamedTuple):
     """The properties of a call that decide its form.
@@ -163,8 +165,6 @@ _LARGE = Sizes(512, 512, 1 << 26, 1 << 26, 1 << 26)
 # 10 % of one another. Scores of one block stay in the cache.
 SIZES = {"cpu": Sizes(128, 64, 1 << 21, 0, 1 << 24), "gpu": _LARGE, "tpu": _LARGE}
 """By JAX's name of the platform."""
-UNROLLED = 4  # groups of blocks: the program grows with them, as the work that is skipped does
-_LEAST_ROWS = 16
 
 
 def groups(shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes) -> tuple[Group, ...]:
@@ -182,10 +182,10 @@ def groups(shape: tuple[int, ...], keys: int, is_causal: bool, sizes: Sizes) -> 
     if heads * rows * keys <= (sizes.whole_causal if causal else sizes.whole):
         return (Group(0, rows, rows, keys),)
     block = sizes.causal_rows if causal and rows <= 2 * sizes.rows else sizes.rows
-    while block > _LEAST_ROWS and heads * block * keys > sizes.most:
+    while block > ROWS_OF_A_BLOCK and heads * block * keys > sizes.most:
         block //= 2
     whole = rows // block * block
-    steps = -(-(whole // block) // UNROLLED) * block if causal else whole
+    steps = -(-(whole // block) // GROUPS_OF_BLOCKS) * block if causal else whole
     found = [(at, min(at + steps, whole)) for at in range(0, whole, max(steps, 1))]
     found += [(whole, rows)] if whole < rows else []
     return tuple(

@@ -14,19 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_jax.budgets import ELEMENTS_OF_A_BUCKET
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import Leading
 
-_LEAST = 16
-
 
 def length_for(count: int, most: int | None = None) -> int:
-    """Return the next power of two, ``_LEAST`` at least and ``most`` at most.
+    """Return the next power of two, ``ELEMENTS_OF_A_BUCKET`` at least and ``most`` at most.
 
     >>> length_for(3), length_for(17), length_for(17, most=20)
     (16, 32, 20)
     """
-    length = max(_LEAST, 1 << (count - 1).bit_length() if count else 0)
+    length = max(ELEMENTS_OF_A_BUCKET, 1 << (count - 1).bit_length() if count else 0)
     return length if most is None else min(length, most)
 
 

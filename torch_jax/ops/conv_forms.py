@@ -38,17 +38,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_jax.budgets import (
+    ELEMENTS_OF_A_CONVOLUTION,
+    ELEMENTS_OF_A_WEIGHT_GRADIENT,
+    IMAGES_OF_A_SMALL_BATCH,
+)
 from torch_jax.ops.precision import precision
 from torch_jax.ops.promotion import opmath
-
-_ELEMENTS_LIMIT = 64  # the largest window that is written out element by element
-_BATCH_LIMIT = 4  # the largest batch that makes too few channels for XLA's weight gradient
-_PRODUCTS_LIMIT = 16  # the largest window whose weight gradient is a product for each element
 
 
 def is_small(window: Sequence[int]) -> bool:
     """Return whether a window may be written out element by element."""
-    return math.prod(window) <= _ELEMENTS_LIMIT
+    return math.prod(window) <= ELEMENTS_OF_A_CONVOLUTION
 
 
 def is_looped(size: Sequence[int], window: Sequence[int]) -> bool:
@@ -80,8 +81,9 @@ def weight_form(output: jax.Array, input: jax.Array, window: Sequence[int], grou
         return None
     if is_few(output, share=4):
         return patches_to_weight
-    few, looped = output.shape[0] <= _BATCH_LIMIT, is_looped(input.shape[2:], output.shape[2:])
-    by_element = math.prod(window) <= _PRODUCTS_LIMIT and (few or looped)
+    few = output.shape[0] <= IMAGES_OF_A_SMALL_BATCH
+    looped = is_looped(input.shape[2:], output.shape[2:])
+    by_element = math.prod(window) <= ELEMENTS_OF_A_WEIGHT_GRADIENT and (few or looped)
     return elements_to_weight if by_element or math.prod(window) == 1 else None
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.budgets import ROWS_OF_A_SUM
 from torch_jax.ops import sums
 from torch_jax.ops.promotion import HALVES, opmath, refuse
 from torch_jax.ops.registry import InOrder, op
@@ -146,9 +147,6 @@ def _as_input(out: jax.Array, strides: tuple[int, ...]) -> Any:
     return InOrder(out, order)
 
 
-_FEW_PLACES = 8  # images of fewer are summed in one piece
-
-
 def _sums(x: jax.Array) -> jax.Array:
     """Return sums of ``[batch, ..., channels]`` over all dimensions but the last.
 
@@ -159,7 +157,7 @@ def _sums(x: jax.Array) -> jax.Array:
     """
     axes = tuple(range(x.ndim - 1))
     places = math.prod(x.shape[1:-1]) if x.ndim > 2 else 1
-    if not isinstance(places, int) or places < _FEW_PLACES:
+    if not isinstance(places, int) or places < ROWS_OF_A_SUM:
         return x.sum(axes)
 
     def by_image(x: jax.Array) -> jax.Array:

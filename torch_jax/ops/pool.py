@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_jax.budgets import ELEMENTS_OF_A_MAXIMUM
 from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.promotion import category, opmath
 from torch_jax.ops.registry import op
@@ -230,14 +231,11 @@ def _max_pool(n, self, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil
     return values, places
 
 
-_SPREAD_LIMIT = 32  # the largest window whose gradient is spread element by element
-
-
 def _max_pool_backward(
     n, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
 ):
     dims = _dims(self.shape, n, kernel_size, stride, padding, dilation, ceil_mode)
-    if math.prod(d.kernel for d in dims) > _SPREAD_LIMIT:
+    if math.prod(d.kernel for d in dims) > ELEMENTS_OF_A_MAXIMUM:
         return _put_back(n, grad_output, indices, self.shape[-n:])
     grad = grad_output.astype(opmath(grad_output.dtype))
     lead = grad.ndim - n

@@ -17,31 +17,31 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax import target
+from torch_jax.budgets import ROWS_OF_A_SUM
 
 _Pairwise = Callable[[jax.Array, jax.Array], jax.Array]
 
-_LEAST = 64  # numbers of a row or column, under which the plain form is as good
-_MOST = 32  # the longest reduction of XLA in one go
+_AT_ONCE = 32  # the longest reduction of XLA in one go
 
 
 def width(length: int) -> int:
     """Return the width of a row's slices; 0 where the row is not to be cut.
 
-    >>> [width(n) for n in (32, 64, 100, 384, 1024, 4096)]
-    [0, 8, 0, 16, 32, 0]
+    >>> [width(n) for n in (32, 48, 64, 100, 384, 1024, 4096)]
+    [0, 8, 8, 0, 16, 32, 0]
     """
-    widths = (n for n in (8, 16, _MOST) if length % n == 0 and length // n <= _MOST)
-    return next(widths, 0) if length >= _LEAST else 0
+    widths = (n for n in (8, 16, _AT_ONCE) if length % n == 0 and length // n <= _AT_ONCE)
+    return next(widths, 0) if length > _AT_ONCE else 0
 
 
 def block(rows: int) -> int:
     """Return how many rows are summed at a time; 0 where all are.
 
-    >>> [block(n) for n in (32, 64, 1024, 260, 202, 211)]
-    [0, 32, 32, 26, 0, 0]
+    >>> [block(n) for n in (32, 48, 64, 1024, 260, 202, 211)]
+    [0, 24, 32, 32, 26, 0, 0]
     """
-    blocks = (n for n in range(_MOST, 7, -1) if rows % n == 0)
-    return next(blocks, 0) if rows >= _LEAST else 0
+    blocks = (n for n in range(_AT_ONCE, ROWS_OF_A_SUM - 1, -1) if rows % n == 0)
+    return next(blocks, 0) if rows > _AT_ONCE else 0
 
 
 def row_sum(x: jax.Array) -> jax.Array:
@@ -68,7 +68,7 @@ def column_sum(x: jax.Array, dims: int) -> jax.Array:
     if not _is_for_here(x) or not (step := block(math.prod(x.shape[:dims]))):
         return x.sum(tuple(range(dims)))
     found = by_blocks(x.reshape(-1, step, math.prod(kept)))
-    return (found.sum(0) if len(found) <= _MOST else column_sum(found, 1)).reshape(kept)
+    return (found.sum(0) if len(found) <= _AT_ONCE else column_sum(found, 1)).reshape(kept)
 
 
 def by_blocks(x: jax.Array) -> jax.Array:

@@ -13,10 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch_jax.budgets import THREADS_OF_A_CPU_DEVICE
 from torch_jax.core.patching import AT_FIRST_USE, patch
-
-# A device's program may run, and on each of two Python threads a next one may wait to be launched.
-THREADS_OF_A_DEVICE = 3
 
 
 @patch("jax._src.xla_bridge._at_fork", AT_FIRST_USE)
@@ -43,7 +41,7 @@ def _patch_threads(original: Callable[..., Any]) -> Callable[..., Any]:
         devices = kwargs.get("num_devices") or _forced_devices()
         if devices == 1:
             return original(*args, **kwargs)
-        with _at_least("NPROC", THREADS_OF_A_DEVICE * devices):
+        with _at_least("NPROC", THREADS_OF_A_CPU_DEVICE * devices):
             return original(*args, **kwargs)
 
     return make_cpu_client

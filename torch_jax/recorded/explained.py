@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_jax.budgets import STATES_COMPARED
 from torch_jax.memory import dtypes
 from torch_jax.recorded.path import Constant, Moving, State
 
 _numbers = itertools.count(1)
-_MOST = 256  # states that are looked at, to find what is similar
 
 
 def explain(state: State, new: State | None, program: Any) -> str:
@@ -44,7 +44,7 @@ def _reason(state: State, new: State | None, was_known: bool, program: Any) -> s
     fork = new.before
     assert fork is not None
     mine = _operator_on_way(state, new)
-    siblings = [one for one in list(fork.after.values())[:-_MOST:-1] if one is not new]
+    siblings = [one for one in list(fork.after.values())[:-STATES_COMPARED:-1] if one is not new]
     compared = [(_likeness(mine, _first_operator(one)), one) for one in siblings]
     if not compared:
         if fork.before is None:
@@ -96,7 +96,7 @@ def _first_operator(state: State) -> State | None:
 def _below(state: State) -> Iterator[State]:
     """Yield a bounded number of states of the tree below one, the latest branches first."""
     left = [state]
-    for _ in range(_MOST * _MOST):
+    for _ in range(STATES_COMPARED * STATES_COMPARED):
         if not left:
             return
         one = left.pop()

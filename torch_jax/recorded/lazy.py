@@ -15,14 +15,12 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
+from torch_jax.budgets import OPERATORS_BEFORE_A_FUSED_CUT, OPERATORS_OF_A_FUSED_GROUP
 from torch_jax.core import active, tracers, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.device import streams
 from torch_jax.recorded import limits
 from torch_jax.recorded.recorder import Listener, Recorder
-
-# Where fused mode cuts a recording, in operators: see :class:`Recorder`.
-_MOST, _LEAST = 256, 32
 
 
 class _Own(threading.local):
@@ -37,7 +35,7 @@ class _Own(threading.local):
 
     def __init__(self) -> None:
         self.lazy = Recorder(config.get("lazy_operators"), full=_cut)
-        self.fused = Recorder(_MOST, _LEAST)
+        self.fused = Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT)
         self.outside: Recorder | None = None
         self.one_thread: Any = None
 

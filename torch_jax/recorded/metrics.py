@@ -6,9 +6,8 @@ import threading
 from collections import Counter, deque
 from typing import Any
 
+from torch_jax.budgets import EXPLANATIONS_KEPT
 from torch_jax.core import log, tracers
-
-_KEPT = 256  # explanations
 
 
 class Counts:
@@ -31,7 +30,7 @@ class Counts:
         """Set all counters to zero."""
         self.operators = self.graphs = self.hits = self.compiles = 0
         self.early: Counter[str] = Counter()
-        self.explanations: deque[str] = deque(maxlen=_KEPT)
+        self.explanations: deque[str] = deque(maxlen=EXPLANATIONS_KEPT)
 
     def ran(self, operators: int) -> None:
         """Count a recording of so many operators."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from torch_jax import config
 from torch_jax._private import jax_core
+from torch_jax.budgets import PLACES_REMEMBERED
 from torch_jax.core import absent, crossed, errors, forks, signals, tracers
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Integers, Node, NotRecordable
@@ -73,7 +74,6 @@ _ALONE = _alone_in_log()
 _moving: set[int] = set()
 # The integers of operators, by entry and by how many operators came before.
 _integers_at: dict[tuple[int, int], tuple] = {}
-_MOST_PLACES = 1 << 16
 
 
 class Recording:
@@ -476,7 +476,7 @@ def _have_changed(key: tuple, state: State) -> bool:
     integers = tuple(filter(_are_integers, key))
     if not integers:
         return False
-    if len(_integers_at) >= _MOST_PLACES:
+    if len(_integers_at) >= PLACES_REMEMBERED:
         _integers_at.clear()
     return _integers_at.setdefault((key[0], state.operators), integers) != integers
 

@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torch_jax.budgets import SECONDS_AT_EXIT, SECONDS_OF_IMPORTS_AT_EXIT
 from torch_jax.core import forks, locks, waking
 
 _OURS = str(Path(__file__).parent.parent)
-_PATIENCE = 2.0  # seconds; a thread that computes longer than that may still abort the process
-_PATIENCE_WITH_IMPORTS = 20.0
 _for_ever = threading.Lock()
 
 
@@ -47,7 +46,7 @@ def _stop_daemons() -> None:
     if not daemons or forks.is_lost():  # a child that has lost the device runs no operator
         return
     # kept: a thread that would wake the device stops here
-    if not waking.LOCK.acquire(timeout=_PATIENCE_WITH_IMPORTS):
+    if not waking.LOCK.acquire(timeout=SECONDS_OF_IMPORTS_AT_EXIT):
         return
     if waking.is_awake():
         _stop_at_operators(here)
@@ -60,7 +59,7 @@ def _stop_at_operators(here: threading.Thread) -> None:
     from torch_jax.memory import shared
 
     # a daemon that stops must not hold the lock of compiled functions: this thread may call one
-    locks.RUNNING.acquire(timeout=_PATIENCE)
+    locks.RUNNING.acquire(timeout=SECONDS_AT_EXIT)
     _for_ever.acquire()
     before_each(lambda: None if threading.current_thread() is here else _stop())
     # PyTorch's kernels, and calls on the hot path, bypass x64.__enter__: none is called from now on
@@ -69,8 +68,8 @@ def _stop_at_operators(here: threading.Thread) -> None:
 
 
 def _wait_for(daemons: set[int | None]) -> None:
-    """Wait until these threads are stopped, or compute nothing of ours."""
-    deadline = time.monotonic() + _PATIENCE
+    """Wait until these threads stand still, or compute nothing of ours."""
+    deadline = time.monotonic() + SECONDS_AT_EXIT
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:
         time.sleep(0.002)

@@ -22,6 +22,7 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
 from torch_jax._private import jax_profiler, pytorch
+from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.device import streams
 from torch_jax.device.trace import events
 from torch_jax.device.trace.events import Event
@@ -115,7 +116,7 @@ def _spans(found: Iterable[Any]) -> list[tuple[float, float, Any]]:
     return [(e.time_range.start, e.time_range.end, e) for e in found]
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(ENTRIES_REMEMBERED)
 def _is_of_user(name: str) -> bool:
     """Return whether an event is a frame of Python outside of the libraries at work here."""
     if not _PYTHON(name) or name.startswith(_LIBRARIES):

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torch_jax.budgets import ROWS_OF_A_TABLE, SHARE_WORTH_A_ROW
+
 if TYPE_CHECKING:
     from torch_jax.observe.profiling.kernels import Kernels
     from torch_jax.observe.profiling.profile import Profile
-
-_ROWS = 12
-_LEAST = 0.005  # a share of the time that is worth a row
 
 
 def lines_of(found: Profile) -> Iterator[str]:
@@ -32,19 +31,19 @@ def lines_of(found: Profile) -> Iterator[str]:
         yield f"  {found.compiles} programs were compiled, {found.loaded} loaded from disk: {later}"
     yield f"Python{unit}:"
     for part, seconds in sorted(found.parts.items(), key=lambda one: -one[1]):
-        if seconds >= _LEAST * found.seconds:
+        if seconds >= SHARE_WORTH_A_ROW * found.seconds:
             yield _row(seconds, found, f"{part}{_NOTES.get(part, '')}")
     yield from _python_lines(found)
     yield f"Kernels of XLA{unit} (threads added up):"
     total = sum(kernel.seconds for kernel in found.kernels)
     yield _row(total, found, "all of them")
     yield _row(found.moves, found, "of these, copies and changes of layout")
-    for kernel in found.kernels[:_ROWS]:
-        if kernel.seconds >= _LEAST * total:
+    for kernel in found.kernels[:ROWS_OF_A_TABLE]:
+        if kernel.seconds >= SHARE_WORTH_A_ROW * total:
             yield _row(kernel.seconds, found, f"{_named(kernel)}{_at(kernel.line)}", kernel.times)
     yield "Lines that these kernels come from:"
-    for kernel in found.lines[:_ROWS]:
-        if kernel.seconds >= _LEAST * total:
+    for kernel in found.lines[:ROWS_OF_A_TABLE]:
+        if kernel.seconds >= SHARE_WORTH_A_ROW * total:
             where = _shown(kernel.line) or "no line is known: an operator run by itself, or XLA's"
             yield _row(kernel.seconds, found, where, kernel.times)
 
@@ -57,12 +56,12 @@ _NOTES = {
 
 def _python_lines(found: Profile) -> Iterator[str]:
     looks = sum(found.python_lines.values())
-    rows = list(found.python_lines.items())[:_ROWS]
+    rows = list(found.python_lines.items())[:ROWS_OF_A_TABLE]
     if rows:
         yield "Lines of yours in which Python was, with all that they called:"
     for (file, line, function), count in rows:
         seconds = found.seconds * count / looks
-        if count >= 0.02 * looks:
+        if count >= SHARE_WORTH_A_ROW * looks:
             yield _row(seconds, found, f"{_path(file)}:{line}, in {function}")
 
 

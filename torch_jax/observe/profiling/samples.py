@@ -20,9 +20,9 @@ import jax
 import torch
 
 from torch_jax import config
+from torch_jax.budgets import SECONDS_BETWEEN_SAMPLES
 from torch_jax.observe.running.costs import line_of
 
-_SECONDS = 0.001
 _TORCH_JAX, _TORCH, _JAX = (
     os.path.dirname(str(one.__file__)) + os.sep for one in (config, torch, jax)
 )
@@ -81,7 +81,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SECONDS / 4)
+        sys.setswitchinterval(SECONDS_BETWEEN_SAMPLES / 4)
         self._start = time.perf_counter()
         self._thread.start()
         return self
@@ -97,7 +97,7 @@ class Sampler:
         return self.seconds * self.parts[part] / max(self.parts.total(), 1)
 
     def _look(self) -> None:
-        while not self._ends.wait(_SECONDS):
+        while not self._ends.wait(SECONDS_BETWEEN_SAMPLES):
             frame = sys._current_frames().get(self._of)
             if frame is not None:
                 self._note(frame)

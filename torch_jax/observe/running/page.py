@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch_jax.budgets import (
+    LINES_WORTH_CHANGING,
+    OPERATORS_WORTH_A_PROGRAM,
+    SECONDS_WORTH_A_CHANGE,
+    TIMES_OF_A_LOOP,
+)
 from torch_jax.core.compilations import Counts
-
-_LINES = 5
-_OFTEN = 8  # a line that waits, or is called, so often is in a loop
-_SEVERAL = 3  # operators that are worth being one program
-_LEAST = 0.001  # seconds that are worth a change
 
 # Replacements for a line that waits for a value, by a pattern of its text.
 _WAITS = (
@@ -103,13 +104,13 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if advice is not None:
             causes.setdefault(advice[1], []).append((row, advice[0]))
     worth = [_line(instead, cases) for instead, cases in causes.items() if _is_worth(cases)]
-    return sorted(worth, key=_seconds, reverse=True)[:_LINES]
+    return sorted(worth, key=_seconds, reverse=True)[:LINES_WORTH_CHANGING]
 
 
 def _is_worth(cases: list[tuple[dict[str, Any], str]]) -> bool:
     """Return whether a cause is reported: a CPU fallback always, others by their seconds."""
     rows = [row for row, _ in cases]
-    return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= _LEAST
+    return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= SECONDS_WORTH_A_CHANGE
 
 
 def _seconds(row: dict[str, Any]) -> float:
@@ -137,7 +138,7 @@ def _nothing(row: dict[str, Any], source: str) -> _Advice:
 
 
 def _of_waits(row: dict[str, Any], source: str) -> _Advice:
-    if row["count"] < _OFTEN:
+    if row["count"] < TIMES_OF_A_LOOP:
         return None
     found = [instead for pattern, instead in _WAITS if re.search(pattern, source)]
     instead = found[0] if found else "keep the value a tensor until the loop is over"
@@ -145,7 +146,7 @@ def _of_waits(row: dict[str, Any], source: str) -> _Advice:
 
 
 def _of_checks(row: dict[str, Any], source: str) -> _Advice:
-    if row["count"] < _OFTEN:
+    if row["count"] < TIMES_OF_A_LOOP:
         return None
     names = ", ".join(sorted(row["what"]))
     return (
@@ -170,13 +171,13 @@ def _of_compiles(row: dict[str, Any], source: str) -> _Advice:
     """
     most, times = Counter(row["what"]).most_common(1)[0] if row["what"] else ("", 0)
     cost = str(_programs([row]))
-    if min(times, row["visits"]) >= _OFTEN:
+    if min(times, row["visits"]) >= TIMES_OF_A_LOOP:
         return (
             f"{cost}; {times:,} times for other shapes or numbers of {most}",
             "pad to few sizes (drop_last=True, padding to multiples), or "
             "@torch_jax.jit(dynamic=...)",
         )
-    if len([name for name in row["what"] if "::" in name]) < _SEVERAL:
+    if len([name for name in row["what"] if "::" in name]) < OPERATORS_WORTH_A_PROGRAM:
         return None
     return cost, "put the step into a function under @torch_jax.jit: one program"
 
