@@ -1,7 +1,7 @@
 """Every number that the package decides by: how many calls, bytes, seconds or rows are enough.
 
-They are chosen, and another number would be as right: facts of PyTorch, JAX and mathematics stand
-where they are used. What users may change is a setting (:mod:`torch_jax.config`).
+They are chosen, and another number would be as right: facts of PyTorch, JAX and mathematics are
+in the files that use them. What users may change is a setting (:mod:`torch_jax.config`).
 
 >>> from torch_jax.budgets import CALLS_BEFORE_DIRECT
 >>> CALLS_BEFORE_DIRECT

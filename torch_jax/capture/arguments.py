@@ -50,7 +50,7 @@ class SortedCall(NamedTuple):
 
 
 class Arguments:
-    """How the arguments of one function are sorted."""
+    """Sorts the arguments of one function."""
 
     def __init__(self, function: Any, dynamic: dict[str, dict[int, Any]]):
         """Take ``dynamic`` as :func:`torch_jax.jit` does."""

@@ -1,4 +1,4 @@
-"""What the nodes of PyTorch's autograd graph behind a result say."""
+"""The nodes of PyTorch's autograd graph behind a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be as it was for a program to be run again without the function's Python.
+"""Conditions for running a program again without the function's Python.
 
 Everything is compared by identity first, in a few passes of C, since nearly always nothing changed.
 """

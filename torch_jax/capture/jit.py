@@ -42,7 +42,7 @@ _OLD = {
 
 
 class _Jit(Protocol):
-    """What :func:`jit` is without a function: a decorator."""
+    """The decorator that :func:`jit` is without a function."""
 
     @overload  # a module is callable too: type checkers take the first that fits
     def __call__(self, function: M) -> M: ...  # type: ignore[overload-overlap]
@@ -147,7 +147,7 @@ _KEPT = "_torch_jax_jit"  # the attribute of an object with what is compiled for
 
 
 class _Kept(dict):
-    """What is compiled for one object; copies of the object and files of it have none of it."""
+    """The compiled methods of one object; copies of the object, and files, do without them."""
 
     def __deepcopy__(self, memo: dict) -> _Kept:
         return _Kept()

@@ -22,7 +22,7 @@ from torch_jax.memory.storage import is_jax
 
 
 class CallKey(NamedTuple):
-    """What a program fixes of one call.
+    """The part of one call that a program fixes.
 
     Attributes:
       form: the tree of the arguments.

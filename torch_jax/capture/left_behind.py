@@ -1,4 +1,4 @@
-"""What an observed call has written, returned and left behind, described before it is run."""
+"""The writes, the result and the gradients of an observed call, described before it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_jax.memory.storage import is_jax_tensor
 
 
 class LeftBehind(NamedTuple):
-    """What is there after a call; results of the graph are named by their numbers.
+    """The effects of a call; results of the graph are named by their numbers.
 
     Attributes:
       result: what the function returned.

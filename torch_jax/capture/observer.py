@@ -65,7 +65,7 @@ class Refusal(NamedTuple):
 
 
 class Observer(Listener):
-    """What one call does.
+    """The operators, reads and effects of one call.
 
     Attributes:
       leaves: the arguments.

@@ -27,7 +27,7 @@ _PASS = Listener("backward pass")
 
 
 class _Mark:
-    """What lives as long as a node of autograd's graph, which may outlive its tensor."""
+    """A mark that lives as long as a node of autograd's graph, which may outlive its tensor."""
 
 
 def await_gradients(result: Any) -> None:

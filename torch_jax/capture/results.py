@@ -1,4 +1,4 @@
-"""What a function returned or left behind, and how each later call makes it.
+"""Templates of the values that a function returns, out of which each later call makes them.
 
 A template is a tree whose leaves say where a value comes from: out of the program, a view of
 something that was there before, an argument, or just the same object.

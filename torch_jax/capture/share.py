@@ -1,4 +1,4 @@
-"""What Python takes of a recorded call, where all calls record one and the same graph.
+"""Python's share of a recorded call, if all calls record one and the same graph.
 
 Nothing is proven by it: it is a hint that ``jit(pure=True)`` would pay.
 """

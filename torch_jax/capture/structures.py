@@ -1,4 +1,4 @@
-"""How the structure of a call's arguments differs from that of another call, in words."""
+"""The difference between the structures of two calls' arguments, in words."""
 
 from __future__ import annotations
 

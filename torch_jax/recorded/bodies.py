@@ -1,4 +1,4 @@
-"""What an entry of an eager kernel computes, as a jaxpr, and its check of indices by itself."""
+"""The computation of an eager kernel's entry, as a jaxpr, and its check of indices by itself."""
 
 from __future__ import annotations
 

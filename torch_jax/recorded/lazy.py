@@ -24,7 +24,7 @@ from torch_jax.recorded.recorder import Listener, Recorder
 
 
 class _Own(threading.local):
-    """What a thread records with.
+    """The recorders of a thread.
 
     Attributes:
       lazy: its recorder in blocks of :func:`lazy`, and in lazy mode.

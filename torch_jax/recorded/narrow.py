@@ -1,4 +1,4 @@
-"""Which Python numbers of a graph end as float32.
+"""The Python numbers of a graph that end as float32.
 
 A number is a float64, and an operator converts it to the dtype of its tensors. Where all that is
 asked of it is a float32, the host converts it: TPUs have no float64, and GPUs few units for it.

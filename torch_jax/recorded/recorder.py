@@ -286,7 +286,7 @@ class Unrun(Listener):
 
 
 class Recorder:
-    """What writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
+    """Writes operators down on one thread; kernels find it as ``ACTIVE.recorder``."""
 
     def __init__(
         self,

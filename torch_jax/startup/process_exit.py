@@ -68,7 +68,7 @@ def _stop_at_operators(here: threading.Thread) -> None:
 
 
 def _wait_for(daemons: set[int | None]) -> None:
-    """Wait until these threads stand still, or compute nothing of ours."""
+    """Wait until these threads have stopped, or compute nothing of ours."""
     deadline = time.monotonic() + SECONDS_AT_EXIT
     quiet = 0
     while quiet < 5 and time.monotonic() < deadline:

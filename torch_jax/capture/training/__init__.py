@@ -1,4 +1,4 @@
-"""What training steps need of ``torch_jax.jit``: optimizers, scaling, checkpointing.
+"""Training steps in ``torch_jax.jit``: optimizers, scaling, checkpointing.
 
 May import: the rest of capture. Loaded by ``import torch``: no.
 """

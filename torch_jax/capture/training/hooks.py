@@ -1,4 +1,4 @@
-"""What is replaced in PyTorch so that an observed call hears of a training step.
+"""Replacements in PyTorch by which an observed call hears of a training step.
 
 Optimizers' steps, schedulers, ``zero_grad``, backward passes and seeds are all plain Python of
 PyTorch's: no operator shows them. Each replacement does what PyTorch does where nothing is

@@ -43,8 +43,8 @@ def keep_steps_on_device(optimizer: Any) -> None:
 def move_counts(optimizer: Any) -> None:
     """Move counts of steps that are on the CPU to the device, where they have to be.
 
-    Whoever sets one again does so on the CPU, as PyTorch makes them, and knows nothing of
-    ``capturable``, with which an optimizer refuses counts on the CPU.
+    Code that sets one again makes it on the CPU, as PyTorch does, where an optimizer with
+    ``capturable`` refuses it.
     """
     for group in optimizer.param_groups:
         if group.get("capturable") is True and all(map(is_jax, group["params"])):
