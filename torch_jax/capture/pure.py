@@ -89,8 +89,9 @@ class Pure:
         call = self._arguments.sort(args, kwargs)
         if call.parts and call.key in self._whole:
             call = self._arguments.sort(args, kwargs, whole=True)
-        reason, shares = self._new_key(call.key), False
-        for replay in self._replays.get(call.key, ()):
+        replays = self._replays.get(call.key, ())
+        reason, shares = None if replays else self._new_key(call.key), False
+        for replay in replays:
             reason = replay.changed(call.leaves) or _writes_parts(replay, call)
             if reason is not None:
                 shares |= reason is SHARES
