@@ -35,7 +35,7 @@ This page is made from `torch_jax.config.SETTINGS` and `torch_jax/budgets.py` by
 BUDGETS = """
 ## Budgets
 
-The package decides by these numbers, which nobody sets. They are in `torch_jax/budgets.py`.
+The package decides by these numbers, which are not settings. They are in `torch_jax/budgets.py`.
 """
 KINDS = {bool: "on or off", int: "a number", str: "text"}
 
