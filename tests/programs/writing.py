@@ -31,6 +31,7 @@ def calls(name: str, function: Callable[..., Any], arguments: Callable[[], Itera
 
 
 def enter(name: str, program: Program, of: Callable[..., Any]) -> None:
+    """Enter a program under a name, and that of the file where a function of it is written."""
     name = f"{of.__module__.rpartition('.')[2]}.{name}"
     assert name not in PROGRAMS, name
     PROGRAMS[name] = program
