@@ -61,7 +61,7 @@ class Bag:
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call gives, or the type of what it raises."""
+    """Return the result of a call, or the type of its error."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

@@ -21,12 +21,12 @@ class How(NamedTuple):
     tolerance: float = 0.0
 
     def of(self, dtype: torch.dtype) -> float:
-        """The tolerance of a dtype; whole numbers have none."""
+        """Return the tolerance of a dtype; whole numbers have none."""
         return TOLERANCE.get(dtype, 0.0) and (self.tolerance or TOLERANCE[dtype])
 
 
 def first_difference(actual: Any, expected: Any) -> str | None:
-    """Where the first one differs from the second, in words; None where it does not.
+    """Return where the first one differs from the second, in words; None where it does not.
 
     Version counters come last: whoever reads of one knows that all else is equal.
     """
@@ -34,7 +34,7 @@ def first_difference(actual: Any, expected: Any) -> str | None:
 
 
 def difference(actual: Any, expected: Any, how: How, path: str = "") -> str | None:
-    """The first difference, in words."""
+    """Return the first difference in words."""
     if type(actual) is not type(expected):
         return f"{path}: {actual!r}, not {expected!r}"
     if isinstance(expected, Seen):

@@ -1,6 +1,6 @@
-"""Modules: compiled, copied, loaded, cast, with statistics and states of their own.
+"""Modules: compiled, cast, with statistics and states of their own.
 
-What is done to a module that a function finds is part of ``trainers``.
+``trainers`` changes modules that a function finds, ``tests/capture`` copies and loads compiled.
 """
 
 from __future__ import annotations

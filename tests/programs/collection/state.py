@@ -1,4 +1,4 @@
-"""State that a function reads and keeps: tensors in attributes and lists, which stay the same objects.
+"""State that a function reads and keeps: tensors in attributes and lists, and their identity.
 
 Python runs at each call, so numbers and closures of any kind are read alike.
 """
