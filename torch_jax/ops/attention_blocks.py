@@ -65,8 +65,32 @@ def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
 
     Rows that see nothing give 0, and a log-sum-exp of -inf.
     """
+    sees = _rows_that_see(call)
+    if sees is not None and call.bias is not None:  # others see all, so that none divides by 0
+        opened = call.bias | ~sees if call.bias.dtype == bool else jnp.where(sees, call.bias, 0)
+        call = call._replace(bias=opened)
     found = [_by_blocks(group, _attend, call) for group in call.groups]
-    return _joined([out for out, _ in found], 3), _joined([sums for _, sums in found], 3)
+    out, sums = (_joined(list(parts), 3) for parts in zip(*found, strict=True))
+    if sees is None:
+        return out, sums
+    return jnp.where(sees, out, 0), jnp.where(sees[..., 0], sums, -jnp.inf)
+
+
+def _rows_that_see(call: Attention) -> jax.Array | None:
+    """Return which rows see a key, of the scores' dims or 1; None where all do, by the shapes.
+
+    It is asked of the mask, and not of the scores: XLA's GPU compiler makes one kernel of a softmax
+    in which nothing is chosen.
+    """
+    rows, keys = call.query.shape[3], call.key.shape[2]
+    if isinstance(keys, int) and keys == 0:
+        return jnp.zeros((1,) * 5, bool)
+    if call.bias is None:
+        return None
+    sees = call.bias if call.bias.dtype == bool else call.bias != -jnp.inf
+    if call.is_causal:
+        sees = sees & (jnp.arange(rows)[:, None] >= jnp.arange(keys))
+    return sees.any(-1, keepdims=True)
 
 
 def _attend(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array]:
@@ -80,18 +104,15 @@ def _attend(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array]:
 
 
 def _exponentials(call: Attention, block: _Block) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return weights times their sum, their sum, and log-sum-exp; of only -inf 0, 1 and -inf.
+    """Return weights times their sum, their sum, and log-sum-exp.
 
     Dividing by the sum is ten times as accurate as subtracting its logarithm from the scores.
     """
     scores = _scores(call, block)
     largest = sums.row_max(scores)
-    sees_none = call.bias is not None  # a causal row sees the first key
-    finite = jnp.where(largest == -jnp.inf, 0, largest) if sees_none else largest
-    weights = jnp.exp(scores - finite)
+    weights = jnp.exp(scores - largest)
     total = sums.row_sum(weights)
-    log_sum_exp = finite + jnp.log(total)
-    return weights, jnp.where(total == 0, 1, total) if sees_none else total, log_sum_exp
+    return weights, total, largest + jnp.log(total)
 
 
 class Gradients(NamedTuple):
@@ -126,7 +147,8 @@ def backward(
             weights = dropped = jnp.exp(scores - _turned(block.rows(of_rows)))
         else:  # PyTorch keeps log-sum-exp in float32, which is too little for float64
             found, total, _ = _exponentials(call, block)
-            weights = dropped = _turned(found / total)
+            found = jnp.where(block.rows(of_rows) == jnp.inf, 0, found / total)
+            weights = dropped = _turned(found)
         if call.dropout is not None:
             kept = _turned(call.dropout(block.start, (*shape[:2], *shape[3:], shape[2])))
             dropped, of_weights = weights * kept, of_weights * kept
