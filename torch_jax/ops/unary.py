@@ -117,6 +117,12 @@ def _rsqrt(x):
     return 1 / sqrt(x)
 
 
+def _entr(x):
+    """Return ``-x log x``: 0 at 0, -inf below, NaN kept."""
+    inside = jnp.where(x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), 0)
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, -np.inf, inside))
+
+
 _OF_REALS = frozenset("erf erfc erfinv i0 special_entr special_i0e special_i1 special_i1e".split())
 
 for _name, _function in {
@@ -147,7 +153,7 @@ for _name, _function in {
     "sin": jnp.sin,
     "sinc": jnp.sinc,
     "sinh": _sinh,
-    "special_entr": jsp.entr,
+    "special_entr": _entr,
     "special_i0e": jsp.i0e,
     "special_i1": jsp.i1,
     "special_i1e": jsp.i1e,
