@@ -48,33 +48,10 @@ class NotTraceableError(RuntimeError):
     """A function under :func:`torch_jax.jit` does work that a compiled call could not repeat."""
 
 
-# The operator of static shape to write instead, by the operator's name.
-STATIC_ALTERNATIVES = {
-    "_local_scalar_dense": "keep the value a tensor (torch.where, torch.cond for control flow), "
-    "or return it and look at it outside",
-    "_ctc_loss": "give the lengths as Python lists, or compute the loss outside",
-    "bincount": "use torch.zeros(n).index_add(0, x, weights), with n known",
-    "equal": "use (a == b).all(), which is a tensor",
-    "index.Tensor": "use torch.where(mask, x, other) or multiply by the mask",
-    "index_put": "use torch.where(mask, values, x)",
-    "masked_select": "use torch.where(mask, x, other) or multiply by the mask",
-    "nonzero": "use torch.nonzero_static(x, size=n), with n known",
-    "repeat_interleave.Tensor": "give output_size=, the sum of the repeats",
-    "unique": "use torch.sort and compare neighbours, which keeps the shape",
-}
-_SAME = {
-    "_ctc_loss_backward": "_ctc_loss",
-    "_index_put_impl": "index_put",
-    "_index_put_impl_": "index_put",
-    "_unique": "unique",
-    "_unique2": "unique",
-    "_unsafe_index.Tensor": "index.Tensor",
-    "_unsafe_index_put": "index_put",
-    "index_put_": "index_put",
-    "unique_consecutive": "unique",
-    "unique_dim": "unique",
-    "unique_dim_consecutive": "unique",
-}
+_ITEM_INSTEAD = (
+    "keep the value a tensor (torch.where, torch.cond for control flow), "
+    "or return it and look at it outside"
+)
 
 _LIBRARIES = (
     *(str(Path(str(module.__file__)).parent) for module in (torch, jax, sys.modules["torch_jax"])),
@@ -115,13 +92,12 @@ def user_line() -> str:
     return "no line of user code"
 
 
-def needs_values(op: Any, args: tuple, kwargs: dict[str, Any]) -> DataDependentError:
+def needs_values(op: Any, args: tuple, kwargs: dict[str, Any], instead: str) -> DataDependentError:
     """Return the error for an operator that was called under a trace and needs values."""
-    name = op.name().removeprefix("aten::")
-    instead = STATIC_ALTERNATIVES.get(_SAME.get(name, name), "call it outside the traced function")
     return DataDependentError(
         f"{errors.describe_call(op, args, kwargs)} needs values, which are not known while a "
-        f"program is traced ({user_line()}). Instead, {instead}."
+        f"program is traced ({user_line()}). Instead, "
+        f"{instead or 'call it outside the traced function'}."
     )
 
 
@@ -141,5 +117,5 @@ def needs_value_on_host(array: Any) -> RuntimeError:
         return outlived(f"a {shown(array)} tensor")
     return DataDependentError(
         f"the value of a {shown(array)} tensor is asked for, which is not known while a "
-        f"program is traced ({user_line()}). Instead, {STATIC_ALTERNATIVES['_local_scalar_dense']}."
+        f"program is traced ({user_line()}). Instead, {_ITEM_INSTEAD}."
     )

@@ -252,7 +252,7 @@ class Kernel:
     def _explained(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Exception:
         """Return JAX's error as the one a PyTorch user understands."""
         if tracers.wants_a_value(error):
-            return tracers.needs_values(self.op, args, kwargs)
+            return tracers.needs_values(self.op, args, kwargs, self.lowering.instead)
         if not self._is_ours():
             error.add_note(f"in {errors.describe_call(self.op, args, kwargs)}")
             raise error  # the error of a user's own function is kept
@@ -442,15 +442,10 @@ class Kernel:
         bound.drop(self, key)
 
     def _infer(self, args, kwargs) -> list[Any] | None:
-        try:
-            meta, op = self.lowering.meta, self.op
-            if isinstance(meta, str) and self.functional is None:
-                op = variants.overload(meta)
-            return infer(op, args, kwargs)
-        except RuntimeError as error:
-            if self.lowering.meta_error is RuntimeError:
-                raise
-            raise self.lowering.meta_error(str(error)) from error
+        meta, op = self.lowering.meta, self.op
+        if isinstance(meta, str) and self.functional is None:
+            op = variants.overload(meta)
+        return infer(op, args, kwargs)
 
     def _refuse_cast(self, args, kwargs) -> None:
         """Raise where an in-place result would be cast to a lesser kind of number."""

@@ -11,6 +11,7 @@ import numpy as np
 from torch_jax.ops.derivatives import slope
 from torch_jax.ops.pointwise import wide
 from torch_jax.ops.registry import op
+from torch_jax.ops.unary import sigmoid
 
 
 @op("relu")
@@ -121,22 +122,18 @@ def gelu_backward(grad_output, self, *, approximate="none"):
     return g * (_normal_cdf(x) + x * density)
 
 
-def _sigmoid(x):
-    return 1 / (1 + jnp.exp(-x)) if jnp.iscomplexobj(x) else jax.nn.sigmoid(x)
-
-
 @op("silu")
 def silu(self):
     """Return ``x * sigmoid(x)``, of complex numbers too."""
     (x,) = wide(self)
-    return x * _sigmoid(x)
+    return x * sigmoid(x)
 
 
 @op("silu_backward")
 def silu_backward(grad_output, self):
     """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
-    s = _sigmoid(x)
+    s = sigmoid(x)
     return g * jnp.conj(s * (1 + x * (1 - s)))
 
 
@@ -229,17 +226,11 @@ def hardshrink(self, lambd=0.5):
     return jnp.where((x >= -edge) & (x <= edge), 0, x)
 
 
-@op("softshrink_backward")
+@op("softshrink_backward", "hardshrink_backward")
 def softshrink_backward(grad_output, self, lambd):
     """Return 0 within ``lambd`` of 0."""
     g, x, edge = wide(grad_output, self, lambd)
     return jnp.where((x >= -edge) & (x <= edge), 0, g)
-
-
-@op("hardshrink_backward")
-def hardshrink_backward(grad_out, self, lambd):
-    """Return 0 within ``lambd`` of 0."""
-    return softshrink_backward(grad_out, self, lambd)
 
 
 @op("log_sigmoid_forward", meta=False)

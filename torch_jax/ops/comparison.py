@@ -36,31 +36,21 @@ for _name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
     op(_name)(getattr(jnp, _name))
 
 
-@op("isnan")
-def isnan(self):
-    """Return False for integers."""
-    return jnp.isnan(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+def _of_fractions(name: str, function: Callable[..., Any]) -> None:
+    def lowering(self):
+        return function(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+
+    lowering.__doc__ = f"``{name}``; False for integers."
+    op(name)(lowering)
 
 
-@op("isinf")
-def isinf(self):
-    """Return False for integers."""
-    return jnp.isinf(self) if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
+_of_fractions("isnan", jnp.isnan)
+_of_fractions("isinf", jnp.isinf)
+_of_fractions("isposinf", lambda x: x == np.inf)
+_of_fractions("isneginf", lambda x: x == -np.inf)
 
 
-@op("isposinf")
-def isposinf(self):
-    """Return False for integers."""
-    return self == np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
-
-
-@op("isneginf")
-def isneginf(self):
-    """Return False for integers."""
-    return self == -np.inf if category(self.dtype) >= 2 else jnp.zeros(self.shape, bool)
-
-
-@op("equal", concrete=True, meta=False)
+@op("equal", concrete=True, meta=False, instead="use (a == b).all(), which is a tensor")
 def equal(self, other):
     """Return a Python bool; tensors of different shapes are not equal."""
     return self.shape == other.shape and bool(on_host((self == other).all()))

@@ -35,28 +35,20 @@ def full_like(self, fill_value, *, dtype=None):
     return _filled(self.shape, fill_value, self.dtype if dtype is None else dtype)
 
 
-@op("zeros")
-def zeros(size, *, dtype=None):
-    """Do ``jnp.zeros`` with PyTorch's default dtype."""
-    return jnp.zeros(size, _dtype(dtype))
+def _constant(name: str, value: int) -> None:
+    """Enter ``zeros`` and ``zeros_like``, or those of another number."""
+
+    @op(name)
+    def of_size(size, *, dtype=None):
+        return jnp.full(size, value, _dtype(dtype))
+
+    @op(f"{name}_like")
+    def like(self, *, dtype=None):
+        return jnp.full(self.shape, value, self.dtype if dtype is None else dtype)
 
 
-@op("ones")
-def ones(size, *, dtype=None):
-    """Do ``jnp.ones`` with PyTorch's default dtype."""
-    return jnp.ones(size, _dtype(dtype))
-
-
-@op("zeros_like")
-def zeros_like(self, *, dtype=None):
-    """Do ``jnp.zeros_like``."""
-    return jnp.zeros(self.shape, self.dtype if dtype is None else dtype)
-
-
-@op("ones_like")
-def ones_like(self, *, dtype=None):
-    """Do ``jnp.ones_like``."""
-    return jnp.ones(self.shape, self.dtype if dtype is None else dtype)
+_constant("zeros", 0)
+_constant("ones", 1)
 
 
 @op("zero", uniform=True)
@@ -77,15 +69,9 @@ def scalar_tensor(s, *, dtype=None):
     return jnp.asarray(s, _dtype(dtype))
 
 
-@op("eye")
-def eye(n, *, dtype=None):
+@op("eye", "eye.m")
+def eye(n, m=None, *, dtype=None):
     """Do ``jnp.eye``."""
-    return jnp.eye(n, dtype=_dtype(dtype))
-
-
-@op("eye.m")
-def eye_m(n, m, *, dtype=None):
-    """Do ``jnp.eye`` with a number of columns."""
     return jnp.eye(n, m, dtype=_dtype(dtype))
 
 
@@ -116,7 +102,7 @@ def _step_stays(step=1, dtype=None) -> bool:
     return dtype is None or dtype == np.int64 or category(dtype) == 2 or not 0 < abs(step) < 1
 
 
-@op("arange.start_step", static=("start", "end", "step"), meta=_step_stays)
+@op("arange.start", "arange.start_step", static=("start", "end", "step"), meta=_step_stays)
 def arange_step(start, end, step=1, *, dtype=None):
     """Leave the end out; int64 bounds are truncated before counting, as PyTorch does."""
     dtype = _range_dtype(dtype, start, end, step)
@@ -125,28 +111,16 @@ def arange_step(start, end, step=1, *, dtype=None):
     return _sequence(start, step, math.ceil((end - start) / step), dtype)
 
 
-@op("arange.start", static=("start", "end"))
-def arange_start(start, end, *, dtype=None):
-    """Count in steps of 1."""
-    return arange_step(start, end, 1, dtype=dtype)
-
-
 @op("arange", static=("end",))
 def arange(end, *, dtype=None):
     """Count from 0 in steps of 1."""
     return arange_step(0, end, 1, dtype=dtype)
 
 
-@op("range.step", static=("start", "end", "step"))
+@op("range", "range.step", static=("start", "end", "step"))
 def range_step(start, end, step=1, *, dtype=None):
     """Include the end (``torch.range``); without a dtype it is the default float."""
     return _sequence(start, step, math.floor((end - start) / step) + 1, _dtype(dtype))
-
-
-@op("range", static=("start", "end"))
-def range_(start, end, *, dtype=None):
-    """Do ``torch.range`` with step 1."""
-    return range_step(start, end, 1, dtype=dtype)
 
 
 def _ramp(start, end, steps: int, dtype: np.dtype):
@@ -187,18 +161,18 @@ def logspace(start, end, steps, base=10.0, *, dtype=None):
 
 @op("tril_indices")
 def tril_indices(row, col, offset=0, *, dtype=np.int64):
-    """Return positions on and below a diagonal, as a constant of shape ``(2, count)``."""
+    """Positions on and below a diagonal, as a constant of shape ``(2, count)``."""
     return jnp.asarray(np.stack(np.tril_indices(row, offset, col)).astype(dtype or np.int64))
 
 
 @op("triu_indices")
 def triu_indices(row, col, offset=0, *, dtype=np.int64):
-    """Return positions on and above a diagonal, as a constant of shape ``(2, count)``."""
+    """Positions on and above a diagonal, as a constant of shape ``(2, count)``."""
     return jnp.asarray(np.stack(np.triu_indices(row, offset, col)).astype(dtype or np.int64))
 
 
-@op("kaiser_window.beta")
-def kaiser_window(window_length, periodic, beta, *, dtype=None):
+@op("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None):
     """Return a window; a periodic one is a longer symmetric one without its last element."""
     dtype = _dtype(dtype)
     intervals = window_length if periodic else window_length - 1
@@ -208,15 +182,3 @@ def kaiser_window(window_length, periodic, beta, *, dtype=None):
     x = lax.iota(np.int64, window_length).astype(beta.dtype) * (2 / intervals) - 1
     bessel = jax.scipy.special.i0
     return (bessel(beta * jnp.sqrt(jnp.maximum(1 - x * x, 0))) / bessel(beta)).astype(dtype)
-
-
-@op("kaiser_window.periodic")
-def kaiser_window_12(window_length, periodic, *, dtype=None):
-    """Return the window with ``beta`` 12."""
-    return kaiser_window(window_length, periodic, 12.0, dtype=dtype)
-
-
-@op("kaiser_window")
-def kaiser_window_periodic(window_length, *, dtype=None):
-    """Return the periodic window with ``beta`` 12."""
-    return kaiser_window(window_length, True, 12.0, dtype=dtype)

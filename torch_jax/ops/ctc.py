@@ -17,6 +17,8 @@ from torch_jax.ops.derivatives import differentiated_as
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 
+_INSTEAD = "give the lengths as Python lists, or compute the loss outside"
+
 
 def _padded(targets, lengths, longest, blank):
     """Return the labels (N, S), given so or one after another; ``blank`` fills the rest."""
@@ -131,7 +133,7 @@ def _by_posteriors(log_probs, targets, inputs, labels, blank=0, zero_infinity=Fa
     return jnp.sum(slopes * log_probs, (0, 2)), alpha
 
 
-@op("_ctc_loss", concrete=True)
+@op("_ctc_loss", concrete=True, instead=_INSTEAD)
 @differentiated_as(_by_posteriors)
 def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
     """Return the loss and the forward variables (N, T, 2S+1), for the gradient."""
@@ -141,7 +143,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     return _forward(log_probs, targets, inputs, labels, int(np.max(labels, initial=0)), blank)
 
 
-@op("_ctc_loss_backward", concrete=True, meta=False)
+@op("_ctc_loss_backward", concrete=True, meta=False, instead=_INSTEAD)
 def ctc_loss_backward(
     grad,
     log_probs,

@@ -121,7 +121,7 @@ def check_indices(self, indices):
     return ok, "; or ".join(dict.fromkeys(messages))
 
 
-def _check_dim(self, dim, index):
+def check_dim(self, dim, index):
     return dim_bounds(self, dim, index)[:2]
 
 
@@ -175,14 +175,16 @@ def _write_row(x, dim: int, index, values):
 
 # ---- advanced indexing
 
+_NO_MASK = "use torch.where(mask, x, other) or multiply by the mask"
+
 
 @op(
     "index.Tensor",
     "_unsafe_index.Tensor",
     host=("indices",),
     concrete=_has_mask,
+    instead=_NO_MASK,
     meta=_knows_masks,
-    meta_error=IndexError,
     check=check_indices,
 )
 def index(self, indices):
@@ -247,6 +249,7 @@ def _check_put(self, indices, values):
     "_unsafe_index_put",
     host=("indices",),
     concrete=_needs_positions,
+    instead="use torch.where(mask, values, x)",
     meta=_knows_masks,
     check=_check_put,
 )
@@ -292,7 +295,7 @@ def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
     return x, (slice(None),) * dim + (index,)
 
 
-@op("index_select", host=("index",), check=_check_dim)
+@op("index_select", host=("index",), check=check_dim)
 def index_select(self, dim, index):
     """Do ``jnp.take`` along a dimension, where negative numbers are out of range."""
     x, at = along(self, dim, index)
@@ -304,14 +307,14 @@ def index_select(self, dim, index):
 def index_add(self, dim, index, source, *, alpha=1):
     """Do ``x.at[…].add``; for bool, or."""
     if source.ndim == self.ndim > 0:
-        _refuse_other_slices(self.shape, source.shape, dim)
+        refuse_other_slices(self.shape, source.shape, dim)
     x, at = along(self, dim, index)
     source = source.reshape(x.at[at].get(mode="fill").shape)
     source = source * jnp.asarray(alpha).astype(source.dtype)
     return write(x, at, source.astype(x.dtype), "add").reshape(self.shape)
 
 
-def _refuse_other_slices(shape, given, dim):
+def refuse_other_slices(shape, given, dim):
     """Raise where slices along a dimension have other sizes: as many elements do not suffice."""
     if any(
         a != b for d, (a, b) in enumerate(zip(shape, given, strict=True)) if d != dim % len(shape)
@@ -322,7 +325,7 @@ def _refuse_other_slices(shape, given, dim):
         )
 
 
-@op("index_copy", host=("index",), check=_check_dim)
+@op("index_copy", host=("index",), check=check_dim)
 def index_copy(self, dim, index, source):
     """Write by index; of equal indices the last one wins where JAX is on the CPU, else any."""
     if index.dtype != jnp.int64:
@@ -361,7 +364,7 @@ def put(self, index, source, accumulate=False):
 # ---- masks
 
 
-@op("masked_select", concrete=True, meta=False)
+@op("masked_select", concrete=True, meta=False, instead=_NO_MASK)
 def masked_select(self, mask):
     """Return the elements where the mask holds, as a vector; both are broadcast."""
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
@@ -397,7 +400,12 @@ def masked_scatter_backward(grad_output, mask, sizes):
     return flat.reshape(sizes)
 
 
-@op("nonzero", concrete=True, meta=False)
+@op(
+    "nonzero",
+    concrete=True,
+    meta=False,
+    instead="use torch.nonzero_static(x, size=n), with n known",
+)
 def nonzero(self):
     """Return ``np.argwhere``, a column for each dimension laid out in one piece."""
     if self.size and self.ndim:

@@ -40,24 +40,20 @@ def _spread(grad: Any, loss_size: int, reduction: int) -> Any:
 # Elementwise losses of (self, target), and their derivatives with respect to self.
 
 
-@op("mse_loss")
-def mse_loss(self, target, reduction=MEAN):
-    a, b = _wide(self, target)
-    return _reduce(jnp.square(a - b), reduction)
+def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
+    """Enter a loss of ``self - target`` and its gradient; ``slope`` is the derivative."""
 
+    @op(name)
+    def forward(self, target, reduction=MEAN, *limit):
+        a, b = _wide(self, target)
+        return _reduce(loss(a - b, *limit), reduction)
 
-@op("mse_loss_backward", meta=False)  # PyTorch's divides by the number of elements, or zero
-def mse_loss_backward(grad_output, self, target, reduction):
-    g, a, b = _wide(grad_output, self, target)
-    x = a - b
-    grad = _spread(g, x.size, reduction) * 2 * x
-    return grad.astype(result_type(grad_output, self, target))
-
-
-@op("smooth_l1_loss")
-def smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
-    a, b = _wide(self, target)
-    return _reduce(_smooth_l1(a - b, beta), reduction)
+    @op(f"{name}_backward", meta=meta)
+    def backward(grad_output, self, target, reduction, *limit):
+        g, a, b = _wide(grad_output, self, target)
+        x = a - b
+        grad = _spread(g, x.size, reduction) * slope(x, *limit)
+        return grad.astype(result_type(grad_output, self, target))
 
 
 def _smooth_l1_slope(x, beta):
@@ -66,31 +62,20 @@ def _smooth_l1_slope(x, beta):
 
 
 @slope(_smooth_l1_slope)
-def _smooth_l1(x, beta):
+def _smooth_l1(x, beta=1.0):
     z = jnp.abs(x)
     return jnp.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta)
 
 
-@op("smooth_l1_loss_backward")
-def smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
-    g, a, b = _wide(grad_output, self, target)
-    x = a - b
-    return _spread(g, x.size, reduction) * _smooth_l1_slope(x, beta)
+def _huber(x, delta=1.0):
+    z = jnp.abs(x)
+    return jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta))
 
 
-@op("huber_loss")
-def huber_loss(self, target, reduction=MEAN, delta=1.0):
-    a, b = _wide(self, target)
-    z = jnp.abs(a - b)
-    return _reduce(jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta)), reduction)
-
-
-@op("huber_loss_backward", meta=False)  # as mse_loss_backward
-def huber_loss_backward(grad_output, self, target, reduction, delta):
-    g, a, b = _wide(grad_output, self, target)
-    x = a - b
-    grad = _spread(g, x.size, reduction) * jnp.clip(x, -delta, delta)
-    return grad.astype(result_type(grad_output, self, target))
+# PyTorch's meta functions of two gradients divide by the number of elements, or zero.
+_of_difference("mse_loss", jnp.square, lambda x: 2 * x, meta=False)
+_of_difference("smooth_l1_loss", _smooth_l1, _smooth_l1_slope, meta=True)
+_of_difference("huber_loss", _huber, lambda x, d: jnp.clip(x, -d, d), meta=False)
 
 
 @op("soft_margin_loss")

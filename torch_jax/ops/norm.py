@@ -212,13 +212,10 @@ op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 
 
 @op("_native_batch_norm_legit_functional", **_OPTIONS)
-def _native_batch_norm_legit_functional(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, input_strides
-):
+def _functional(*args, input_strides):
     """Run batch norm, and return its new running statistics."""
-    parameters = input, weight, bias, running_mean, running_var
-    *results, mean, var = _batch_norm(*parameters, training, momentum, eps, input_strides)
-    return *results, *_running((running_mean, running_var), (mean, var))
+    *results, mean, var = _batch_norm(*args, input_strides)
+    return *results, *_running(args[3:5], (mean, var))
 
 
 def _running(old, new):
@@ -228,48 +225,35 @@ def _running(old, new):
 
 
 @op("_native_batch_norm_legit.no_stats", **_OPTIONS)
-def _native_batch_norm_legit_no_stats(input, weight, bias, training, momentum, eps, input_strides):
+def _without_statistics(input, weight, bias, training, momentum, eps, input_strides):
     """Run batch norm by the batch's own statistics, which are not stored."""
     return _batch_norm(input, weight, bias, None, None, True, momentum, eps, input_strides)[:3]
 
 
 @op("_native_batch_norm_legit_no_training", **_OPTIONS)
-def _native_batch_norm_legit_no_training(
-    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
-):
+def _no_training(*args, input_strides):
     """Run batch norm by running statistics; the saved statistics are empty."""
-    parameters = input, weight, bias, running_mean, running_var
-    return _batch_norm(*parameters, False, momentum, eps, input_strides)[:3]
+    return _batch_norm(*args[:5], False, *args[5:], input_strides)[:3]
 
 
 @op("_batch_norm_with_update", **_OPTIONS)
-def _batch_norm_with_update(
-    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
-):
+def _with_update(*args, input_strides):
     """Run batch norm in training; the fourth output, cuDNN's reserve, is empty."""
-    parameters = input, weight, bias, running_mean, running_var
-    results = _batch_norm(*parameters, True, momentum, eps, input_strides)
+    results = _batch_norm(*args[:5], True, *args[5:], input_strides)
     return *results[:3], jnp.zeros(0, jnp.uint8), *results[3:]
 
 
 @op("_batch_norm_with_update_functional", **_OPTIONS)
-def _batch_norm_with_update_functional(
-    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
-):
+def _with_update_functional(*args, input_strides):
     """Run ``_batch_norm_with_update``, and return its new running statistics."""
-    parameters = input, weight, bias, running_mean, running_var
-    *results, mean, var = _batch_norm_with_update(*parameters, momentum, eps, input_strides)
-    return *results, *_running((running_mean, running_var), (mean, var))
+    *results, mean, var = _with_update(*args, input_strides=input_strides)
+    return *results, *_running(args[3:5], (mean, var))
 
 
 @op("_batch_norm_no_update", **_OPTIONS)
-def _batch_norm_no_update(
-    input, weight, bias, running_mean, running_var, momentum, eps, input_strides
-):
+def _no_update(*args, input_strides):
     """Run batch norm by running statistics; the fourth output, cuDNN's reserve, is empty."""
-    parameters = input, weight, bias, running_mean, running_var
-    results = _batch_norm(*parameters, False, momentum, eps, input_strides)
-    return *results[:3], jnp.zeros(0, jnp.uint8)
+    return *_no_training(*args, input_strides=input_strides), jnp.zeros(0, jnp.uint8)
 
 
 @op("native_batch_norm_backward")
@@ -308,22 +292,9 @@ def native_batch_norm_backward(
 
 
 @op("batch_norm_backward")
-def batch_norm_backward(
-    grad_out,
-    input,
-    weight,
-    running_mean,
-    running_var,
-    save_mean,
-    save_var,
-    update,
-    eps,
-    output_mask,
-    reserve,
-):
+def batch_norm_backward(*args):
     """Return the gradient of ``_batch_norm_with_update`` and ``_batch_norm_no_update``."""
-    stats = running_mean, running_var, save_mean, save_var
-    return native_batch_norm_backward(grad_out, input, weight, *stats, update, eps, output_mask)
+    return native_batch_norm_backward(*args[:-1])
 
 
 # ---- group norm -------------------------------------------------------------------------------

@@ -299,11 +299,6 @@ def _elementwise(
     op(*names, refuses=refuses)(lowering)
 
 
-def _hypot(a, b):
-    """Scale by the larger side, so that squares do not overflow; infinity wins over NaN."""
-    return jnp.hypot(a, b)
-
-
 def _heaviside(x, values):
     """Return ``values`` where ``x`` is 0, and 0 for NaN as in PyTorch."""
     return jnp.where(x == 0, values, (x > 0).astype(values.dtype))
@@ -374,7 +369,7 @@ _fmax = differentiated_as(lambda a, b: jnp.where((a >= b) | jnp.isnan(b), a, b))
 _fmin = differentiated_as(lambda a, b: jnp.where((a <= b) | jnp.isnan(b), a, b))(jnp.fmin)
 
 _PLAIN: dict[str, Callable[..., Any]] = {
-    "hypot": _hypot,
+    "hypot": jnp.hypot,
     "maximum": jnp.maximum,
     "minimum": jnp.minimum,
     "fmax": _fmax,

@@ -395,16 +395,8 @@ def _rrelu(self, lower, upper, training, key):
     return x * slopes, slopes
 
 
-@op("rrelu_with_noise", random=True)
+@op("rrelu_with_noise", "rrelu_with_noise_functional", random=True)
 def rrelu_with_noise(self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key):
-    """Draw, in training, a slope for each negative element, written to ``noise``."""
-    return _rrelu(self, lower, upper, training, key)
-
-
-@op("rrelu_with_noise_functional", random=True)
-def rrelu_with_noise_functional(
-    self, noise, lower=0.125, upper=1 / 3, training=False, generator=None, *, key
-):
-    """Do ``rrelu_with_noise``, and return the slopes."""
+    """In training draw a slope for each negative element: they become the new ``noise``."""
     x, slopes = _rrelu(self, lower, upper, training, key)
     return x, noise if slopes is None else slopes

@@ -57,14 +57,8 @@ def _accumulable(x: jax.Array, dtype: Any) -> jax.Array:
     return x.astype(np.int64 if category(x.dtype) < 2 and dtype is None else opmath(x.dtype))
 
 
-@op("sum")
-def sum_all(self, *, dtype=None):
-    """Sum; integers and bools in int64."""
-    return sum_dim(self, None, dtype=dtype)
-
-
-@op("sum.dim_IntList")
-def sum_dim(self, dim, keepdim=False, *, dtype=None):
+@op("sum", "sum.dim_IntList")
+def sum_dim(self, dim=None, keepdim=False, *, dtype=None):
     """Sum; integers and bools in int64."""
     if dtype == jnp.bool_:
         return jnp.any(self, axes(self, dim), keepdims=keepdim)
@@ -86,28 +80,15 @@ def nansum(self, dim=None, keepdim=False, *, dtype=None):
     return sum_dim(self, dim, keepdim, dtype=dtype).astype(result)
 
 
-@op("prod")
-def prod_all(self, *, dtype=None):
-    """Multiply; integers and bools in int64."""
-    x = _accumulable(self, dtype)
-    return jnp.prod(x)
-
-
-@op("prod.dim_int")
-def prod_dim(self, dim, keepdim=False, *, dtype=None):
+@op("prod", "prod.dim_int")
+def prod(self, dim=None, keepdim=False, *, dtype=None):
     """Multiply; integers and bools in int64."""
     x = _accumulable(self, dtype)
     return jnp.prod(x, axes(x, dim), keepdims=keepdim)
 
 
-@op("mean")
-def mean_all(self, *, dtype=None):
-    """Return the mean; NaN of nothing."""
-    return mean_dim(self, None, dtype=dtype)
-
-
-@op("mean.dim")
-def mean_dim(self, dim, keepdim=False, *, dtype=None):
+@op("mean", "mean.dim")
+def mean(self, dim=None, keepdim=False, *, dtype=None):
     """Return the mean; NaN of nothing."""
     x = _accumulable(self, dtype)
     return quotient(jnp.sum(x, axes(x, dim), keepdims=keepdim), _counted(x, dim))
@@ -191,7 +172,7 @@ def _extreme(name: str, reduce: Callable[..., jax.Array], arg: Callable[..., jax
         values = reduce(self, axes(self, dim), keepdims=keepdim)
         return values, positions(self, dim, keepdim)
 
-    @op(f"arg{name}", meta_error=IndexError, refuses="bool complex")
+    @op(f"arg{name}", refuses="bool complex")
     def arg_over(self, dim=None, keepdim=False):
         if dim is None:
             index = arg(self.reshape(-1), 0)
@@ -207,17 +188,12 @@ _extreme("min", jnp.min, jnp.argmin)
 
 
 @op("aminmax", meta=_reduces_some, refuses="complex")
-def aminmax(self, *, dim=None, keepdim=False):
+@op("_aminmax", "_aminmax.dim", refuses="complex")
+def aminmax(self, dim=None, keepdim=False):
     """Return smallest and largest, over one dimension or all."""
     over = axes(self, dim)
     _require_some("aminmax", self, dim)
     return jnp.min(self, over, keepdims=keepdim), jnp.max(self, over, keepdims=keepdim)
-
-
-@op("_aminmax", "_aminmax.dim", refuses="complex")
-def aminmax_positional(self, dim=None, keepdim=False):
-    """Do :func:`aminmax` with positional arguments."""
-    return aminmax(self, dim=dim, keepdim=keepdim)
 
 
 def _logic(name: str, reduce: Callable[..., jax.Array]) -> None:
@@ -300,15 +276,13 @@ def linalg_powsum(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     return jnp.sum(power_of_size(size, ord), axes(x, dim), keepdims=keepdim)
 
 
-@op("norm.Scalar", "norm.ScalarOpt_dtype", "native_norm", static=("p",))
-def norm(self, p=2, *, dtype=None):
-    """Return the norm of all elements; without ``p``, 2."""
-    return norm_dim(self, p, None, dtype=dtype)
-
-
-@op("norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype", static=("p",))
-def norm_dim(self, p, dim, keepdim=False, *, dtype=None):
-    """Return the norm over dimensions; without ``p``, 2."""
+@op(
+    *("norm.Scalar", "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"),
+    *("native_norm", "native_norm.ScalarOpt_dim_dtype"),
+    static=("p",),
+)
+def norm(self, p=2, dim=None, keepdim=False, dtype=None):
+    """Return the norm of all elements or over dimensions; without ``p``, 2."""
     return linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
@@ -321,12 +295,6 @@ def foreach_norm(self, ord=2, dtype=None):
         )
         for x in self
     ]
-
-
-@op("native_norm.ScalarOpt_dim_dtype", static=("p",))
-def native_norm_dim(self, p, dim, keepdim, dtype):
-    """Do :func:`norm_dim` with positional arguments."""
-    return norm_dim(self, p, dim, keepdim, dtype=dtype)
 
 
 @op("_foreach_powsum.Scalar", static=("ord",), meta=False)

@@ -42,6 +42,7 @@ class Lowering(NamedTuple):
       static: names of ``Scalar``/``float`` arguments that are compile-time constants.
       concrete: the output's shape depends on values, so the function runs outside ``jit`` on
         concrete arrays; or a predicate over the arguments (arrays may be tracers) that says when.
+      instead: advice for a trace, where one meets a ``concrete`` operator: "use …".
       random: the function takes ``key=``, a fresh JAX PRNG key; or the name of that keyword, where
         the operator has an argument called key.
       drawn_like: of a random one: name of the argument, a tensor or a size, whose shape the results
@@ -52,8 +53,6 @@ class Lowering(NamedTuple):
       meta: whether PyTorch's meta function gives output shapes and dtypes, and checks the inputs;
         or a predicate over the arguments, as for ``concrete``; or the name of another overload of
         the same arguments, whose meta function knows the strides better.
-      meta_error: the error to raise where the meta function raises RuntimeError and the CPU does
-        not.
       check: a function of some of the arguments, by name (``from_`` for one called ``from``, which
         is a keyword of Python), that returns ``(ok, message)`` or
         ``(ok, message, type)``: a traced bool, and text and type (IndexError) of the error
@@ -78,6 +77,7 @@ class Lowering(NamedTuple):
     function: Callable[..., Any]
     static: frozenset[str] = frozenset()
     concrete: bool | Callable[..., bool] = False
+    instead: str = ""
     random: bool | str = False
     drawn_like: str = ""
     host: frozenset[str] = frozenset()
@@ -87,7 +87,6 @@ class Lowering(NamedTuple):
     contiguous: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
     channels_last: tuple[str, ...] = ()
-    meta_error: type[Exception] = RuntimeError
     uniform: bool = False
     integers: frozenset[str] = frozenset()
     rows: str = ""

@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as
-from torch_jax.ops.indexing import along, dim_bounds, strict, write
+from torch_jax.ops.indexing import (
+    along,
+    check_dim,
+    dim_bounds,
+    refuse_other_slices,
+    strict,
+    write,
+)
 from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
 
@@ -61,25 +68,8 @@ def _combine(self, dim: int, index, src, method: str):
     return write(x, _position(x, dim, at), src, method).reshape(self.shape)
 
 
-@op("scatter.src", check=dim_bounds)
-def scatter_src(self, dim, index, src):
-    """Write; of equal positions the last one wins where JAX runs on the CPU, else any."""
-    return _combine(self, dim, index, src, "set")
-
-
-@op("scatter.value", check=dim_bounds)
-def scatter_value(self, dim, index, value):
-    """Write a number."""
-    return _combine(self, dim, index, value, "set")
-
-
-@op("scatter_add", check=dim_bounds)
-def scatter_add(self, dim, index, src):
-    """Add; for bool, or."""
-    return _combine(self, dim, index, src, "add")
-
-
 _METHODS = {
+    "set": "set",
     "add": "add",
     "sum": "add",
     "mean": "add",
@@ -90,16 +80,19 @@ _METHODS = {
 }
 
 
-@op("scatter.reduce", check=dim_bounds)
-def scatter_reduce_src(self, dim, index, src, *, reduce):
-    """Reduce by add or multiply."""
+@op("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", check=dim_bounds)
+def scatter(self, dim, index, src, *, reduce="set"):
+    """Write numbers or one; of equal positions the last one wins where JAX runs on the CPU.
+
+    ``reduce`` adds or multiplies in place of writing.
+    """
     return _combine(self, dim, index, src, _METHODS[reduce])
 
 
-@op("scatter.value_reduce", check=dim_bounds)
-def scatter_reduce_value(self, dim, index, value, *, reduce):
-    """Reduce by add or multiply."""
-    return _combine(self, dim, index, value, _METHODS[reduce])
+@op("scatter_add", check=dim_bounds)
+def scatter_add(self, dim, index, src):
+    """Add; for bool, or."""
+    return _combine(self, dim, index, src, "add")
 
 
 def _identity(dtype, reduce: str):
@@ -167,17 +160,9 @@ def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     return _scatter_reduce(self, dim, index, src, reduce, **how)
 
 
-def _check_index(self, dim, index):
-    return dim_bounds(self, dim, index)[:2]
-
-
 def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_shared_by_extremes):
-    rest = [d for d in range(self.ndim) if d != dim % self.ndim]
-    if source.ndim == self.ndim and any(self.shape[d] != source.shape[d] for d in rest):
-        raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
-        )
+    if source.ndim == self.ndim > 0:
+        refuse_other_slices(self.shape, source.shape, dim)
 
     def into(x, values, method):
         flat, at = along(x, dim, index)
@@ -187,7 +172,7 @@ def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_sh
     return by(self, into, reduce, include_self, source)
 
 
-@op("index_reduce", host=("index",), check=_check_index)
+@op("index_reduce", host=("index",), check=check_dim)
 @differentiated_as(_index_reduce)
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     """Reduce the slices of each index: prod, mean, amax or amin."""

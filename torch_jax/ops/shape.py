@@ -66,6 +66,7 @@ def repeat(self, repeats):
 @op(
     "repeat_interleave.Tensor",
     concrete=lambda output_size=None: output_size is None,
+    instead="give output_size=, the sum of the repeats",
     meta=False,
 )
 def repeat_interleave(repeats, *, output_size=None):

@@ -310,7 +310,12 @@ def histogramdd_from_bin_edges(self, bins, *, weight=None, density=False):
     return _histogram(_points(self), bins, weight, density)
 
 
-@op("bincount", concrete=True, meta=False)
+@op(
+    "bincount",
+    concrete=True,
+    meta=False,
+    instead="use torch.zeros(n).index_add(0, x, weights), with n known",
+)
 def bincount(self, weights=None, minlength=0):
     """Count each number; sums of weights are float64 unless the weights are float32."""
     if self.ndim != 1 or category(self.dtype) != 1:

@@ -108,12 +108,8 @@ def _hyperbolic(real: Unary, imag: Unary, z: jax.Array) -> jax.Array:
     )
 
 
-def _sinc(x):
-    y = math.pi * x
-    return jnp.where(x == 0, 1, jnp.sin(y) / jnp.where(x == 0, 1, y))
-
-
-def _sigmoid(x):
+def sigmoid(x):
+    """Return the logistic function, of complex numbers too."""
     return 1 / (1 + jnp.exp(-x)) if category(x.dtype) == 3 else jax.nn.sigmoid(x)
 
 
@@ -153,9 +149,9 @@ for _name, _function in {
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": lambda x: 1 / x,
     "rsqrt": _rsqrt,
-    "sigmoid": _sigmoid,
+    "sigmoid": sigmoid,
     "sin": jnp.sin,
-    "sinc": _sinc,
+    "sinc": jnp.sinc,
     "sinh": _sinh,
     "special_entr": _entr,
     "special_i0e": jsp.i0e,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,12 @@ from torch_jax.ops.buckets import compress
 from torch_jax.ops.on_host import on_host
 from torch_jax.ops.registry import op
 from torch_jax.ops.sort import sorted_with_positions
+
+_OPTIONS: dict[str, Any] = {
+    "concrete": True,
+    "meta": False,
+    "instead": "use torch.sort and compare neighbours, which keeps the shape",
+}
 
 
 def _empty():
@@ -45,13 +52,13 @@ def _unique(self, sort: bool, want_inverse: bool, want_counts: bool):
     )
 
 
-@op("_unique2", concrete=True, meta=False)
+@op("_unique2", **_OPTIONS)
 def _unique2(self, sorted=True, return_inverse=False, return_counts=False):
     """Sort always. Every NaN is an element of its own."""
     return _unique(self, True, return_inverse, return_counts)
 
 
-@op("_unique", concrete=True, meta=False)
+@op("_unique", **_OPTIONS)
 def _unique_pair(self, sorted=True, return_inverse=False):
     """Do :func:`_unique2` without counts."""
     return _unique(self, True, return_inverse, False)[:2]
@@ -76,19 +83,19 @@ def _unique_rows(self, dim: int, sort: bool, want_inverse: bool, want_counts: bo
     )
 
 
-@op("unique_dim", concrete=True, meta=False)
+@op("unique_dim", **_OPTIONS)
 def unique_dim(self, dim, sorted=True, return_inverse=False, return_counts=False):
     """Return distinct slices, in lexicographic order."""
     return _unique_rows(self, dim, True, return_inverse, return_counts)
 
 
-@op("unique_dim_consecutive", concrete=True, meta=False)
+@op("unique_dim_consecutive", **_OPTIONS)
 def unique_dim_consecutive(self, dim, return_inverse=False, return_counts=False):
     """Return the first of each run of equal slices."""
     return _unique_rows(self, dim, False, return_inverse, return_counts)
 
 
-@op("unique_consecutive", concrete=True, meta=False)
+@op("unique_consecutive", **_OPTIONS)
 def unique_consecutive(self, return_inverse=False, return_counts=False, dim=None):
     """Return the first of each run of equal elements, or of equal slices."""
     if dim is None:
