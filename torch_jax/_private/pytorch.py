@@ -103,7 +103,6 @@ DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
-COMPOSITE_EXPLICIT = _lookup("_C.DispatchKey.CompositeExplicitAutograd")
 
 
 def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
