@@ -11,6 +11,7 @@ import numpy as np
 from torch_jax.ops.derivatives import slope
 from torch_jax.ops.pointwise import wide
 from torch_jax.ops.registry import op
+from torch_jax.ops.unary import logistic
 
 
 @op("relu")
@@ -121,22 +122,18 @@ def gelu_backward(grad_output, self, *, approximate="none"):
     return g * (_normal_cdf(x) + x * density)
 
 
-def _sigmoid(x):
-    return 1 / (1 + jnp.exp(-x)) if jnp.iscomplexobj(x) else jax.nn.sigmoid(x)
-
-
 @op("silu")
 def silu(self):
     """Return ``x * sigmoid(x)``, of complex numbers too."""
     (x,) = wide(self)
-    return x * _sigmoid(x)
+    return x * logistic(x)
 
 
 @op("silu_backward")
 def silu_backward(grad_output, self):
     """Compute the derivative in closed form."""
     g, x = wide(grad_output, self)
-    s = _sigmoid(x)
+    s = logistic(x)
     return g * jnp.conj(s * (1 + x * (1 - s)))
 
 

@@ -10,12 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, convert, default_float, opmath, result_type
+from torch_jax.ops.promotion import category, convert, default_float, opmath, or_float, result_type
 from torch_jax.ops.registry import op
-
-
-def _dtype(dtype: Any) -> np.dtype:
-    return default_float() if dtype is None else dtype
 
 
 @op("full")
@@ -38,13 +34,13 @@ def full_like(self, fill_value, *, dtype=None):
 @op("zeros")
 def zeros(size, *, dtype=None):
     """Do ``jnp.zeros`` with PyTorch's default dtype."""
-    return jnp.zeros(size, _dtype(dtype))
+    return jnp.zeros(size, or_float(dtype))
 
 
 @op("ones")
 def ones(size, *, dtype=None):
     """Do ``jnp.ones`` with PyTorch's default dtype."""
-    return jnp.ones(size, _dtype(dtype))
+    return jnp.ones(size, or_float(dtype))
 
 
 @op("zeros_like")
@@ -74,19 +70,19 @@ def fill(self, value):
 @op("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
     """Return a number as a zero-dim tensor."""
-    return jnp.asarray(s, _dtype(dtype))
+    return jnp.asarray(s, or_float(dtype))
 
 
 @op("eye")
 def eye(n, *, dtype=None):
     """Do ``jnp.eye``."""
-    return jnp.eye(n, dtype=_dtype(dtype))
+    return jnp.eye(n, dtype=or_float(dtype))
 
 
 @op("eye.m")
 def eye_m(n, m, *, dtype=None):
     """Do ``jnp.eye`` with a number of columns."""
-    return jnp.eye(n, m, dtype=_dtype(dtype))
+    return jnp.eye(n, m, dtype=or_float(dtype))
 
 
 _EXACT = 1 << 24  # below it every whole number is a float32
@@ -140,7 +136,7 @@ def arange(end, *, dtype=None):
 @op("range.step", static=("start", "end", "step"))
 def range_step(start, end, step=1, *, dtype=None):
     """Include the end (``torch.range``); without a dtype it is the default float."""
-    return _sequence(start, step, math.floor((end - start) / step) + 1, _dtype(dtype))
+    return _sequence(start, step, math.floor((end - start) / step) + 1, or_float(dtype))
 
 
 @op("range", static=("start", "end"))
@@ -200,7 +196,7 @@ def triu_indices(row, col, offset=0, *, dtype=np.int64):
 @op("kaiser_window.beta")
 def kaiser_window(window_length, periodic, beta, *, dtype=None):
     """Return a window; a periodic one is a longer symmetric one without its last element."""
-    dtype = _dtype(dtype)
+    dtype = or_float(dtype)
     intervals = window_length if periodic else window_length - 1
     if window_length <= 1:
         return jnp.ones(window_length, dtype)

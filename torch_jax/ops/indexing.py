@@ -121,7 +121,8 @@ def check_indices(self, indices):
     return ok, "; or ".join(dict.fromkeys(messages))
 
 
-def _check_dim(self, dim, index):
+def in_bounds(self, dim, index):
+    """Return :func:`dim_bounds` for the error of indexing."""
     return dim_bounds(self, dim, index)[:2]
 
 
@@ -292,7 +293,7 @@ def along(self, dim: int, index) -> tuple[jax.Array, tuple]:
     return x, (slice(None),) * dim + (index,)
 
 
-@op("index_select", host=("index",), check=_check_dim)
+@op("index_select", host=("index",), check=in_bounds)
 def index_select(self, dim, index):
     """Do ``jnp.take`` along a dimension, where negative numbers are out of range."""
     x, at = along(self, dim, index)
@@ -322,7 +323,7 @@ def _refuse_other_slices(shape, given, dim):
         )
 
 
-@op("index_copy", host=("index",), check=_check_dim)
+@op("index_copy", host=("index",), check=in_bounds)
 def index_copy(self, dim, index, source):
     """Write by index; of equal indices the last one wins where JAX is on the CPU, else any."""
     if index.dtype != jnp.int64:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_jax.ops.derivatives import differentiated_as
-from torch_jax.ops.indexing import along, dim_bounds, strict, write
+from torch_jax.ops.indexing import along, dim_bounds, in_bounds, strict, write
 from torch_jax.ops.promotion import category
 from torch_jax.ops.registry import op
 
@@ -167,10 +167,6 @@ def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     return _scatter_reduce(self, dim, index, src, reduce, **how)
 
 
-def _check_index(self, dim, index):
-    return dim_bounds(self, dim, index)[:2]
-
-
 def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_shared_by_extremes):
     rest = [d for d in range(self.ndim) if d != dim % self.ndim]
     if source.ndim == self.ndim and any(self.shape[d] != source.shape[d] for d in rest):
@@ -187,7 +183,7 @@ def _index_reduce(self, dim, index, source, reduce, *, include_self=True, by=_sh
     return by(self, into, reduce, include_self, source)
 
 
-@op("index_reduce", host=("index",), check=_check_index)
+@op("index_reduce", host=("index",), check=in_bounds)
 @differentiated_as(_index_reduce)
 def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     """Reduce the slices of each index: prod, mean, amax or amin."""

@@ -113,7 +113,8 @@ def _sinc(x):
     return jnp.where(x == 0, 1, jnp.sin(y) / jnp.where(x == 0, 1, y))
 
 
-def _sigmoid(x):
+def logistic(x):
+    """Return the sigmoid of real or complex numbers."""
     return 1 / (1 + jnp.exp(-x)) if category(x.dtype) == 3 else jax.nn.sigmoid(x)
 
 
@@ -153,7 +154,7 @@ for _name, _function in {
     "rad2deg": lambda x: x * (180 / math.pi),
     "reciprocal": lambda x: 1 / x,
     "rsqrt": _rsqrt,
-    "sigmoid": _sigmoid,
+    "sigmoid": logistic,
     "sin": jnp.sin,
     "sinc": _sinc,
     "sinh": _sinh,
