@@ -11,7 +11,6 @@ import json
 import multiprocessing.util
 import os
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections import Counter
@@ -23,22 +22,12 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import waking
+from torch_jax.core import user_code, waking
 from torch_jax.core.compilations import Counts
 from torch_jax.core.costs import LISTENING, Cost
 from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
-
-_PACKAGE = str(Path(__file__).parents[2])
-_LIBRARIES = tuple(
-    path + os.sep
-    for path in (
-        _PACKAGE,
-        str(Path(str(torch.__file__)).parents[1]),
-        *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
-    )
-)
 
 
 _SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers of a row
@@ -107,9 +96,13 @@ def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
 def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
     """Return the innermost frame of the user's own code, and the frame that it has called."""
     called = None
-    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+    while frame is not None and _is_passed(frame.f_code.co_filename):
         called, frame = frame, frame.f_back
     return frame, called
+
+
+def _is_passed(file: str) -> bool:
+    return file.startswith("<") or user_code.is_library(file)
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:
