@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE_TYPE = "jax"
 
@@ -229,6 +230,17 @@ def errors_at(addresses: list[int]) -> list[BaseException]:
 _fetch_error, _set_error = ctypes.pythonapi.PyErr_Fetch, ctypes.pythonapi.PyErr_Restore
 _fetch_error.restype = _set_error.restype = None
 _set_error.argtypes = [ctypes.c_void_p] * 3
+
+
+class OperatorMode(TorchDispatchMode):
+    """A mode that higher-order operators reach, too."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
+        return False
 
 
 def no_dispatch_modes() -> Any:

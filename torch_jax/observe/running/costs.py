@@ -28,8 +28,6 @@ from torch_jax.core.costs import LISTENING, Cost
 from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
-
-
 _SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers of a row
 
 
