@@ -56,7 +56,6 @@ is_dispatched = _lookup("_C._dispatch_has_kernel")
 has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 names_with_kernel = _lookup("_C._dispatch_get_registrations_for_dispatch_key")
-TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
 float32_matmul_precision = getattr(
     torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision

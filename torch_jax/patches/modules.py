@@ -12,8 +12,6 @@ from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, around, patch
 from torch_jax.patches import torchscript
 
-_JAX = pytorch.DEVICE_TYPE
-
 
 @around("torch.nn.Module._apply", AT_IMPORT)
 def _patch_apply(original: Any, self: Any, fn: Any, recurse: bool = True) -> Any:

@@ -67,19 +67,12 @@ class Costs:
             ]
 
 
-def user_line() -> tuple[str, int, str]:
-    """Return file, line and function of the innermost code of the user's own.
-
-    Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
-    there the line is that of the main thread, which waits for it.
-    """
-    return visited_line(False)[:3]
-
-
 def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
-    """Return the same, and whether the call that the line has made is met for the first time.
+    """Return file, line and function of the innermost code of the user's own, and if it is new.
 
-    The frame of the call gets the mark, if ``is_marked``.
+    A backward pass may run on a thread of its own: then the line is that of the main thread, which
+    waits for it. A line is new where its call is met for the first time: if ``is_marked``, the
+    frame of the call gets a mark.
     """
     here = _own_frame(sys._getframe(1))
     if here[0] is None and pytorch.current_graph_task() != -1:
