@@ -62,7 +62,7 @@ def test_settings_and_variables(monkeypatch):
 
 
 def test_versions_and_directories_that_do_not_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(installation, "_version", {"torch": "2.10.1", "jax": "0.10.2"}.get)
+    monkeypatch.setattr(installation, "version_of", {"torch": "2.10.1", "jax": "0.10.2"}.get)
     told = problems(installation.versions())
     assert "2.11 or newer" in told["torch"] and told["jaxlib"] == "pip install jaxlib"
     assert "jax" not in told

@@ -208,7 +208,7 @@ def test_ordinary_views_need_no_gather(make):
 @pytest.mark.usefixtures("eager_by_xla")
 def test_overlapping_windows_are_gathered_and_counted():
     geometry.GATHERS.clear()
-    windows._places.clear()  # a geometry that was met before is counted no more
+    windows.place.cache_clear()  # a geometry that was met before is counted no more
     cpu, jax = _pair((8,))
     torch.testing.assert_close((jax.unfold(0, 3, 1) + 1).cpu(), cpu.unfold(0, 3, 1) + 1)
     assert sum(geometry.GATHERS.values()) == 1

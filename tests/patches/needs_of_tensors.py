@@ -155,7 +155,7 @@ def printing_under_a_trace_fails_before_it_formats() -> bool:
     try:
         jax.make_jaxpr(lambda array: repr(wrap(array) + 1))(jnp.ones(3))
     except torch_jax.DataDependentError as error:
-        return "_tensor_str" not in _frames(error)
+        return not {"_tensor_str", "_patch_contents"} & _frames(error)
     return False
 
 

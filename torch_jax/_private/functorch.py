@@ -37,7 +37,6 @@ _AUTOGRAD_KEYS = (
     "ADInplaceOrView",
 )
 
-_is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
 transforms_active = _lookup("_C._are_functorch_transforms_active")
 _included = _lookup("_C._dispatch_tls_local_include_set")
 _excluded = _lookup("_C._dispatch_tls_local_exclude_set")
@@ -73,11 +72,6 @@ def _loaded_later() -> frozenset[str]:
 
 
 _LOADER = "lazy_load_decompositions"
-
-
-def is_wrapped(value: Any) -> bool:
-    """Return whether a value is a tensor as a function under a transform sees it."""
-    return isinstance(value, torch.Tensor) and _is_wrapped(value)
 
 
 def current_level() -> Any:

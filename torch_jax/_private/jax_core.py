@@ -345,26 +345,6 @@ def _traceback_of(line: str) -> Any:
     return names["result"].traceback
 
 
-def copier(aval: Any) -> Callable[[Any], Any]:
-    """Return a function that copies NumPy's arrays of a shape and dtype to the default device.
-
-    ``jax.device_put`` does the same, in twenty times the time.
-    """
-    jax = importlib.import_module("jax")
-    xla = getattr(importlib.import_module("jax._src.lib"), "xla_client", None)
-    put = getattr(xla, "batched_device_put", None)
-    device = jax.config.jax_default_device
-    if put is None or "force_copy" not in (put.__doc__ or "") or device is not None:
-        return functools.partial(jax.device_put, may_alias=False)
-    (device, *_) = jax.local_devices()
-    sharding = jax.sharding.SingleDeviceSharding(device)
-
-    def copy(array: Any) -> Any:
-        return put(aval, sharding, [array], [device], False, True)
-
-    return copy
-
-
 @functools.cache
 def array_maker() -> Callable[[Any], Any]:
     """Return a function that makes an array of a CPU tensor and shares its memory.

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DEVICE_TYPE = "jax"
 
@@ -55,7 +56,6 @@ is_dispatched = _lookup("_C._dispatch_has_kernel")
 has_kernel = _lookup("_C._dispatch_has_kernel_for_dispatch_key")
 all_op_names = _lookup("_C._dispatch_get_all_op_names")
 names_with_kernel = _lookup("_C._dispatch_get_registrations_for_dispatch_key")
-TensorBase = _lookup("_C.TensorBase")
 CpuGenerator = _lookup("_C.Generator")
 float32_matmul_precision = getattr(
     torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
@@ -103,7 +103,6 @@ DEVICE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 META_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 SPARSE_META_KEYS = torch._C.DispatchKeySet(_lookup("_C.DispatchKey.SparseMeta"))
-COMPOSITE_EXPLICIT = _lookup("_C.DispatchKey.CompositeExplicitAutograd")
 
 
 def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
@@ -230,6 +229,17 @@ def errors_at(addresses: list[int]) -> list[BaseException]:
 _fetch_error, _set_error = ctypes.pythonapi.PyErr_Fetch, ctypes.pythonapi.PyErr_Restore
 _fetch_error.restype = _set_error.restype = None
 _set_error.argtypes = [ctypes.c_void_p] * 3
+
+
+class OperatorMode(TorchDispatchMode):
+    """A mode that higher-order operators reach, too."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
+        return False
 
 
 def no_dispatch_modes() -> Any:

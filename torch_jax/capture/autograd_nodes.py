@@ -30,11 +30,6 @@ def saved_memories(leaves: Iterable[Any]) -> set[int]:
     return {id(value.untyped_storage()) for value in values if isinstance(value, torch.Tensor)}
 
 
-def runs_python(leaves: Iterable[Any]) -> bool:
-    """Return whether a backward pass runs Python of the user's: hooks, or custom functions."""
-    return any(isinstance(node, _OF_PYTHON) for node in nodes(leaves))
-
-
 def _saved(node: Any) -> Iterator[Any]:
     if isinstance(node, _OF_PYTHON):
         yield from node.saved_tensors

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_jax._private import dynamo
+from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.cpu_tensors import Host, is_host
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages
@@ -244,19 +243,12 @@ def _note_look() -> None:
 LISTENERS.append(_note_look)
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(pytorch.OperatorMode):
     """Shows every operator to the observer."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, observer: Observer):
         super().__init__()
         self.observer = observer
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: to be skipped Dynamo would be imported, in seconds."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.observer.operator(func, args, kwargs or {})

@@ -15,12 +15,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_jax._private import jax_monitoring
-
-_OWN = str(Path(__file__).parents[1]) + os.sep
+from torch_jax.core.user_code import OWN
 
 
 class Counts(NamedTuple):
@@ -155,7 +153,7 @@ def _is_own(frame: Any) -> bool:
     passed = _of_jax()
     while frame is not None and frame.f_code.co_filename.startswith(passed):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(_OWN)
+    return frame is not None and frame.f_code.co_filename.startswith(OWN)
 
 
 @functools.cache

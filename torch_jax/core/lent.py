@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch_jax.budgets import ENTRIES_REMEMBERED
+from torch_jax.core.node import Sized
 
 
-class Lent(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lent(Sized):
     """A placeholder for an array that a program has taken: its form, and no elements.
 
     Other threads that meet one wait.
@@ -17,21 +19,6 @@ class Lent(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements of the array."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of dimensions of the array."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the number of bytes of the array."""
-        return self.size * self.dtype.itemsize
 
 
 @functools.lru_cache(ENTRIES_REMEMBERED)

@@ -6,7 +6,31 @@ import math
 from typing import Any, NamedTuple
 
 
-class Node:
+class Sized:
+    """An array's number of elements, dimensions and bytes, from its shape and dtype."""
+
+    __slots__ = ()
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements of the array."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions of the array."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes of the array."""
+        return self.size * self.dtype.itemsize
+
+
+class Node(Sized):
     """An array that is yet to be computed: its form, and the recording that will compute it.
 
     Code that needs elements calls :meth:`get`. Every way to the memory of a storage does
@@ -35,21 +59,6 @@ class Node:
         if recording is not None:
             recording.run()
         return self.array
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements of the array."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of dimensions of the array."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Return the number of bytes of the array."""
-        return self.size * self.dtype.itemsize
 
 
 class Integers(NamedTuple):

@@ -92,6 +92,29 @@ def patch(
     return enter
 
 
+def around(
+    target: str, when: str, since: str = "torch 2.11"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a row whose replacement calls the decorated function with the original before all else.
+
+    The replacement has the name and the documentation of the original.
+    """
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        def make(original: Any) -> Any:
+            @functools.wraps(original)
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                return function(original, *args, **kwargs)
+
+            return replacement
+
+        make.__doc__ = function.__doc__
+        patch(target, when, since)(make)
+        return function
+
+    return enter
+
+
 def apply(when: str) -> None:
     """Put in place the rows of this moment that are not in place yet.
 

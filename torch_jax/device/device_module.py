@@ -29,6 +29,7 @@ from torch_jax.device.streams import (  # noqa: F401, what the module has too
     stream,
     synchronize,
 )
+from torch_jax.device.streams import awake as _jax
 from torch_jax.device.tensor_types import kinds
 from torch_jax.memory import generators
 
@@ -39,13 +40,6 @@ _peak = 0
 # torch.utils.checkpoint replays random numbers only on devices that say so; the generator's state
 # is there from the start.
 _initialized = True
-
-
-def _jax() -> Any:
-    waking.wake()
-    import jax
-
-    return jax
 
 
 def _chip() -> Any:

@@ -31,7 +31,7 @@ def synchronize(device: Any = None) -> None:
         return
     if ACTIVE.recorder is not None:  # recorded operators are launched now
         ACTIVE.recorder.flush()
-    jax = _jax()
+    jax = awake()
     fences.wait()  # for programs without a living array, too
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:
@@ -48,7 +48,8 @@ def _failure(array: Any) -> Exception | None:
     return None
 
 
-def _jax() -> Any:
+def awake() -> Any:
+    """Return JAX, after the first use of the device."""
     waking.wake()
     import jax
 

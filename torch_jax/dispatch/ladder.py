@@ -1,7 +1,8 @@
 """The ladder: the function that serves an overload on this device, found once.
 
-``RUNGS`` are tried in order, and the first with a kernel serves the overload. A user's override,
-which :mod:`torch_jax.environment.overrides` registers, comes before all of them.
+The rungs of ``OWN`` and ``OTHERS`` are tried in order, and the first with a kernel serves the
+overload. A user's override, which :mod:`torch_jax.environment.overrides` registers, comes before
+all of them.
 
 The first three rungs are our own and registered with PyTorch's dispatcher, which tries them before
 PyTorch's kernels (:mod:`torch_jax.dispatch.registration`). PyTorch itself calls the kernels that it
@@ -288,4 +289,3 @@ OTHERS: Rungs = [
     ("cpu", _on_cpu),
     ("none", cpu.on_cpu),  # where the CPU has none either, its error says so
 ]
-RUNGS = OWN + OTHERS

@@ -130,11 +130,6 @@ def processes(count: int) -> tuple[int, ...]:
     return tuple(range(count)) if count > 1 else (jax.process_index(),)
 
 
-def process_count() -> int:
-    """Return the number of processes that JAX knows."""
-    return jax.process_count()
-
-
 @functools.lru_cache(ENTRIES_REMEMBERED)
 def mesh(ranks: tuple[int, ...]) -> Mesh:
     """Return a mesh over the first device of each of these processes."""

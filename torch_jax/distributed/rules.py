@@ -44,7 +44,7 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
         if id(tensor) in found:
             continue
         try:
-            found[id(tensor)] = _sharding(name, tensor, mesh, rules, rule)
+            found[id(tensor)] = _sharding(tensor, mesh, rules, rule)
         except ValueError as error:
             faults.append(f"{name}: {error}")
     if faults:
@@ -63,7 +63,7 @@ def shardings(module: torch.nn.Module, mesh: Mesh, spec: Any) -> dict[int, Named
 
 
 def _sharding(
-    name: str, tensor: torch.Tensor, mesh: Mesh, rules: Mapping[str, Any], rule: str | None
+    tensor: torch.Tensor, mesh: Mesh, rules: Mapping[str, Any], rule: str | None
 ) -> NamedSharding:
     if rule is None:
         raise ValueError('no rule fits this name ("*": () at the end keeps the rest whole)')

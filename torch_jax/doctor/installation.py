@@ -40,7 +40,7 @@ def versions() -> Iterator[Item]:
     failure = torch_jax._failure
     problem = f"the device could not be registered: {failure}" if failure else ""
     yield Item("torch_jax", f"{torch_jax.__version__} ({place})", problem)
-    found = {name: _version(name) for name in (*_NEEDED, *_LIBRARIES)}
+    found = {name: version_of(name) for name in (*_NEEDED, *_LIBRARIES)}
     for name in _NEEDED:
         yield Item(name, found[name] or "missing", _too_old(name, found[name]))
     jax, jaxlib = found["jax"], found["jaxlib"]
@@ -49,7 +49,8 @@ def versions() -> Iterator[Item]:
     yield from (Item(name, found[name]) for name in _LIBRARIES if found[name])
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """Return the release of an installed library, else nothing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -97,6 +98,6 @@ def environment() -> Iterator[Item]:
 def bridges() -> Iterator[Item]:
     """Yield other packages that join PyTorch and XLA, whose names this one carries over."""
     for name in _BRIDGES:
-        version = _version(name)
+        version = version_of(name)
         if version:
             yield Item(name, f"{version}: `import {name}` is that package, not torch_jax's names")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 import torch_jax.patches
 from torch_jax.core import patching, waking
 from torch_jax.core.patching import PATCHES, Patch
+from torch_jax.doctor.installation import version_of
 from torch_jax.doctor.item import Item
 
 # The releases in which each row was proved to be needed: without it a test shows the fault.
@@ -58,13 +58,7 @@ def state(row: Patch) -> str:
 
 def installed() -> dict[str, str]:
     """Return the versions of the libraries that have patches."""
-    found = {}
-    for name in PROVED_IN:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: found for name in PROVED_IN if (found := version_of(name))}
 
 
 def is_proved(library: str, version: str) -> bool:

@@ -132,7 +132,7 @@ def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
     named = twins.twins(op, given, twins.small)
     traced = [value for value in _flat(given.values()) if isinstance(value, torch.SymFloat)]
     if traced:
-        asked = numbers.guarded(_predicate(op, infers, given, named), traced)
+        asked = numbers.guarded(_predicate(op, given, named), traced)
         if asked is not False:
             return None
     error = _verdict(op, numbers.plain(named))
@@ -203,7 +203,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
 _predicates: dict[tuple, Callable[..., bool]] = {}
 
 
-def _predicate(op: Any, infers: bool, given: dict[str, Any], named: dict[str, Any]) -> Any:
+def _predicate(op: Any, given: dict[str, Any], named: dict[str, Any]) -> Any:
     """Return a function: whether other values of the traced numbers of a call pass as well."""
     known = (op, *(k for v in given.items() for k in (v[0], _alike(v[1]))))
     found = _predicates.get(known)

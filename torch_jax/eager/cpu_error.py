@@ -41,10 +41,8 @@ def described(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) ->
         return error
 
 
-def instead_of_metas(
-    error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]
-) -> Exception | None:
-    """Return the CPU's error for a call that a meta function refuses with ``error``.
+def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
+    """Return the CPU's error for a call that a meta function refuses.
 
     None where the CPU has no kernel, computes, or runs out of memory on the way.
     """

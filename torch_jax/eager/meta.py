@@ -73,7 +73,7 @@ def _in_any_order() -> Iterator[None]:
 
 
 def _explained(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
-    found = cpu_error.instead_of_metas(error, op, args, kwargs)
+    found = cpu_error.instead_of_metas(op, args, kwargs)
     if found is not None:
         return found
     odd = isinstance(error, ZeroDivisionError | AssertionError | ValueError)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
+from torch_jax.memory.storage import tensors_in
 from torch_jax.ops.registry import TABLE, Lowering
 
 # foreach operators whose name is not that of the operator they repeat
@@ -81,6 +82,13 @@ def is_out_argument(argument: Any) -> bool:
 def is_mutated(argument: Any) -> bool:
     """Return whether an operator writes this argument."""
     return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def written(op: Any, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a call of an operator writes."""
+    for at, argument in enumerate(op._schema.arguments):
+        if is_mutated(argument):
+            yield from tensors_in(args[at] if at < len(args) else kwargs.get(argument.name))
 
 
 def _inputs(schema: Any, ignored: frozenset[str]) -> list[tuple[str, str]]:

@@ -40,6 +40,12 @@ def wrapper_of(
     return wrapped
 
 
+def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace an attribute by what ``make`` returns for it."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))
+
+
 def asking(
     original: Callable[..., Any], is_asked: Callable[[], bool], serve: Callable[..., Any]
 ) -> Callable[..., Any]:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax._private import dynamo
 from torch_jax.environment import callables, cuda_answers
+from torch_jax.environment.callables import wrap
 from torch_jax.environment.regions import mapped, redirects_cuda
 
 # Plain Python, which calls names that are answered.
@@ -107,7 +107,7 @@ def install() -> None:
         if one.fate == "kept":
             continue
         if isinstance(one.value, type):
-            _wrap(one.value, "__new__", functools.partial(_instance, one.value, answer(one.name)))
+            wrap(one.value, "__new__", functools.partial(_instance, one.value, answer(one.name)))
         else:
             functions[one.value] = answer(one.name)
     for original, places in callables.places(list(functions)).items():
@@ -115,7 +115,7 @@ def install() -> None:
         callables.replace(places, callables.wrapper_of(original, places, function))
     for module, path, attributes in _BACKENDS:
         for attribute in attributes.split():
-            _wrap(module, attribute, functools.partial(query, answer(f"{path}.{attribute}")))
+            wrap(module, attribute, functools.partial(query, answer(f"{path}.{attribute}")))
     _install_attributes()
 
 
@@ -129,7 +129,7 @@ def _install_attributes() -> None:
     path = "backends.cuda.cufft_plan_cache"
     cache: Any = type(torch.backends.cuda.cufft_plan_cache)
     plans = {name: answer(f"{path}.{name}") for name in _PLANS.split()}
-    _wrap(cache, "__getitem__", functools.partial(query, lambda _self, _device: _Plans(plans)))
+    wrap(cache, "__getitem__", functools.partial(query, lambda _self, _device: _Plans(plans)))
     # attributes of the manager are those of a device's cache, which it finds by this method
 
 
@@ -193,8 +193,3 @@ def _instance(kind: Any, answer: Any, original: Any) -> Callable[..., Any]:
         return original(cls) if original is object.__new__ else original(cls, *args, **kwargs)
 
     return __new__
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))

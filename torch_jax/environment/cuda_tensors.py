@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torch_jax._private import dynamo
 from torch_jax.environment import cuda_answers
+from torch_jax.environment.callables import wrap
 from torch_jax.environment.regions import JAX, redirects_cuda
 
 _OURS, _CUDAS = f"torch.{JAX}.", "torch.cuda."
@@ -22,18 +21,13 @@ _OURS, _CUDAS = f"torch.{JAX}.", "torch.cuda."
 def install() -> None:
     """Replace the answers of tensors and modules, and the old types of ``torch.cuda``."""
     torch.Tensor.is_cuda = property(_is_cuda, doc=torch.Tensor.is_cuda.__doc__)  # type: ignore
-    _wrap(torch.Tensor, "type", _type)
-    _wrap(torch.nn.Module, "type", _taking_types)
-    _wrap(torch, "set_default_tensor_type", _default_type)
+    wrap(torch.Tensor, "type", _type)
+    wrap(torch.nn.Module, "type", _taking_types)
+    wrap(torch, "set_default_tensor_type", _default_type)
     for module in (torch.cuda, torch.cuda.sparse):
         for name, value in list(vars(module).items()):
             if type(value).__name__ == "tensortype":
                 setattr(module, name, _kind(f"{module.__name__}.{name}", value))
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))
 
 
 _plainly: Any = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_jax import config
-from torch_jax._private import dynamo, pytorch
+from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
 from torch_jax.environment import (
     callables,
@@ -25,6 +25,7 @@ from torch_jax.environment import (
     cuda_tensors,
     regions,
 )
+from torch_jax.environment.callables import wrap
 from torch_jax.environment.cuda_names import query
 from torch_jax.environment.regions import (
     JAX,
@@ -86,14 +87,14 @@ def _replace() -> None:
         make = _factory if original in factories else _mapped
         callables.replace(places, callables.wrapper_of(original, places, make(original)))
     for owner, name in (*_CONSTRUCTORS, *pytorch.takers_of_devices()):
-        _wrap(owner, name, _mapped)
+        wrap(owner, name, _mapped)
     torch.serialization.register_package(_BEFORE_CUDA, lambda storage: None, _restored)
     for owner in (torch.Tensor, torch.nn.Module):
-        _wrap(owner, "to", _moved)
+        wrap(owner, "to", _moved)
     for kind in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):
-        _wrap(kind, "cuda", _to_jax)
+        wrap(kind, "cuda", _to_jax)
     parallel = sys.modules[torch.nn.DataParallel.__module__]
-    _wrap(parallel, "_get_available_device_type", functools.partial(query, cuda_answers.nothing))
+    wrap(parallel, "_get_available_device_type", functools.partial(query, cuda_answers.nothing))
     _redirect_autocast()
     cuda_names.install()
     cuda_tensors.install()
@@ -119,11 +120,6 @@ def _redirect_autocast() -> None:
     for original, places in callables.places(list(makers)).items():
         wrapper = callables.wrapper_of(original, places, makers[original](original))
         callables.replace(places, wrapper)
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(dynamo.unseen(make(original))))
 
 
 def _factory(original: Any) -> Callable[..., Any]:

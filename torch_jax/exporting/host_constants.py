@@ -7,38 +7,30 @@ device; a tensor that is moved to the CPU stays on its device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import pytorch
+from torch_jax.eager import variants
 from torch_jax.memory import transfer
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax_tensor
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
 
 
-class Constants(TorchDispatchMode):
+class Constants(pytorch.OperatorMode):
     """Takes CPU tensors over to the device, for operators that meet both."""
-
-    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
         self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
-        return False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        ours = isinstance(func, OpOverload) and any(map(_is_ours, pytree.tree_leaves(args)))
+        ours = isinstance(func, OpOverload) and any(map(is_jax_tensor, pytree.tree_leaves(args)))
         if ours and kwargs.get("device") is not None:
             kwargs["device"] = _DEVICE
         try:
@@ -46,7 +38,7 @@ class Constants(TorchDispatchMode):
         except RuntimeError as error:
             if not ours or "to be on the same device" not in str(error):
                 raise
-        written = {id(tensor) for tensor in _written(func, args, kwargs)}
+        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda t: t if id(t) in written else self._on_device(t), (args, kwargs)
         )
@@ -60,15 +52,3 @@ class Constants(TorchDispatchMode):
         if known is None or known[1] != version:
             known = self._moved[id(tensor)] = tensor, version, transfer.to_device(tensor)
         return known[2]
-
-
-def _is_ours(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and is_jax(value)
-
-
-def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an operator writes to."""
-    for at, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[at] if at < len(args) else kwargs.get(argument.name)
-            yield from (v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor))

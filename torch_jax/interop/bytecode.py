@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import sysconfig
 from types import CodeType
 from typing import NamedTuple
 
@@ -13,8 +12,6 @@ _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _CELL = {"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"}
 _BY_TEXT = {"getattr", "hasattr", "setattr", "delattr"}  # attributes named by strings
 _ALL = {"__dict__", "vars", "attrgetter", "__getattribute__"}  # attributes of any name
-
-STDLIB = sysconfig.get_paths()["stdlib"] + "/"
 
 
 class Names(NamedTuple):

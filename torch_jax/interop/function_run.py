@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_jax._private import jax_core, pytorch
 from torch_jax.budgets import BYTES_WORTH_A_WARNING
@@ -109,10 +108,8 @@ _IN_JAX = (
 )
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(pytorch.OperatorMode):
     """Sees every operator of a run."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, run: FunctionRun):
         super().__init__()
@@ -121,11 +118,6 @@ class _Watch(TorchDispatchMode):
         self._moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._warned: set[int] = set()
         self._leaves: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return ``False``: to skip Dynamo, PyTorch would import it, which takes seconds."""
-        return False
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Remember a tensor as one of this run's own, which may be written."""
@@ -210,7 +202,7 @@ class _Watch(TorchDispatchMode):
         )
 
     def _refuse_writes(self, func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> None:
-        for tensor in _written(func, args, kwargs):
+        for tensor in variants.written(func, args, kwargs):
             if not self._is_own(tensor):
                 named = names.of_tensor(self.run.function, tensor)
                 raise tracers.NotTraceableError(
@@ -236,7 +228,7 @@ class _Watch(TorchDispatchMode):
             return args, kwargs
         if kwargs.get("device") is not None:
             kwargs["device"] = _DEVICE
-        written = {id(tensor) for tensor in _written(func, args, kwargs)}
+        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
 
         def move(value: Any) -> Any:
             if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
@@ -258,13 +250,6 @@ def _is_ours(tensor: torch.Tensor) -> bool:
 
 def _is_device(device: Any) -> bool:
     return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE
-
-
-def _written(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an operator writes to."""
-    for at, argument in enumerate(func._schema.arguments):
-        if variants.is_mutated(argument):
-            yield from storage.tensors_in(args[at] if at < len(args) else kwargs.get(argument.name))
 
 
 def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 
 from torch_jax.budgets import OBJECTS_OF_A_FUNCTION
+from torch_jax.core.user_code import is_library
 from torch_jax.dispatch.call_jax import Given
-from torch_jax.interop.bytecode import STDLIB, Names, names_of
+from torch_jax.interop.bytecode import Names, names_of
 
 
 class NotUnderstood(Exception):
@@ -207,7 +208,7 @@ class _Walk:
             self._add_all("cell", _contents(cell))
         if "__wrapped__" in function.__dict__:
             self.add(function.__dict__["__wrapped__"])
-        if _is_library_file(code.co_filename):
+        if is_library(code.co_filename):
             return
         names, known = _names(code), function.__globals__
         for name in sorted(names.globals):
@@ -319,13 +320,4 @@ def _is_library_module(module: types.ModuleType | None) -> bool:
     file = vars(module).get("__file__")  # without calling a __getattr__ of the module
     if file is None:
         return module.__name__ in sys.builtin_module_names
-    return _is_library_file(file)
-
-
-@functools.cache
-def _is_library_file(file: str) -> bool:
-    installed = ("/site-packages/", "/dist-packages/")
-    return file.startswith((STDLIB, _PACKAGE, "<frozen ")) or any(at in file for at in installed)
-
-
-_PACKAGE = vars(sys.modules["torch_jax"])["__file__"].removesuffix("__init__.py")
+    return is_library(file)

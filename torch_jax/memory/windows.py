@@ -13,6 +13,7 @@ lens in keys, and the starts of the one view, which a program takes as an input.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -97,26 +98,20 @@ class Place:
         return self.starts
 
 
-_places: dict[tuple, Place] = {}
-_numbers: dict[tuple[Shape, Lens], int] = {}
 _count = itertools.count()
 
 
+@functools.lru_cache(PLACES_REMEMBERED)  # a loop over ever new offsets must not grow this
 def place(shape: Shape, dtype, size: Shape, stride: Shape, offset: int, as_dtype) -> Place:
     """Return a view's place in a memory of ``shape`` and ``dtype``; see :func:`geometry.view`."""
-    key = shape, dtype, size, stride, offset, as_dtype
-    found = _places.get(key)
-    if found is None:
-        if len(_places) >= PLACES_REMEMBERED:  # a loop over ever new offsets must not grow this
-            _places.clear()
-        lens, starts = moving(geometry.view(*key))
-        number = _numbers.get((shape, lens))
-        if number is None:
-            if len(_numbers) >= PLACES_REMEMBERED:  # numbers are never given twice
-                _numbers.clear()
-            number = _numbers[shape, lens] = next(_count)
-        found = _places[key] = Place(number, lens, starts)
-    return found
+    lens, starts = moving(geometry.view(shape, dtype, size, stride, offset, as_dtype))
+    return Place(_number(shape, lens), lens, starts)
+
+
+@functools.lru_cache(PLACES_REMEMBERED)
+def _number(_shape: Shape, _lens: Lens) -> int:
+    """Return a number that nothing else has had, even where it is forgotten."""
+    return next(_count)
 
 
 def moving(lens: Lens) -> tuple[Lens, Any]:

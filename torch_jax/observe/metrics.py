@@ -8,9 +8,9 @@ from typing import Any
 from torch_jax.core import compilations
 from torch_jax.core.compilations import NOTHING, Counts
 from torch_jax.core.traffic import TRAFFIC
+from torch_jax.device.memory_report import readable
 from torch_jax.dispatch.cpu import FALLBACKS
 from torch_jax.eager import bound
-from torch_jax.observe.running.page import size
 from torch_jax.recorded.metrics import COUNTS
 
 
@@ -96,7 +96,7 @@ def report() -> str:
         f"{now['graphs']:,} graphs run, {now['hits']:,} of them found",
         str(_programs()),
         f"waited {now['wait_seconds']:.2f} s for values; "
-        f"{size(now['bytes_to_device'])} to the device, {size(now['bytes_to_host'])} "
+        f"{readable(now['bytes_to_device'])} to the device, {readable(now['bytes_to_host'])} "
         "to the host",
         *_counted("values looked at before they were computed:", now["early_syncs"]),
         *_counted("operators that ran on the CPU:", now["cpu_fallbacks"]),

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torch_jax._private import pytorch
+from torch_jax.device.memory_report import readable
 from torch_jax.loops.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
@@ -51,13 +52,13 @@ class Whereabouts(NamedTuple):
         cells = [("module", "devices", "dtypes", "tensors", "memory")]
         for row in self.rows:
             names = ", ".join(row.devices), ", ".join(row.dtypes)
-            cells.append((row.name, *names, str(row.tensors), _readable(row.bytes)))
+            cells.append((row.name, *names, str(row.tensors), readable(row.bytes)))
         if not self.shardings:
             return _table(cells)
         parts = [("tensor", "shape", "sharding", "on each device")]
         for one in self.shardings:
             spec = "one device" if one.spec is None else str(one.spec)
-            parts.append((one.name, str(list(one.shape)), spec, _readable(one.bytes)))
+            parts.append((one.name, str(list(one.shape)), spec, readable(one.bytes)))
         return f"{_table(cells)}\n\n{_table(parts)}"
 
 
@@ -200,15 +201,3 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     except (NotImplementedError, RuntimeError):  # sparse ones have none of their own
         return id(tensor), tensor.numel() * tensor.element_size()
     return storage._cdata, storage.nbytes()
-
-
-def _readable(size: float) -> str:
-    """Return a number of bytes in a readable unit.
-
-    >>> _readable(36), _readable(3 * 1024**2)
-    ('36 B', '3.0 MiB')
-    """
-    power = 0
-    while size >= 1024 and power < 3:
-        size, power = size / 1024, power + 1
-    return f"{size:.1f} {('', 'KiB', 'MiB', 'GiB')[power]}" if power else f"{size} B"

@@ -10,12 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, convert, default_float, opmath, result_type
+from torch_jax.ops.promotion import category, convert, default_float, opmath, or_float, result_type
 from torch_jax.ops.registry import op
-
-
-def _dtype(dtype: Any) -> np.dtype:
-    return default_float() if dtype is None else dtype
 
 
 @op("full")
@@ -40,7 +36,7 @@ def _constant(name: str, value: int) -> None:
 
     @op(name)
     def of_size(size, *, dtype=None):
-        return jnp.full(size, value, _dtype(dtype))
+        return jnp.full(size, value, or_float(dtype))
 
     @op(f"{name}_like")
     def like(self, *, dtype=None):
@@ -66,13 +62,13 @@ def fill(self, value):
 @op("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
     """Return a number as a zero-dim tensor."""
-    return jnp.asarray(s, _dtype(dtype))
+    return jnp.asarray(s, or_float(dtype))
 
 
 @op("eye", "eye.m")
 def eye(n, m=None, *, dtype=None):
     """Do ``jnp.eye``."""
-    return jnp.eye(n, m, dtype=_dtype(dtype))
+    return jnp.eye(n, m, dtype=or_float(dtype))
 
 
 _EXACT = 1 << 24  # below it every whole number is a float32
@@ -120,7 +116,7 @@ def arange(end, *, dtype=None):
 @op("range", "range.step", static=("start", "end", "step"))
 def range_step(start, end, step=1, *, dtype=None):
     """Include the end (``torch.range``); without a dtype it is the default float."""
-    return _sequence(start, step, math.floor((end - start) / step) + 1, _dtype(dtype))
+    return _sequence(start, step, math.floor((end - start) / step) + 1, or_float(dtype))
 
 
 def _ramp(start, end, steps: int, dtype: np.dtype):
@@ -174,7 +170,7 @@ def triu_indices(row, col, offset=0, *, dtype=np.int64):
 @op("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
 def kaiser_window(window_length, periodic=True, beta=12.0, *, dtype=None):
     """Return a window; a periodic one is a longer symmetric one without its last element."""
-    dtype = _dtype(dtype)
+    dtype = or_float(dtype)
     intervals = window_length if periodic else window_length - 1
     if window_length <= 1:
         return jnp.ones(window_length, dtype)

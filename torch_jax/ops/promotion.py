@@ -32,6 +32,11 @@ def default_float() -> np.dtype:
     return _default.get()
 
 
+def or_float(dtype: Any) -> np.dtype:
+    """Return the dtype, or that of a float where it is None."""
+    return default_float() if dtype is None else dtype
+
+
 @contextlib.contextmanager
 def default_float_is(dtype: np.dtype) -> Iterator[None]:
     """Set :func:`default_float` for the functions called (or traced) inside."""

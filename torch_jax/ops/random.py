@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_jax.ops.promotion import category, default_float, opmath, refuse
+from torch_jax.ops.promotion import category, opmath, or_float, refuse
 from torch_jax.ops.registry import op
 
 # ---- building blocks
@@ -64,14 +62,10 @@ def _limit(dtype) -> int:
 # ---- new tensors
 
 
-def _dtype(dtype: Any) -> np.dtype:
-    return default_float() if dtype is None else dtype
-
-
 @op("rand", "rand.generator", random=True, drawn_like="size")
 def rand(size, *, dtype=None, key):
     """Draw uniform in [0, 1)."""
-    dtype = _dtype(dtype)
+    dtype = or_float(dtype)
     if category(dtype) == 3:
         parts = _unit(key, (2, *size), np.finfo(dtype).dtype)
         return lax.complex(parts[0], parts[1])
@@ -87,7 +81,7 @@ def _meta_knows(self=None, mean=None, dtype=None) -> bool:
 @op("randn", "randn.generator", random=True, drawn_like="size", meta=_meta_knows)
 def randn(size, *, dtype=None, key):
     """Draw standard normals."""
-    return _normal(key, size, _dtype(dtype))
+    return _normal(key, size, or_float(dtype))
 
 
 @op("rand_like", "rand_like.generator", random=True, drawn_like="self")
@@ -177,7 +171,7 @@ def normal_functional(self, mean=0.0, std=1.0, *, key):
 @op("normal.float_float", random=True, drawn_like="size", meta=_meta_knows, check=_check_std)
 def normal_size(mean, std, size, *, dtype=None, key):
     """Draw a new tensor."""
-    return _normal(key, size, _dtype(dtype)) * std + mean
+    return _normal(key, size, or_float(dtype)) * std + mean
 
 
 @op(

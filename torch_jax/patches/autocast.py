@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.dispatch import autocast
 
 
-@patch("torch.clear_autocast_cache", AT_FIRST_USE)
-def _patch_autocast_cache(original: Any) -> Any:
+@around("torch.clear_autocast_cache", AT_FIRST_USE)
+def _patch_autocast_cache(original: Any) -> None:
     """Casts of weights are kept on the device, and PyTorch's C++ clears only a cache of its own."""
-
-    @functools.wraps(original)
-    def clear_autocast_cache() -> None:
-        autocast.clear_cache()
-        original()
-
-    return clear_autocast_cache
+    autocast.clear_cache()
+    original()

@@ -7,14 +7,13 @@ JAX takes both functions when it starts its first backend: for a program that ha
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch_jax.budgets import THREADS_OF_A_CPU_DEVICE
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around, patch
 
 
 @patch("jax._src.xla_bridge._at_fork", AT_FIRST_USE)
@@ -27,24 +26,19 @@ def _patch_warning(_original: Any) -> Any:
     return lambda: None
 
 
-@patch("jaxlib.xla_client.make_cpu_client", AT_FIRST_USE)
-def _patch_threads(original: Callable[..., Any]) -> Callable[..., Any]:
+@around("jaxlib.xla_client.make_cpu_client", AT_FIRST_USE)
+def _patch_threads(original: Any, *args: Any, **kwargs: Any) -> Any:
     """XLA makes one thread for each of several CPU devices, and may wait for ever for one more.
 
     The threads launch programs and run them. A launch waits while 32 programs of its device have
     not ended; where a collective waits for one of those, and the launch has its thread, none of
     them ends, and XLA aborts the process after 40 seconds. XLA makes ``NPROC`` threads or more.
     """
-
-    @functools.wraps(original)
-    def make_cpu_client(*args: Any, **kwargs: Any) -> Any:
-        devices = kwargs.get("num_devices") or _forced_devices()
-        if devices == 1:
-            return original(*args, **kwargs)
-        with _at_least("NPROC", THREADS_OF_A_CPU_DEVICE * devices):
-            return original(*args, **kwargs)
-
-    return make_cpu_client
+    devices = kwargs.get("num_devices") or _forced_devices()
+    if devices == 1:
+        return original(*args, **kwargs)
+    with _at_least("NPROC", THREADS_OF_A_CPU_DEVICE * devices):
+        return original(*args, **kwargs)
 
 
 def _forced_devices() -> int:

@@ -7,12 +7,11 @@ which are loaded when a process that has used the device saves or loads a checkp
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch_jax._private import checkpoints
 from torch_jax.core import waking
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around
 
 _DCP = "torch.distributed.checkpoint"
 
@@ -40,106 +39,71 @@ def _keeps_whole(writer: Any) -> bool:
     return waking.is_awake() or _folders().is_marked(writer)
 
 
-@patch(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
-def _patch_write_items(original: Any) -> Any:
+@around(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
+def _patch_write_items(original: Any, fqn: str, object: Any) -> Any:
     """A tensor over a mesh is written in parts; PyTorch would gather all of it."""
-
-    @functools.wraps(original)
-    def create(fqn: str, object: Any) -> Any:
-        items = _pieces().write_items(fqn, object) if waking.is_awake() else []
-        return items or original(fqn, object)
-
-    return create
+    items = _pieces().write_items(fqn, object) if waking.is_awake() else []
+    return items or original(fqn, object)
 
 
-@patch(f"{_DCP}.default_planner.DefaultSavePlanner.resolve_data", f"{_DCP}.default_planner")
-def _patch_resolve_data(original: Any) -> Any:
+@around(f"{_DCP}.default_planner.DefaultSavePlanner.resolve_data", f"{_DCP}.default_planner")
+def _patch_resolve_data(original: Any, self: Any, write_item: Any) -> Any:
     """PyTorch finds pieces to save in tensors of its own classes only, not in those over a mesh."""
-
-    @functools.wraps(original)
-    def resolve_data(self: Any, write_item: Any) -> Any:
-        if waking.is_awake():
-            value = self.state_dict.get(write_item.index.fqn)
-            piece = _pieces().piece_of(value, write_item)
-            if piece is not None:
-                return piece
-        return original(self, write_item)
-
-    return resolve_data
+    if waking.is_awake():
+        value = self.state_dict.get(write_item.index.fqn)
+        piece = _pieces().piece_of(value, write_item)
+        if piece is not None:
+            return piece
+    return original(self, write_item)
 
 
 _HUGGING_FACE = f"{_DCP}.hf_storage"
 
 
-@patch(f"{_HUGGING_FACE}.HuggingFaceStorageWriter.write_data", _HUGGING_FACE)
-def _patch_hugging_face(original: Any) -> Any:
+@around(f"{_HUGGING_FACE}.HuggingFaceStorageWriter.write_data", _HUGGING_FACE)
+def _patch_hugging_face(original: Any, self: Any, plan: Any, planner: Any) -> Any:
     """A safetensors file has each name once: of several pieces only the last one would be kept."""
-
-    @functools.wraps(original)
-    def write_data(self: Any, plan: Any, planner: Any) -> Any:
-        if waking.is_awake():
-            plan = _pieces().in_one_piece(plan, planner)
-        return original(self, plan, planner)
-
-    return write_data
+    if waking.is_awake():
+        plan = _pieces().in_one_piece(plan, planner)
+    return original(self, plan, planner)
 
 
 _FILES = f"{_DCP}.filesystem"
 
 
-@patch(f"{_FILES}._FileSystemWriter.write_data", _FILES)
-def _patch_write_data(original: Any) -> Any:
+@around(f"{_FILES}._FileSystemWriter.write_data", _FILES)
+def _patch_write_data(original: Any, self: Any, plan: Any, planner: Any) -> Any:
     """A checkpoint that replaces another one must not write into that one's files."""
-
-    @functools.wraps(original)
-    def write_data(self: Any, plan: Any, planner: Any) -> Any:
-        if _keeps_whole(self):
-            return _folders().write_data(original, self, plan, planner)
-        return original(self, plan, planner)
-
-    return write_data
+    if _keeps_whole(self):
+        return _folders().write_data(original, self, plan, planner)
+    return original(self, plan, planner)
 
 
-@patch(f"{_FILES}._FileSystemWriter.finish", _FILES)
-def _patch_finish(original: Any) -> Any:
+@around(f"{_FILES}._FileSystemWriter.finish", _FILES)
+def _patch_finish(original: Any, self: Any, metadata: Any, results: Any) -> None:
     """PyTorch removes old metadata before the new are written: a crash then leaves neither."""
-
-    @functools.wraps(original)
-    def finish(self: Any, metadata: Any, results: Any) -> None:
-        if _keeps_whole(self):
-            _folders().finish(original, self, metadata, results)
-        else:
-            original(self, metadata, results)
-
-    return finish
+    if _keeps_whole(self):
+        _folders().finish(original, self, metadata, results)
+    else:
+        original(self, metadata, results)
 
 
-@patch(f"{_FILES}.FileSystemReader._slice_file", _FILES)
-def _patch_slices(original: Any) -> Any:
+@around(f"{_FILES}.FileSystemReader._slice_file", _FILES)
+def _patch_slices(original: Any, self: Any, file: Any, sinfo: Any) -> Any:
     """PyTorch loads a piece whose bytes have changed on the disk as if nothing had happened."""
-
-    @functools.wraps(original)
-    def slice_file(self: Any, file: Any, sinfo: Any) -> Any:
-        if waking.is_awake():
-            _sums().check(file, sinfo)
-        return original(self, file, sinfo)
-
-    return slice_file
+    if waking.is_awake():
+        _sums().check(file, sinfo)
+    return original(self, file, sinfo)
 
 
 _PROCESS = f"{_DCP}._async_process_executor"
 
 
-@patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
-def _patch_process(original: Any) -> Any:
+@around(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
+def _patch_process(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """The process that saves for this one has not used the device: its writer gets a mark."""
-
-    @functools.wraps(original)
-    def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if waking.is_awake():
-            given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
-            writer = checkpoints.writer_for(given, name)
-            kwargs["storage_writer"] = writer and _folders().mark(writer)
-        return original(self, *args, **kwargs)
-
-    return execute_save
+    if waking.is_awake():
+        given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
+        writer = checkpoints.writer_for(given, name)
+        kwargs["storage_writer"] = writer and _folders().mark(writer)
+    return original(self, *args, **kwargs)

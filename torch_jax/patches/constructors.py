@@ -9,29 +9,25 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.core.patching import AT_IMPORT, around, patch
 from torch_jax.device import streams
 from torch_jax.memory.generators import Generator, names_jax
 
 _JAX = pytorch.DEVICE_TYPE
 
 
-@patch("torch.UntypedStorage.__new__", AT_IMPORT)
-def _patch_storage(original: Any) -> Any:
+@around("torch.UntypedStorage.__new__", AT_IMPORT)
+def _patch_storage(original: Any, cls: type, *args: Any, **kwargs: Any) -> Any:
     """C++ has no allocator for ``torch.UntypedStorage(n, device="jax")``: it ends in a segfault.
 
     ``torch.load``, ``Storage.to`` and ``copy.deepcopy`` all call it.
     """
-
-    def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if not names_jax(kwargs.get("device")):
-            return original(cls, *args, **kwargs)
-        size = args[0] if args else kwargs.get("size", 0)
-        if not isinstance(size, int):
-            return original(cls, *args).to(device=kwargs["device"])
-        return torch.empty(size, dtype=torch.uint8, device=_JAX).untyped_storage()
-
-    return __new__
+    if not names_jax(kwargs.get("device")):
+        return original(cls, *args, **kwargs)
+    size = args[0] if args else kwargs.get("size", 0)
+    if not isinstance(size, int):
+        return original(cls, *args).to(device=kwargs["device"])
+    return torch.empty(size, dtype=torch.uint8, device=_JAX).untyped_storage()
 
 
 @patch("torch.Generator", AT_IMPORT)
@@ -53,24 +49,19 @@ def _patch_event(original: Any) -> Any:
     return streams.standing_for(original, streams.Event)
 
 
-@patch("torch.Tensor.pin_memory", AT_IMPORT)
-def _patch_pin_memory(original: Any) -> Any:
+@around("torch.Tensor.pin_memory", AT_IMPORT)
+def _patch_pin_memory(original: Any, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Pinned memory has no allocator on the device, and XLA needs none: a warning says so.
 
     Loaders that pin memory pin all tensors of a data set, those of the device included.
     """
-
-    @functools.wraps(original)
-    def pin_memory(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.device.type == _JAX:  # a loader's batch of a data set that is there already
-            return self
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is None or accelerator.type != _JAX or self.device.type != "cpu":
-            return original(self, *args, **kwargs)
-        _warn_pin_memory()
+    if self.device.type == _JAX:  # a loader's batch of a data set that is there already
         return self
-
-    return pin_memory
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type != _JAX or self.device.type != "cpu":
+        return original(self, *args, **kwargs)
+    _warn_pin_memory()
+    return self
 
 
 @functools.cache

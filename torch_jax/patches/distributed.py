@@ -15,7 +15,7 @@ import torch
 
 from torch_jax._private import pytorch
 from torch_jax.core import waking
-from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.core.patching import AT_IMPORT, around, patch
 
 _C10D = "torch.distributed.distributed_c10d"
 
@@ -25,18 +25,13 @@ def _is_accelerator() -> bool:
     return accelerator is not None and accelerator.type == pytorch.DEVICE_TYPE
 
 
-@patch(f"{_C10D}.BackendConfig.__init__", _C10D)
-def _patch_backends(original: Any) -> Any:
+@around(f"{_C10D}.BackendConfig.__init__", _C10D)
+def _patch_backends(original: Any, self: Any, backend: Any) -> None:
     """A process group without a backend takes the accelerator's, but this one has none."""
-
-    @functools.wraps(original)
-    def init(self: Any, backend: Any) -> None:
-        kinds = torch.distributed.Backend
-        if str(backend) == kinds.UNDEFINED and _is_accelerator():
-            backend = f"cpu:{kinds.default_device_backend_map['cpu']}"
-        original(self, backend)
-
-    return init
+    kinds = torch.distributed.Backend
+    if str(backend) == kinds.UNDEFINED and _is_accelerator():
+        backend = f"cpu:{kinds.default_device_backend_map['cpu']}"
+    original(self, backend)
 
 
 @patch(f"{_C10D}.Backend.register_backend", _C10D, is_registration=True)
@@ -58,17 +53,12 @@ def _create_group(options: Any, backend_options: Any) -> Any:
     return process_group.create(options, backend_options)
 
 
-@patch("torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh")
-def _patch_meshes(original: Any) -> Any:
+@around("torch.distributed.device_mesh.init_device_mesh", "torch.distributed.device_mesh")
+def _patch_meshes(original: Any, device_type: str, *args: Any, **kwargs: Any) -> Any:
     """A mesh of the device needs a process group of the backend "jax", not of the default."""
-
-    @functools.wraps(original)
-    def init(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        if device_type == pytorch.DEVICE_TYPE and not torch.distributed.is_initialized():
-            torch.distributed.init_process_group(pytorch.DEVICE_TYPE)
-        return original(device_type, *args, **kwargs)
-
-    return init
+    if device_type == pytorch.DEVICE_TYPE and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(pytorch.DEVICE_TYPE)
+    return original(device_type, *args, **kwargs)
 
 
 @patch("torch.nn.parallel.DistributedDataParallel.__init__", AT_IMPORT)
@@ -112,19 +102,14 @@ def _patch_statistics(original: Any) -> Any:
     return note
 
 
-@patch("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
-def _patch_static_graph(original: Any) -> Any:
+@around("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
+def _patch_static_graph(original: Any, self: Any) -> None:
     """DDP's reducer asks for pinned memory where the graph of a module is set to be static."""
+    original(self)
+    if waking.is_awake():
+        from torch_jax.distributed import unused_parameters
 
-    @functools.wraps(original)
-    def set_static_graph(self: Any) -> None:
-        original(self)
-        if waking.is_awake():
-            from torch_jax.distributed import unused_parameters
-
-            unused_parameters.serve(self)
-
-    return set_static_graph
+        unused_parameters.serve(self)
 
 
 @patch(
@@ -139,16 +124,11 @@ def _split_attention(_register: Any) -> Any:
     return attention.register()
 
 
-@patch("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
-def _patch_data_parallel(original: Any) -> Any:
+@around("torch.nn.parallel.data_parallel._get_available_device_type", AT_IMPORT)
+def _patch_data_parallel(original: Any) -> str | None:
     """``nn.DataParallel`` splits batches over an accelerator's devices: here there is one."""
-
-    @functools.wraps(original)
-    def available() -> str | None:
-        found = original()
-        return None if found == pytorch.DEVICE_TYPE else found
-
-    return available
+    found = original()
+    return None if found == pytorch.DEVICE_TYPE else found
 
 
 def is_here(module: Any) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.core.x64 import x64
 from torch_jax.memory import border, transfer
 
@@ -31,70 +30,54 @@ def _refuse(tensor: torch.Tensor, copy: bool | None = None) -> None:
         raise BufferError("device 'jax' exports copies only: its arrays are never written")
 
 
-@patch("torch.Tensor.__dlpack__", AT_FIRST_USE)
-def _patch_export(original: Any) -> Any:
+@around("torch.Tensor.__dlpack__", AT_FIRST_USE)
+def _patch_export(
+    original: Any, self: torch.Tensor, *, copy: bool | None = None, **options: Any
+) -> Any:
     """PyTorch exports an address, which this device lacks: JAX exports a copy of its array."""
-
-    @functools.wraps(original)
-    def __dlpack__(self: torch.Tensor, *, copy: bool | None = None, **options: Any) -> Any:
-        if not _is_ours(self):
-            return original(self, copy=copy, **options)
-        _refuse(self, copy)
-        array: Any = transfer.value_of(self)
-        if options.get("max_version") and array.__dlpack_device__()[0] == _HOST:
-            return original(self.cpu(), **options)  # JAX knows no capsules with a version
-        with x64():
-            array = array.copy()
-        return array.__dlpack__(**{k: v for k, v in options.items() if v is not None})
-
-    return __dlpack__
+    if not _is_ours(self):
+        return original(self, copy=copy, **options)
+    _refuse(self, copy)
+    array: Any = transfer.value_of(self)
+    if options.get("max_version") and array.__dlpack_device__()[0] == _HOST:
+        return original(self.cpu(), **options)  # JAX knows no capsules with a version
+    with x64():
+        array = array.copy()
+    return array.__dlpack__(**{k: v for k, v in options.items() if v is not None})
 
 
-@patch("torch.Tensor.__dlpack_device__", AT_FIRST_USE)
-def _patch_device(original: Any) -> Any:
+@around("torch.Tensor.__dlpack_device__", AT_FIRST_USE)
+def _patch_device(original: Any, self: torch.Tensor) -> Any:
     """PyTorch has no DLPack number for the device: JAX answers where the memory is."""
-
-    @functools.wraps(original)
-    def __dlpack_device__(self: torch.Tensor) -> Any:
-        if not _is_ours(self):
-            return original(self)
-        array: Any = transfer.value_of(self)
-        return array.__dlpack_device__()
-
-    return __dlpack_device__
+    if not _is_ours(self):
+        return original(self)
+    array: Any = transfer.value_of(self)
+    return array.__dlpack_device__()
 
 
-@patch("torch.to_dlpack", AT_FIRST_USE)
-def _patch_to_dlpack(original: Any) -> Any:
+@around("torch.to_dlpack", AT_FIRST_USE)
+def _patch_to_dlpack(original: Any, tensor: Any, **options: Any) -> Any:
     """In C++ a capsule of a tensor on the device would hold the address of no memory."""
-
-    @functools.wraps(original)
-    def to_dlpack(tensor: Any, **options: Any) -> Any:
-        if _is_ours(tensor):
-            return tensor.__dlpack__(**options)
-        return original(tensor, **options)
-
-    return to_dlpack
+    if _is_ours(tensor):
+        return tensor.__dlpack__(**options)
+    return original(tensor, **options)
 
 
-@patch("torch.from_dlpack", AT_FIRST_USE)
-def _patch_from_dlpack(original: Any) -> Any:
+@around("torch.from_dlpack", AT_FIRST_USE)
+def _patch_from_dlpack(
+    original: Any, ext_tensor: Any, *, device: Any = None, copy: bool | None = None
+) -> Any:
     """PyTorch would copy a tensor that is on the device already: it shares its storage instead."""
-
-    @functools.wraps(original)
-    def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Any:
-        if not _is_ours(ext_tensor):
-            if device is None or torch.device(device).type != _JAX:
-                return original(ext_tensor, device=device, copy=copy)
-            return _to_device(original, ext_tensor, copy)
-        _refuse(ext_tensor)
-        target = ext_tensor.device if device is None else torch.device(device)
-        if target.type != _JAX and copy is False:
-            raise BufferError(f"a tensor on device 'jax' goes to {target} as a copy only")
-        alias = ext_tensor.detach()
-        return alias.to(target, copy=True) if copy or target.type != _JAX else alias
-
-    return from_dlpack
+    if not _is_ours(ext_tensor):
+        if device is None or torch.device(device).type != _JAX:
+            return original(ext_tensor, device=device, copy=copy)
+        return _to_device(original, ext_tensor, copy)
+    _refuse(ext_tensor)
+    target = ext_tensor.device if device is None else torch.device(device)
+    if target.type != _JAX and copy is False:
+        raise BufferError(f"a tensor on device 'jax' goes to {target} as a copy only")
+    alias = ext_tensor.detach()
+    return alias.to(target, copy=True) if copy or target.type != _JAX else alias
 
 
 def _to_device(original: Any, value: Any, copy: bool | None) -> torch.Tensor:

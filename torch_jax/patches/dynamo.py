@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around, patch
 from torch_jax.environment import callables
 from torch_jax.memory import generators
 
@@ -92,31 +92,22 @@ def _hidden(package: ModuleType) -> Iterator[str]:
             yield part.name
 
 
-@patch("torch._dynamo.variables.builder.VariableBuilder._wrap", "torch._dynamo.variables.builder")
-def _patch_wrap(original: Any) -> Any:
+@around("torch._dynamo.variables.builder.VariableBuilder._wrap", "torch._dynamo.variables.builder")
+def _patch_wrap(original: Any, self: Any, value: Any) -> Any:
     """Dynamo knows generators of PyTorch by their exact type; they break a graph, as on CPUs."""
-
-    def _wrap(self: Any, value: Any) -> Any:
-        if isinstance(value, generators.JaxGenerator):
-            return self.wrap_user_defined(value)
-        return original(self, value)
-
-    return _wrap
+    if isinstance(value, generators.JaxGenerator):
+        return self.wrap_user_defined(value)
+    return original(self, value)
 
 
-@patch("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")
-def _patch_default_backend(original: Any) -> Any:
+@around("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")
+def _patch_default_backend(original: Any, self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
     """``torch.compile`` without a backend takes inductor, which does not know the device."""
+    if not _concerns(graph, inputs):
+        return original(self, graph, inputs, **kwargs)
+    from torch_jax.graphs import backend
 
-    @functools.wraps(original)
-    def call(self: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
-        if not _concerns(graph, inputs):
-            return original(self, graph, inputs, **kwargs)
-        from torch_jax.graphs import backend
-
-        return backend.in_place_of_inductor(graph, inputs)
-
-    return call
+    return backend.in_place_of_inductor(graph, inputs)
 
 
 def _concerns(graph: Any, inputs: Any) -> bool:

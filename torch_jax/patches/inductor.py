@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around
 
 
-@patch("torch._inductor.graph.get_device_op_overrides", "torch._inductor.graph")
-def _patch_overrides(original: Any) -> Any:
+@around("torch._inductor.graph.get_device_op_overrides", "torch._inductor.graph")
+def _patch_overrides(original: Any, device: str) -> Any:
     """AOT-Inductor has no code for the device, and ends in a bare ``KeyError: 'jax'``."""
-
-    def get_device_op_overrides(device: str) -> Any:
-        if device == pytorch.DEVICE_TYPE:
-            raise NotImplementedError(
-                "AOT-Inductor generates code for CPUs and GPUs of its own, and has none for device "
-                "'jax'. torch_jax.export(model, args) writes a model on the device as a file that "
-                "runs without PyTorch; torch.compile(model) compiles it for this process; "
-                "model.to('cpu') may be given to AOT-Inductor"
-            )
-        return original(device)
-
-    return get_device_op_overrides
+    if device == pytorch.DEVICE_TYPE:
+        raise NotImplementedError(
+            "AOT-Inductor generates code for CPUs and GPUs of its own, and has none for device "
+            "'jax'. torch_jax.export(model, args) writes a model on the device as a file that "
+            "runs without PyTorch; torch.compile(model) compiles it for this process; "
+            "model.to('cpu') may be given to AOT-Inductor"
+        )
+    return original(device)

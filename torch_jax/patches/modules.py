@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -10,30 +9,23 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, patch
+from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, around, patch
 from torch_jax.patches import torchscript
 
-_JAX = pytorch.DEVICE_TYPE
 
-
-@patch("torch.nn.Module._apply", AT_IMPORT)
-def _patch_apply(original: Any) -> Any:
+@around("torch.nn.Module._apply", AT_IMPORT)
+def _patch_apply(original: Any, self: Any, fn: Any, recurse: bool = True) -> Any:
     """``module.to("jax")`` must keep its Parameter objects, as it does between other devices.
 
     PyTorch assigns ``param.data`` where two devices' tensors are compatible, and else makes new
     Parameters – which unties tied weights and orphans optimizers. So a parameter that goes to
     or comes from jax the tensors are swapped before PyTorch looks.
     """
-
-    @functools.wraps(original)
-    def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
-        if not isinstance(fn, _Crossing):
-            fn = _Crossing(fn)
-        if isinstance(self, torch.jit.RecursiveScriptModule):
-            torchscript.move(self, fn.fn)
-        return original(self, fn, recurse)
-
-    return _apply
+    if not isinstance(fn, _Crossing):
+        fn = _Crossing(fn)
+    if isinstance(self, torch.jit.RecursiveScriptModule):
+        torchscript.move(self, fn.fn)
+    return original(self, fn, recurse)
 
 
 class _Crossing:

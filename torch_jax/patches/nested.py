@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around
 
 _MODULE = "torch.nested._internal.ops"
 
 
-@patch(f"{_MODULE}.jagged_scaled_dot_product_attention", _MODULE)
-def _patch_attention(original: Any) -> Any:
+@around(f"{_MODULE}.jagged_scaled_dot_product_attention", _MODULE)
+def _patch_attention(
+    original: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Strided nested tensors do not exist on the device: the rows are padded and masked instead."""
-
-    @functools.wraps(original)
-    def attend(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        if attn_mask is None and all(map(_is_ragged, (query, key, value))):
-            return _attend(query, key, value, *args, **kwargs)
-        return original(query, key, value, attn_mask, *args, **kwargs)
-
-    return attend
+    if attn_mask is None and all(map(_is_ragged, (query, key, value))):
+        return _attend(query, key, value, *args, **kwargs)
+    return original(query, key, value, attn_mask, *args, **kwargs)
 
 
 def _is_ragged(tensor: Any) -> bool:

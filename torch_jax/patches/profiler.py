@@ -2,83 +2,57 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 from torch_jax.device.trace import profile as device_profile
 
 _PROFILE = "torch.autograd.profiler.profile"
 
 
-@patch(f"{_PROFILE}.__init__", AT_FIRST_USE)
-def _patch_init(original: Any) -> Any:
+@around(f"{_PROFILE}.__init__", AT_FIRST_USE)
+def _patch_init(original: Any, self: Any, enabled: bool = True, **given: Any) -> None:
     """C++ needs a plug-in of its own if ``use_device`` names the device; "cuda" may mean it."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, enabled: bool = True, **given: Any) -> None:
-        wanted = "cuda" if given.get("use_cuda") else given.get("use_device")
-        device = device_profile.device_of(wanted)
-        if enabled and device == pytorch.DEVICE_TYPE:
-            # without the host's events, kernels could not be matched with operators
-            given |= {"use_cuda": False, "use_device": None, "use_cpu": True}
-        original(self, enabled, **given)
-        if enabled and device == pytorch.DEVICE_TYPE:
-            self.use_device = device
-
-    return __init__
+    wanted = "cuda" if given.get("use_cuda") else given.get("use_device")
+    device = device_profile.device_of(wanted)
+    if enabled and device == pytorch.DEVICE_TYPE:
+        # without the host's events, kernels could not be matched with operators
+        given |= {"use_cuda": False, "use_device": None, "use_cpu": True}
+    original(self, enabled, **given)
+    if enabled and device == pytorch.DEVICE_TYPE:
+        self.use_device = device
 
 
-@patch(f"{_PROFILE}._start_trace", AT_FIRST_USE)
-def _patch_start(original: Any) -> Any:
+@around(f"{_PROFILE}._start_trace", AT_FIRST_USE)
+def _patch_start(original: Any, self: Any) -> None:
     """PyTorch takes device events from C++ plug-ins only: JAX's profiler must start with it."""
-
-    @functools.wraps(original)
-    def _start_trace(self: Any) -> None:
-        if self.use_device == pytorch.DEVICE_TYPE:
-            device_profile.begin(self)
-        original(self)
-
-    return _start_trace
+    if self.use_device == pytorch.DEVICE_TYPE:
+        device_profile.begin(self)
+    original(self)
 
 
-@patch(f"{_PROFILE}.__exit__", AT_FIRST_USE)
-def _patch_exit(original: Any) -> Any:
+@around(f"{_PROFILE}.__exit__", AT_FIRST_USE)
+def _patch_exit(original: Any, self: Any, *error: Any) -> Any:
     """JAX's profiler, which records the device's kernels, must end with PyTorch's."""
-
-    @functools.wraps(original)
-    def __exit__(self: Any, *error: Any) -> Any:
-        if self.enabled:
-            device_profile.end(self)
-        return original(self, *error)
-
-    return __exit__
+    if self.enabled:
+        device_profile.end(self)
+    return original(self, *error)
 
 
-@patch(f"{_PROFILE}._parse_kineto_results", AT_FIRST_USE)
-def _patch_parse(original: Any) -> Any:
+@around(f"{_PROFILE}._parse_kineto_results", AT_FIRST_USE)
+def _patch_parse(original: Any, self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
     """PyTorch's events know no kernels of the device: they are added from JAX's trace."""
-
-    @functools.wraps(original)
-    def _parse_kineto_results(self: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, result, *args, **kwargs)
-        if not device_profile.has_trace(self):
-            return found
-        return device_profile.add_kernels(self, found, result.trace_start_ns())
-
-    return _parse_kineto_results
+    found = original(self, result, *args, **kwargs)
+    if not device_profile.has_trace(self):
+        return found
+    return device_profile.add_kernels(self, found, result.trace_start_ns())
 
 
-@patch(f"{_PROFILE}.export_chrome_trace", AT_FIRST_USE)
-def _patch_export(original: Any) -> Any:
+@around(f"{_PROFILE}.export_chrome_trace", AT_FIRST_USE)
+def _patch_export(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
     """C++ writes the file without the device's kernels: they are added to it afterwards."""
-
-    @functools.wraps(original)
-    def export_chrome_trace(self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, path, *args, **kwargs)
-        if device_profile.has_trace(self):
-            device_profile.add_to_file(self, path)
-        return result
-
-    return export_chrome_trace
+    result = original(self, path, *args, **kwargs)
+    if device_profile.has_trace(self):
+        device_profile.add_to_file(self, path)
+    return result

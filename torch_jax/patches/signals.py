@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch_jax.core import signals
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around
 
 
-@patch("signal.signal", AT_FIRST_USE)
-def _through_switch(original: Any) -> Any:
+@around("signal.signal", AT_FIRST_USE)
+def _through_switch(original: Any, signalnum: Any, handler: Any) -> Any:
     """A handler that raises (Ctrl-C) would end the process if C++ is asking the device's guard."""
-
-    @functools.wraps(original)
-    def signal(signalnum: Any, handler: Any) -> Any:
-        return signals.plain(original(signalnum, signals.through_switch(signalnum, handler)))
-
-    return signal
+    return signals.plain(original(signalnum, signals.through_switch(signalnum, handler)))
 
 
-@patch("signal.getsignal", AT_FIRST_USE)
-def _as_it_was_given(original: Any) -> Any:
+@around("signal.getsignal", AT_FIRST_USE)
+def _as_it_was_given(original: Any, signalnum: Any) -> Any:
     """Handlers are wrapped, but asyncio compares ``getsignal`` with the handler that it gave."""
-
-    @functools.wraps(original)
-    def getsignal(signalnum: Any) -> Any:
-        return signals.plain(original(signalnum))
-
-    return getsignal
+    return signals.plain(original(signalnum))

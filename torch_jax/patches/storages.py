@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_jax.core.patching import AT_FIRST_USE, patch
+from torch_jax.core.patching import AT_FIRST_USE, around, patch
 from torch_jax.memory import shared, storage, transfer
 
 if TYPE_CHECKING:
@@ -111,27 +111,22 @@ def _copy_to_host(original: Any) -> Any:
     return copy_
 
 
-@patch("torch.UntypedStorage._swap_data_ptr_", AT_FIRST_USE, since="torch 2.12")
-def _swap_arrays(original: Any) -> Any:
+@around("torch.UntypedStorage._swap_data_ptr_", AT_FIRST_USE, since="torch 2.12")
+def _swap_arrays(original: Any, self: Any, other: Any) -> None:
     """C++ swaps addresses, which storages of this device do not have."""
-
-    @functools.wraps(original)
-    def swap(self: Any, other: Any) -> None:
-        both = isinstance(other, torch.UntypedStorage) and storage.is_jax_storage(other)
-        if not (both and storage.is_jax_storage(self)):
-            return original(self, other)  # which refuses any other pair with a jax storage
-        sizes = self.nbytes(), other.nbytes()
-        if sizes[0] != sizes[1] and 0 not in sizes:
-            raise RuntimeError(
-                "_swap_data_ptr_: storages must have the same nbytes or one must have 0, got "
-                f"{sizes[0]} and {sizes[1]}"
-            )
-        addresses = other.data_ptr(), self.data_ptr()
-        _exchange(self, other)
-        self._address, other._address = addresses
-        return None
-
-    return swap
+    both = isinstance(other, torch.UntypedStorage) and storage.is_jax_storage(other)
+    if not (both and storage.is_jax_storage(self)):
+        return original(self, other)  # which refuses any other pair with a jax storage
+    sizes = self.nbytes(), other.nbytes()
+    if sizes[0] != sizes[1] and 0 not in sizes:
+        raise RuntimeError(
+            "_swap_data_ptr_: storages must have the same nbytes or one must have 0, got "
+            f"{sizes[0]} and {sizes[1]}"
+        )
+    addresses = other.data_ptr(), self.data_ptr()
+    _exchange(self, other)
+    self._address, other._address = addresses
+    return None
 
 
 def _exchange(one: Any, other: Any) -> None:

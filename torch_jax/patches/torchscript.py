@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import AT_IMPORT, patch
+from torch_jax.core.patching import AT_IMPORT, around, patch
 
 _JAX = pytorch.DEVICE_TYPE
 
@@ -35,17 +35,12 @@ def move(module: Any, fn: Any) -> None:
                 pytorch.set_scripted(module, "_flat_weights", weights)
 
 
-@patch("torch.jit.load", AT_IMPORT)
-def _patch_load(original: Any) -> Any:
+@around("torch.jit.load", AT_IMPORT)
+def _patch_load(original: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
     """C++ reads a file's bytes into a storage's memory, which the device's storages lack."""
-
-    @functools.wraps(original)
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if map_location is None or torch.device(map_location).type != _JAX:
-            return original(f, map_location, *args, **kwargs)
-        return original(f, "cpu", *args, **kwargs).to(map_location)
-
-    return load
+    if map_location is None or torch.device(map_location).type != _JAX:
+        return original(f, map_location, *args, **kwargs)
+    return original(f, "cpu", *args, **kwargs).to(map_location)
 
 
 def _from_the_cpu(original: Any) -> Any:

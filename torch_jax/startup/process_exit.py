@@ -11,13 +11,12 @@ import atexit
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from torch_jax.budgets import SECONDS_AT_EXIT, SECONDS_OF_IMPORTS_AT_EXIT
 from torch_jax.core import forks, locks, waking
+from torch_jax.core.user_code import OWN
 
-_OURS = str(Path(__file__).parent.parent)
 _for_ever = threading.Lock()
 
 
@@ -88,6 +87,6 @@ def _is_busy(frame: Any) -> bool:
     while frame is not None:
         if frame.f_code in (_stop.__code__, waking.wake.__code__):
             return False
-        ours = ours or frame.f_code.co_filename.startswith(_OURS)
+        ours = ours or frame.f_code.co_filename.startswith(OWN)
         frame = frame.f_back
     return ours

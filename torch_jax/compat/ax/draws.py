@@ -212,7 +212,11 @@ class _Gradients(TorchFunctionMode):
                 _is_traced, lambda tensor: _through(_unknown, tensor), (args, kwargs)
             )
             return func(*args, **kwargs)
-        held = {id(t.untyped_storage()) for t in _pytree.tree_leaves((args, kwargs)) if _is_ours(t)}
+        held = {
+            id(t.untyped_storage())
+            for t in _pytree.tree_leaves((args, kwargs))
+            if storage.is_jax_tensor(t)
+        }
 
         def stopped(tensor: torch.Tensor) -> torch.Tensor:
             shares = id(tensor.untyped_storage()) in held
@@ -228,12 +232,8 @@ class _Gradients(TorchFunctionMode):
 _DETACH = (torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 
 
-def _is_ours(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and storage.is_jax(value)
-
-
 def _is_traced(value: Any) -> bool:
-    return _is_ours(value) and tracers.is_traced(storage.held_by(value))
+    return storage.is_jax_tensor(value) and tracers.is_traced(storage.held_by(value))
 
 
 def _through(function: Callable[[Any], Any], tensor: torch.Tensor) -> torch.Tensor:
@@ -241,7 +241,7 @@ def _through(function: Callable[[Any], Any], tensor: torch.Tensor) -> torch.Tens
 
 
 def _is_stopped(value: Any) -> bool:
-    return _is_ours(value) and getattr(value.untyped_storage(), "is_stopped", False)
+    return storage.is_jax_tensor(value) and getattr(value.untyped_storage(), "is_stopped", False)
 
 
 def _in_autograd_function() -> bool:

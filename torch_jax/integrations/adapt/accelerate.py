@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around, patch
 from torch_jax.integrations.adapt import choice
 
 _STATE, _ACCELERATOR = "accelerate.state", "accelerate.accelerator"
@@ -32,25 +32,24 @@ def _patch_default_device(original: Any) -> Any:
     )
 
 
-@patch(f"{_STATE}.PartialState._prepare_backend", _STATE, since="accelerate 1.0")
-def _patch_prepare_backend(original: Any) -> Any:
+@around(f"{_STATE}.PartialState._prepare_backend", _STATE, since="accelerate 1.0")
+def _patch_prepare_backend(
+    original: Any,
+    self: Any,
+    cpu: bool = False,
+    sagemaker_dp: bool = False,
+    backend: str | None = None,
+) -> Any:
     """Accelerate gives processes of torchrun a backend only for accelerators in its list."""
-
-    @functools.wraps(original)
-    def prepare(
-        self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None
-    ) -> Any:
-        found, kind = original(self, cpu, sagemaker_dp, backend)
-        is_one_of_many = not cpu and int(os.environ.get("LOCAL_RANK", -1)) != -1
-        is_ours = choice.is_device(self.device or choice.DEVICE) and choice.is_chosen()
-        if not (is_one_of_many and is_ours and kind.value in ("NO", "MULTI_GPU")):
-            return found, kind
-        self.device = choice.DEVICE  # each process has one, of any rank
-        # DistributedDataParallel would use the number of the process as that of its device.
-        os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
-        return backend or pytorch.DEVICE_TYPE, type(kind)("MULTI_GPU")
-
-    return prepare
+    found, kind = original(self, cpu, sagemaker_dp, backend)
+    is_one_of_many = not cpu and int(os.environ.get("LOCAL_RANK", -1)) != -1
+    is_ours = choice.is_device(self.device or choice.DEVICE) and choice.is_chosen()
+    if not (is_one_of_many and is_ours and kind.value in ("NO", "MULTI_GPU")):
+        return found, kind
+    self.device = choice.DEVICE  # each process has one, of any rank
+    # DistributedDataParallel would use the number of the process as that of its device.
+    os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
+    return backend or pytorch.DEVICE_TYPE, type(kind)("MULTI_GPU")
 
 
 @patch(f"{_ACCELERATOR}.Accelerator.__init__", _ACCELERATOR, since="accelerate 1.0")
@@ -59,19 +58,14 @@ def _patch_accelerator(original: Any) -> Any:
     return choice.admit(original, "xpu")
 
 
-@patch(f"{_ACCELERATOR}.get_grad_scaler", _ACCELERATOR, since="accelerate 1.0")
-def _patch_grad_scaler(original: Any) -> Any:
+@around(f"{_ACCELERATOR}.get_grad_scaler", _ACCELERATOR, since="accelerate 1.0")
+def _patch_grad_scaler(original: Any, distributed_type: Any = None, **kwargs: Any) -> Any:
     """Accelerate makes a scaler for CUDA if it finds none of the other accelerators in its list."""
-
-    @functools.wraps(original)
-    def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
-        state = sys.modules[_STATE].PartialState()
-        is_sharded = getattr(distributed_type, "value", None) == "FSDP"
-        if is_sharded or not choice.is_device(state.device):
-            return original(distributed_type, **kwargs)
-        return torch.amp.GradScaler(pytorch.DEVICE_TYPE, **kwargs)
-
-    return get_grad_scaler
+    state = sys.modules[_STATE].PartialState()
+    is_sharded = getattr(distributed_type, "value", None) == "FSDP"
+    if is_sharded or not choice.is_device(state.device):
+        return original(distributed_type, **kwargs)
+    return torch.amp.GradScaler(pytorch.DEVICE_TYPE, **kwargs)
 
 
 def _states_file(folder: Any, process: int) -> Path:

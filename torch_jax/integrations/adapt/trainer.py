@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import patch
+from torch_jax.core.patching import around, patch
 from torch_jax.integrations.adapt import accelerate, choice
 
 _ARGUMENTS, _TRAINER = "transformers.training_args", "transformers.trainer"
@@ -42,47 +42,32 @@ def _patch_bf16(original: Any) -> Any:
     return functools.wraps(original)(lambda: choice.is_chosen() or original())
 
 
-@patch(f"{_ARGUMENTS}.TrainingArguments.__post_init__", _ARGUMENTS, since=_SINCE)
-def _patch_defaults(original: Any) -> Any:
+@around(f"{_ARGUMENTS}.TrainingArguments.__post_init__", _ARGUMENTS, since=_SINCE)
+def _patch_defaults(original: Any, self: Any) -> None:
     """``torch_compile=True`` means inductor, which has no code for the device.
 
     Batches are put into pinned memory, which the device does not have and warns of.
     """
-
-    @functools.wraps(original)
-    def __post_init__(self: Any) -> None:
-        wanted = self.torch_compile or self.torch_compile_mode is not None
-        on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
-        if wanted and self.torch_compile_backend is None and not on_cpu and choice.is_chosen():
-            self.torch_compile_backend = pytorch.DEVICE_TYPE
-        original(self)
-        if choice.is_device(self.device):
-            self.dataloader_pin_memory = False
-
-    return __post_init__
+    wanted = self.torch_compile or self.torch_compile_mode is not None
+    on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
+    if wanted and self.torch_compile_backend is None and not on_cpu and choice.is_chosen():
+        self.torch_compile_backend = pytorch.DEVICE_TYPE
+    original(self)
+    if choice.is_device(self.device):
+        self.dataloader_pin_memory = False
 
 
-@patch(f"{_TRAINER}.Trainer._save_rng_state", _TRAINER, since=_SINCE)
-def _patch_save(original: Any) -> Any:
+@around(f"{_TRAINER}.Trainer._save_rng_state", _TRAINER, since=_SINCE)
+def _patch_save(original: Any, self: Any, output_dir: str) -> None:
     """The Trainer's checkpoints have random states of the accelerators that it knows only."""
-
-    @functools.wraps(original)
-    def _save_rng_state(self: Any, output_dir: str) -> None:
-        original(self, output_dir)
-        if choice.is_device(self.args.device):
-            accelerate.keep_random_state(output_dir, self.args.process_index)
-
-    return _save_rng_state
+    original(self, output_dir)
+    if choice.is_device(self.args.device):
+        accelerate.keep_random_state(output_dir, self.args.process_index)
 
 
-@patch(f"{_TRAINER}.Trainer._load_rng_state", _TRAINER, since=_SINCE)
-def _patch_load(original: Any) -> Any:
+@around(f"{_TRAINER}.Trainer._load_rng_state", _TRAINER, since=_SINCE)
+def _patch_load(original: Any, self: Any, checkpoint: str | None) -> None:
     """The Trainer loads random states of the accelerators that it knows only."""
-
-    @functools.wraps(original)
-    def _load_rng_state(self: Any, checkpoint: str | None) -> None:
-        original(self, checkpoint)
-        if checkpoint is not None and choice.is_device(self.args.device):
-            accelerate.restore_random_state(checkpoint, self.args.process_index)
-
-    return _load_rng_state
+    original(self, checkpoint)
+    if checkpoint is not None and choice.is_device(self.args.device):
+        accelerate.restore_random_state(checkpoint, self.args.process_index)

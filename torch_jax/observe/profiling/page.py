@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch_jax.budgets import ROWS_OF_A_TABLE, SHARE_WORTH_A_ROW
+from torch_jax.observe.running.page import from_here
 
 if TYPE_CHECKING:
     from torch_jax.observe.profiling.kernels import Kernels
@@ -62,7 +62,7 @@ def _python_lines(found: Profile) -> Iterator[str]:
     for (file, line, function), count in rows:
         seconds = found.seconds * count / looks
         if count >= SHARE_WORTH_A_ROW * looks:
-            yield _row(seconds, found, f"{_path(file)}:{line}, in {function}")
+            yield _row(seconds, found, f"{from_here(file)}:{line}, in {function}")
 
 
 def _row(seconds: float, found: Profile, text: str, count: int = 0) -> str:
@@ -86,12 +86,7 @@ def _shown(line: str) -> str:
     '/home/me/train.py:12, in Model.forward'
     """
     match = re.fullmatch(r"(.*)\((\d+)\): (.*)", line)
-    return f"{_path(match[1])}:{match[2]}, in {match[3]}" if match else line
-
-
-def _path(path: str) -> str:
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
+    return f"{from_here(match[1])}:{match[2]}, in {match[3]}" if match else line
 
 
 def _time(seconds: float) -> str:

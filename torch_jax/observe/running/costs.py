@@ -11,7 +11,6 @@ import json
 import multiprocessing.util
 import os
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections import Counter
@@ -23,24 +22,12 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import waking
+from torch_jax.core import user_code, waking
 from torch_jax.core.compilations import Counts
 from torch_jax.core.costs import LISTENING, Cost
 from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
-
-_PACKAGE = str(Path(__file__).parents[2])
-_LIBRARIES = tuple(
-    path + os.sep
-    for path in (
-        _PACKAGE,
-        str(Path(str(torch.__file__)).parents[1]),
-        *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
-    )
-)
-
-
 _SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers of a row
 
 
@@ -80,19 +67,12 @@ class Costs:
             ]
 
 
-def user_line() -> tuple[str, int, str]:
-    """Return file, line and function of the innermost code of the user's own.
-
-    Code is the user's own that lies in no library. A backward pass may run on a thread of its own:
-    there the line is that of the main thread, which waits for it.
-    """
-    return visited_line(False)[:3]
-
-
 def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
-    """Return the same, and whether the call that the line has made is met for the first time.
+    """Return file, line and function of the innermost code of the user's own, and if it is new.
 
-    The frame of the call gets the mark, if ``is_marked``.
+    A backward pass may run on a thread of its own: then the line is that of the main thread, which
+    waits for it. A line is new where its call is met for the first time: if ``is_marked``, the
+    frame of the call gets a mark.
     """
     here = _own_frame(sys._getframe(1))
     if here[0] is None and pytorch.current_graph_task() != -1:
@@ -107,9 +87,13 @@ def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
 def _own_frame(frame: FrameType | None) -> tuple[FrameType | None, FrameType | None]:
     """Return the innermost frame of the user's own code, and the frame that it has called."""
     called = None
-    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+    while frame is not None and _is_passed(frame.f_code.co_filename):
         called, frame = frame, frame.f_back
     return frame, called
+
+
+def _is_passed(file: str) -> bool:
+    return file.startswith("<") or user_code.is_library(file)
 
 
 def line_of(frame: FrameType | None) -> tuple[str, int, str] | None:

@@ -19,6 +19,7 @@ from torch_jax.budgets import (
     TIMES_OF_A_LOOP,
 )
 from torch_jax.core.compilations import Counts
+from torch_jax.device.memory_report import readable
 
 # Replacements for a line that waits for a value, by a pattern of its text.
 _WAITS = (
@@ -126,7 +127,7 @@ def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, An
         "seconds": sum(row["seconds"] for row, _ in cases),
         "cost": cost,
         "instead": instead,
-        "also": [f"{_shown(row['file'])}:{row['line']}" for row, _ in others],
+        "also": [f"{from_here(row['file'])}:{row['line']}" for row, _ in others],
     }
 
 
@@ -211,7 +212,7 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
         yield '  nothing ran on device jax: the script moved no tensor to "cuda"'
         return
     of = f", {data['processes']} processes" if data["processes"] > 1 else ""
-    memory = f", {size(data['peak_bytes'])} of memory" if data["peak_bytes"] else ""
+    memory = f", {readable(data['peak_bytes'])} of memory" if data["peak_bytes"] else ""
     yield f"  on jax        {data['operators']} kinds of operators on {data['device']}{of}{memory}"
     yield from _fallbacks(data)
     programs = _programs(data["rows"])
@@ -219,7 +220,8 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
     yield f"  XLA           {programs} ({share:.0f} % of the time)"
     yield (
         f"  looked at     {data['waits']:,} values, waiting {data['wait_seconds']:.1f} s; "
-        f"{size(data['bytes_to_host'])} to the host, {size(data['bytes_to_device'])} to the device"
+        f"{readable(data['bytes_to_host'])} to the host, "
+        f"{readable(data['bytes_to_device'])} to the device"
     )
     if data["checks"]:
         yield (
@@ -230,13 +232,13 @@ def _lines_of(data: dict[str, Any]) -> Iterator[str]:
         yield "The lines worth changing:"
     for line in data["lines"]:
         also = f"; also {', '.join(line['also'])}" if line["also"] else ""
-        yield f"  {_shown(line['file'])}:{line['line']}, in {line['function']}{also}"
+        yield f"  {from_here(line['file'])}:{line['line']}, in {line['function']}{also}"
         yield f"      {line['source']}"
         yield f"    {line['seconds']:.2f} s: {line['cost']}"
         yield f"    instead: {line['instead']}"
 
 
-def _shown(path: str) -> str:
+def from_here(path: str) -> str:
     """Return a path relative to this folder, if it lies below."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
@@ -250,15 +252,3 @@ def _fallbacks(data: dict[str, Any]) -> Iterator[str]:
     yield f"  on the CPU    {len(data['cpu_fallbacks'])} operators in {seconds:.1f} s"
     for name, count in data["cpu_fallbacks"].items():
         yield f"                {count:6,} x {name}"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes as people write it.
-
-    >>> size(500), size(3 << 19)
-    ('500 B', '1.5 MiB')
-    """
-    if count < 1024:
-        return f"{count} B"
-    power = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"
