@@ -30,20 +30,6 @@ FILES = needs_of_jit, needs_of_libraries, needs_of_profiles, needs_of_tensors  #
 # What ends the process, or hangs on the order of imports: programs of their own, in which the first
 # line that is empty is where the original comes back.
 ELSEWHERE = {
-    "torch.distributed.Logger.set_runtime_stats_and_log": """
-import os, tempfile, torch
-file = tempfile.NamedTemporaryFile()
-where = {"init_method": f"file://{file.name}.group", "rank": 0, "world_size": 1}
-torch.distributed.init_process_group("jax", **where)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).to("jax"))
-
-errors = os.dup(2)
-os.dup2(file.fileno(), 2)
-for _ in range(3):
-    model(torch.ones(1, 2, device="jax")).sum().backward()
-os.dup2(errors, 2)
-assert "Time stats" not in open(file.name).read()
-""",
     "torch.UntypedStorage.__new__": """
 import torch
 x = torch.ones(1, device="jax")

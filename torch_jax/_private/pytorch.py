@@ -117,19 +117,6 @@ def setup_python_backend(name: str, module: Any, hook: Any, guard: Any) -> None:
     setup(rename=name, backend_module=module, hook=hook, device_guard=guard)
 
 
-def with_python_warnings(function: Callable[[], Any]) -> None:
-    """Call ``function``, whose C++ writes its warnings on stderr, so that they are Python's.
-
-    Warnings are Python's wherever a method of tensors has made the call.
-    """
-
-    def call(value: float) -> float:
-        function()
-        return value
-
-    torch.empty(1, device="cpu").apply_(call)
-
-
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions, by overload (``torch._decomp.decomposition_table``)."""
     return getattr(importlib.import_module("torch._decomp"), "decomposition_table", {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from typing import Any
 
 import torch
@@ -92,24 +91,6 @@ def _patch_ddp(original: Any) -> Any:
             unused_parameters.serve(self)
 
     return init
-
-
-@patch("torch.distributed.Logger.set_runtime_stats_and_log", AT_IMPORT)
-def _patch_statistics(original: Any) -> Any:
-    """DDP's logger has no timer for the device, and each process would warn of it on stderr."""
-    heard: list[Any] = []
-
-    @functools.wraps(original)
-    def note(self: Any) -> None:
-        if heard or not waking.is_awake():
-            original(self)
-            return
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
-            pytorch.with_python_warnings(lambda: original(self))
-        heard.extend(one for one in found if "Time stats" in str(one.message))
-
-    return note
 
 
 @patch("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
