@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed import tensor
-from torch.nn.parallel import comm
 
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
@@ -349,26 +348,6 @@ def ddp_has_a_static_graph() -> bool:
 def a_module_runs_in_parallel_on_one_device() -> bool:
     module = nn.Linear(2, 1).to("jax")
     return nn.parallel.data_parallel(module, ones(3, 2), device_ids=[0]).shape == (3, 1)
-
-
-@need("torch.nn.parallel.comm.broadcast")
-def tensors_are_copied_to_the_one_device() -> bool:
-    return on_jax(comm.broadcast(ones(2), [0])[0])
-
-
-@need("torch.nn.parallel.comm.broadcast_coalesced")
-def many_tensors_are_copied_to_the_one_device() -> bool:
-    return on_jax(comm.broadcast_coalesced([ones(2)], [0])[0][0])
-
-
-@need("torch.nn.parallel.comm.scatter")
-def tensors_are_split_over_the_one_device() -> bool:
-    return [part.tolist() for part in nn.parallel.scatter(ones(2), [0, 0])] == [[1], [1]]
-
-
-@need("torch.nn.parallel.comm.gather")
-def parts_of_the_one_device_are_put_together() -> bool:
-    return nn.parallel.gather([ones(2), ones(1)], 0).tolist() == [1, 1, 1]
 
 
 @need("torch.nn.parallel.data_parallel._get_available_device_type")
