@@ -60,19 +60,6 @@ x = torch.ones(2, 3, device="jax")
 warnings.filterwarnings("error", message=".*performance drop")
 torch.compile(torch.vmap(torch.special.log_ndtr), backend="jax", fullgraph=True)(x)
 """,
-    "jax._src.xla_bridge._at_fork": """
-import os, torch, warnings
-from torch_jax.core import waking
-waking.wake()
-
-torch.ones(1, device="jax")
-with warnings.catch_warnings(record=True) as found:
-    warnings.simplefilter("always")
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-assert not [one for one in found if "deadlock" in str(one.message) and "JAX" in str(one.message)]
-""",
     "jaxlib.xla_client.make_cpu_client": """
 import os
 os.environ["XLA_FLAGS"] = " ".join((
