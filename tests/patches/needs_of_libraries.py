@@ -27,7 +27,6 @@ import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.compat import torchax  # noqa: F401, which adds methods to tensors
 from torch_jax.core import trees
-from torch_jax.distributed import checkpoint_folders
 from torch_jax.memory import parts
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -101,15 +100,6 @@ def metadata_is_there_at_every_moment() -> bool:
         with unittest.mock.patch.object(dcp.filesystem.FileSystem, "rm_file") as removed:
             saved({"x": ones(4)}, folder)
         return not removed.called
-
-
-@need(f"{_DCP}._async_process_executor._ProcessBasedAsyncCheckpointExecutor.execute_save")
-def a_process_that_saves_is_told_of_the_device() -> bool:
-    executors, given = dcp._async_process_executor, unittest.mock.Mock()
-    with unittest.mock.patch.object(executors, "_ProcessGroupInitInfo"):
-        execute = executors._ProcessBasedAsyncCheckpointExecutor.execute_save
-        execute(given, {}, checkpoint_id=tempfile.gettempdir())
-    return checkpoint_folders.is_marked(given._executor.submit.call_args.kwargs["storage_writer"])
 
 
 # --- after an import ------------------------------------------------------------------------------

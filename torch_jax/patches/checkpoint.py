@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch_jax._private import checkpoints
 from torch_jax.core import waking
 from torch_jax.core.patching import patch
 
@@ -27,11 +26,6 @@ def _folders() -> Any:
     from torch_jax.distributed import checkpoint_folders
 
     return checkpoint_folders
-
-
-def _keeps_whole(writer: Any) -> bool:
-    """Return whether the device has been used here, or in the process that sent this writer."""
-    return waking.is_awake() or _folders().is_marked(writer)
 
 
 @patch(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
@@ -87,7 +81,7 @@ def _patch_write_data(original: Any) -> Any:
 
     @functools.wraps(original)
     def write_data(self: Any, plan: Any, planner: Any) -> Any:
-        if _keeps_whole(self):
+        if waking.is_awake():
             return _folders().write_data(original, self, plan, planner)
         return original(self, plan, planner)
 
@@ -100,27 +94,9 @@ def _patch_finish(original: Any) -> Any:
 
     @functools.wraps(original)
     def finish(self: Any, metadata: Any, results: Any) -> None:
-        if _keeps_whole(self):
+        if waking.is_awake():
             _folders().finish(original, self, metadata, results)
         else:
             original(self, metadata, results)
 
     return finish
-
-
-_PROCESS = f"{_DCP}._async_process_executor"
-
-
-@patch(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
-def _patch_process(original: Any) -> Any:
-    """The process that saves for this one has not used the device: its writer gets a mark."""
-
-    @functools.wraps(original)
-    def execute_save(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if waking.is_awake():
-            given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
-            writer = checkpoints.writer_for(given, name)
-            kwargs["storage_writer"] = writer and _folders().mark(writer)
-        return original(self, *args, **kwargs)
-
-    return execute_save

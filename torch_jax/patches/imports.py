@@ -26,7 +26,6 @@ _PATCHED = {
     "torch._higher_order_ops.scan": "higher_order",
     "torch._higher_order_ops.utils": "higher_order",
     "torch._higher_order_ops.while_loop": "higher_order",
-    "torch.distributed.checkpoint._async_process_executor": "checkpoint",
     "torch.distributed.checkpoint.default_planner": "checkpoint",
     "torch.distributed.checkpoint.filesystem": "checkpoint",
     "torch.distributed.checkpoint.hf_storage": "checkpoint",
