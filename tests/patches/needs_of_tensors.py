@@ -22,7 +22,6 @@ import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.core import backward
 from torch_jax.dispatch import autocast, ladder
-from torch_jax.memory import transfer
 from torch_jax.memory.storage import wrap
 
 # --- modules --------------------------------------------------------------------------------------
@@ -190,12 +189,6 @@ def storages_are_resized() -> bool:
 @need("torch.UntypedStorage.cpu", "torch.UntypedStorage.__getitem__")
 def storages_are_read() -> bool:
     return (storage().cpu().tolist(), storage()[2]) == ([0, 1, 2], 2)
-
-
-@need("torch.UntypedStorage.tolist")
-def lists_are_copied_at_once() -> bool:
-    with unittest.mock.patch.object(transfer, "host_copy", wraps=transfer.host_copy) as copy:
-        return storage().tolist() == [0, 1, 2] and copy.call_count == 1
 
 
 @need("torch.UntypedStorage.copy_")

@@ -69,10 +69,6 @@ class _JaxStorage:
         storage.replace(self, storage.memory_in(source) if ours else _bytes_of(source))
         return self
 
-    def tolist(self) -> list[int]:
-        """Return the bytes as a list."""
-        return _JaxStorage.cpu(self).tolist()
-
     def __getitem__(self, index: Any) -> Any:
         return _JaxStorage.cpu(self)[index]
 
