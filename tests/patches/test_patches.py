@@ -94,14 +94,6 @@ import torch._dynamo
 double = torch.compile(lambda x: x * torch.cuda.device_count(), backend="jax", fullgraph=True)
 double(torch.ones(2, device="cuda"))
 """,
-    "safetensors.torch.safe_open": """
-import torch, safetensors.torch, tempfile
-import torch_jax
-
-with tempfile.TemporaryDirectory() as folder:
-    safetensors.torch.save_file({"a": torch.ones(2)}, f"{folder}/a.safetensors")
-    assert safetensors.torch.load_file(f"{folder}/a.safetensors", device="jax")["a"].sum() == 2
-""",
 }
 # What cannot be taken away for a block: Dynamo has no way to, and schedulers, of which programs
 # define new classes, are looked for at each trace. tests/graphs, tests/capture show them at work.

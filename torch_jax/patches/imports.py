@@ -16,7 +16,6 @@ from torch_jax.core import patching
 # does not pay for libraries that a program does not use.
 _PATCHED = {
     "safetensors": "safetensors",
-    "safetensors.torch": "safetensors",
     "torch._dynamo": "dynamo",
     "torch._dynamo.device_interface": "dynamo",
     "torch._dynamo.trace_rules": "dynamo",
