@@ -1,6 +1,5 @@
 """Proofs that modules, constructors, tensors and processes need replacements."""
 
-import io
 import itertools
 import multiprocessing.reduction
 import os
@@ -48,22 +47,6 @@ def data_may_come_from_the_device() -> bool:
     weight = nn.Parameter(torch.zeros(2))
     weight.data = ones(2)
     return on_jax(weight)
-
-
-@need("torch.jit.load")
-def torchscript_is_loaded_to_the_device() -> bool:
-    file = io.BytesIO(torch.jit.script(nn.Linear(2, 2)).save_to_buffer())
-    return on_jax(torch.jit.load(file, map_location="jax").weight)
-
-
-@need("torch.jit.RecursiveScriptModule.save", "torch.jit.RecursiveScriptModule.save_to_buffer")
-def torchscript_of_the_device_is_saved() -> bool:
-    module = torch.jit.script(nn.Linear(2, 2))
-    weight = module.weight.detach().clone()
-    with tempfile.NamedTemporaryFile() as file:
-        module.to("jax").save(file.name)
-        loaded = torch.jit.load(file.name), torch.jit.load(io.BytesIO(module.save_to_buffer()))
-        return all(torch.equal(one.weight, weight) for one in loaded)
 
 
 # --- constructors ---------------------------------------------------------------------------------
