@@ -1,7 +1,6 @@
 """Proofs that checkpoints, and modules patched after their import, need replacements."""
 
 import contextlib
-import dataclasses
 import pathlib
 import tempfile
 import unittest.mock
@@ -26,7 +25,6 @@ from transformers.utils import import_utils
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.compat import torchax  # noqa: F401, which adds methods to tensors
-from torch_jax.core import trees
 from torch_jax.memory import parts
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -208,33 +206,6 @@ def jagged_tensors_attend() -> bool:
 
 
 # --- JAX ------------------------------------------------------------------------------------------
-
-_REGISTRY = "jax.tree_util.default_registry.__class__"
-
-
-def _met() -> type:
-    """A new class that torch_jax has registered with JAX."""
-
-    @dataclasses.dataclass
-    class Box:
-        a: Any
-
-    trees.flatten(Box(torch.ones(1)))
-    return Box
-
-
-@need(f"{_REGISTRY}.register_node")
-def a_user_may_register_his_class_later() -> bool:
-    kind = _met()
-    jax.tree_util.register_pytree_node(kind, lambda box: ((), box), lambda box, _: box)
-    return jax.tree_util.tree_leaves(kind(1)) == []
-
-
-@need(f"{_REGISTRY}.register_dataclass_node")
-def a_user_may_register_his_dataclass_later() -> bool:
-    kind = _met()
-    jax.tree_util.register_dataclass(kind, ["a"], [])
-    return jax.tree_util.tree_leaves(kind(1)) == [1]
 
 
 @need("torch.Tensor")
