@@ -7,7 +7,6 @@ import pickle
 import socket
 import tempfile
 import unittest.mock
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -271,22 +270,6 @@ def a_mesh_makes_a_group_of_the_device() -> bool:
             dist.destroy_process_group()
 
 
-def _trains_one_of_two(prepare: Callable[[nn.Module], nn.Module]) -> bool:
-    """Whether a backward pass of DDP gives gradients to that one of two modules that ran."""
-    dist = torch.distributed
-    model, used = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}).to("jax"), ["a"]
-    model.forward = lambda x: model[used[0]](x)
-    with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("jax", init_method=f"file://{folder}/f", rank=0, world_size=1)
-        try:
-            ddp = prepare(model)
-            ddp(ones(1, 2)).sum().backward()
-            return model["a"].weight.grad is not None and model["b"].weight.grad is None
-        finally:
-            dist.destroy_process_group()
-            backward.AROUND.clear()
-
-
 _lengths = itertools.count(2)  # DTensor remembers what it has decided for a shape
 
 
@@ -306,18 +289,18 @@ def attention_is_split() -> bool:
 
 @need("torch.nn.parallel.DistributedDataParallel.__init__")
 def ddp_looks_for_unused_parameters() -> bool:
-    ddp = nn.parallel.DistributedDataParallel
-    return _trains_one_of_two(lambda model: ddp(model, find_unused_parameters=True))
-
-
-@need("torch.nn.parallel.DistributedDataParallel._set_static_graph")
-def ddp_has_a_static_graph() -> bool:
-    def prepare(model: nn.Module) -> nn.Module:
-        ddp = nn.parallel.DistributedDataParallel(model)
-        ddp._set_static_graph()
-        return ddp
-
-    return _trains_one_of_two(prepare)
+    """A backward pass gives gradients to that one of two modules that ran."""
+    dist, model = torch.distributed, nn.ModuleDict({n: nn.Linear(2, 2) for n in "ab"}).to("jax")
+    model.forward = model["a"].forward
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("jax", init_method=f"file://{folder}/f", rank=0, world_size=1)
+        try:
+            ddp = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            ddp(ones(1, 2)).sum().backward()
+            return model["a"].weight.grad is not None and model["b"].weight.grad is None
+        finally:
+            dist.destroy_process_group()
+            backward.AROUND.clear()
 
 
 @need("torch.nn.parallel.data_parallel")

@@ -93,21 +93,6 @@ def _patch_ddp(original: Any) -> Any:
     return init
 
 
-@patch("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
-def _patch_static_graph(original: Any) -> Any:
-    """DDP's reducer asks for pinned memory where the graph of a module is set to be static."""
-
-    @functools.wraps(original)
-    def set_static_graph(self: Any) -> None:
-        original(self)
-        if waking.is_awake():
-            from torch_jax.distributed import unused_parameters
-
-            unused_parameters.serve(self)
-
-    return set_static_graph
-
-
 @patch(
     "torch.distributed.tensor.DTensor",
     "torch.distributed.tensor",
