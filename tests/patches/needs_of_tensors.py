@@ -56,7 +56,7 @@ def generators_of_the_device() -> bool:
     return torch.Generator(device="jax").manual_seed(0).device.type == "jax"
 
 
-@need("torch.Stream", "torch.accelerator.current_stream")
+@need("torch.Stream", "torch._C._accelerator_getStream")
 def streams_wait_for_the_device() -> bool:
     streams = torch.Stream(device="jax"), torch.accelerator.current_stream()
     return all(isinstance(stream, torch.jax.Stream) for stream in streams)
@@ -77,11 +77,14 @@ def pinning_changes_nothing() -> bool:
 
 # --- torch.accelerator ----------------------------------------------------------------------------
 
-_ANSWERS = """
-    empty_cache get_device_capability get_memory_info max_memory_allocated max_memory_reserved
-    memory_allocated memory_reserved memory_stats reset_accumulated_memory_stats
-    reset_peak_memory_stats synchronize
-"""
+_ANSWERS = {
+    "emptyCache": "empty_cache",
+    "getDeviceStats": "memory_allocated",
+    "getMemoryInfo": "get_memory_info",
+    "isAllocatorInitialized": "memory_allocated",
+    "resetPeakStats": "reset_peak_memory_stats",
+    "synchronizeDevice": "synchronize",
+}
 
 
 def answers(name: str) -> bool:
@@ -89,11 +92,11 @@ def answers(name: str) -> bool:
     return True
 
 
-for _name in _ANSWERS.split():
-    need(f"torch.accelerator.{_name}")(lambda name=_name: answers(name))  # type: ignore[misc]
+for _target, _name in _ANSWERS.items():
+    need(f"torch._C._accelerator_{_target}")(lambda name=_name: answers(name))  # type: ignore[misc]
 
 
-@need("torch.accelerator.set_device_index", "torch.accelerator.current_device_index")
+@need("torch._C._accelerator_setDeviceIndex", "torch._C._accelerator_getDeviceIndex")
 def devices_have_the_numbers_of_processes() -> bool:
     with unittest.mock.patch.dict(os.environ, LOCAL_WORLD_SIZE="2"):
         torch.accelerator.set_device_index(1)
