@@ -168,7 +168,7 @@ def flex_attention_takes_the_device() -> bool:
     return flex_attention(*(ones(1, 1, 4, 8) for _ in range(3))).shape == (1, 1, 4, 8)
 
 
-@need("torch._dynamo.variables.builder.VariableBuilder._wrap")
+@need("torch._dynamo.variables.builder.VariableBuilder._type_dispatch")
 def generators_break_a_graph() -> bool:
     torch._dynamo.reset()
     generator = torch.Generator(device="jax").manual_seed(0)
