@@ -306,12 +306,6 @@ def ddp_looks_for_unused_parameters() -> bool:
             backward.AROUND.clear()
 
 
-@need("torch.nn.parallel.data_parallel")
-def a_module_runs_in_parallel_on_one_device() -> bool:
-    module = nn.Linear(2, 1).to("jax")
-    return nn.parallel.data_parallel(module, ones(3, 2), device_ids=[0]).shape == (3, 1)
-
-
 @need("torch.nn.parallel.data_parallel._get_available_device_type")
 def models_on_the_cpu_stay_there() -> bool:
     return nn.DataParallel(nn.Linear(1, 1))(torch.ones(1, 1)).device.type == "cpu"

@@ -117,21 +117,6 @@ def _patch_data_parallel(original: Any) -> Any:
     return available
 
 
-@patch("torch.nn.parallel.data_parallel", AT_IMPORT)
-def _patch_function(original: Any) -> Any:
-    """``nn.parallel.data_parallel`` raises where there are no devices to be parallel on."""
-
-    @functools.wraps(original)
-    def data_parallel(module: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_here(module):
-            return original(module, inputs, *args, **kwargs)
-        given = dict(zip(("device_ids", "output_device", "dim", "module_kwargs"), args))  # noqa: B905
-        inputs = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
-        return module(*inputs, **((given | kwargs).get("module_kwargs") or {}))
-
-    return data_parallel
-
-
 def is_here(module: Any) -> bool:
     """Return whether all parameters of a module are on the device."""
     return {p.device.type for p in module.parameters()} == {pytorch.DEVICE_TYPE}
