@@ -26,7 +26,7 @@ def _is_accelerator() -> bool:
 
 @patch(f"{_C10D}.BackendConfig.__init__", _C10D)
 def _patch_backends(original: Any) -> Any:
-    """A process group without a backend takes the accelerator's, but this one has none."""
+    """A process group without a backend takes the accelerator's: programs on the CPU need gloo."""
 
     @functools.wraps(original)
     def init(self: Any, backend: Any) -> None:
