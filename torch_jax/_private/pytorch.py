@@ -400,7 +400,7 @@ def set_scripted(module: Any, name: str, value: Any) -> None:
 
 
 def tell_size(tensor: torch.Tensor) -> None:
-    """Tell C++ how many bytes a tensor's storage has, for what it writes to a file."""
+    """Set the size of a tensor's storage that C++ knows, for files that it writes."""
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         META_KEYS, tensor.detach(), tensor.untyped_storage(), 0, tensor.shape, tensor.stride()
     )
