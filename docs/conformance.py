@@ -17,7 +17,7 @@ import pictures
 HERE = Path(__file__).parent
 EXECUTORS = {
     "eager": "one operator at a time: values by dtype, in-place, `out=`, views, gradients",
-    "recorded": "in [lazy mode](lazy.md): values, in-place and gradients, in one program",
+    "recorded": "in [lazy mode](jit.md): values, in-place and gradients, in one program",
     "interpreted": "as an fx graph, by `JaxInterpreter`",
     "compiled": "by `torch.compile(fullgraph=True)`, where PyTorch makes one graph of it",
     "vmap": "under `torch.vmap`, over two examples; random numbers count as failures",

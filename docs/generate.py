@@ -2,7 +2,7 @@
 
 ``settings.md`` comes from ``torch_jax.config.SETTINGS`` and from the comments of
 ``torch_jax/budgets.py``, ``modules.md`` from the docstrings of the
-package's files, in the order of the floors of ``house.md``, ``api.md`` from those of the public
+package's files, in the order of the floors of ``internals.md``, ``api.md`` from those of the public
 names.
 """
 
@@ -23,8 +23,8 @@ SETTINGS = """\
 # Settings
 
 Each is an environment variable `TORCH_JAX_<NAME>`, or `torch_jax.config.set(name, value)`, which
-drops what was compiled under another value. `torch_jax.config.get(name)` tells what is in force. In
-a variable, `1`, `true`, `on` or `yes` turns a switch on; `0`, `false`, `off`, `no` or nothing turns
+drops programs of another value. `torch_jax.config.get(name)` returns the value in force. In a
+variable, `1`, `true`, `on` or `yes` turns a switch on; `0`, `false`, `off`, `no` or nothing turns
 it off.
 
 This page is made from `torch_jax.config.SETTINGS` and `torch_jax/budgets.py` by `make docs`.
@@ -35,7 +35,7 @@ This page is made from `torch_jax.config.SETTINGS` and `torch_jax/budgets.py` by
 BUDGETS = """
 ## Budgets
 
-The package decides by these numbers, which nobody sets. They stand in `torch_jax/budgets.py`.
+The package decides by these numbers, which are not settings. They are in `torch_jax/budgets.py`.
 """
 KINDS = {bool: "on or off", int: "a number", str: "text"}
 
@@ -43,8 +43,8 @@ MODULES = """\
 # Modules
 
 Every file of the package, floor by floor from the top, with the first sentence of its docstring.
-[house.md](house.md) has the floors, [operators.md](operators.md) the families of `ops/`. This page
-is made by `make docs`.
+[internals.md](internals.md) has the floors, [operators.md](operators.md) the families of `ops/`.
+This page is made by `make docs`.
 """
 
 
@@ -77,7 +77,7 @@ def modules() -> str:
 
 def floors() -> Iterator[str]:
     """The names in the table of floors: folders, and ``config``, top floor first."""
-    table = (DOCS / "house.md").read_text().split("<!-- floors -->")[1]
+    table = (DOCS / "internals.md").read_text().split("<!-- floors -->")[1]
     for row in re.findall(r"^\|(.*?)\|", table, re.MULTILINE):
         yield from re.findall(r"`(\w+)`", row)
 

@@ -90,7 +90,7 @@ def test_what_is_missing_says_what_to_use_instead(installed):
     assert torchax.interop.JittableModule.__name__ == "JittableModule"
     with pytest.raises(ModuleNotFoundError, match="torch_jax.initialize"):
         importlib.import_module("torch_xla.distributed.xla_dist")
-    with pytest.raises(AttributeError, match="from-torchax.md"):
+    with pytest.raises(AttributeError, match="docs/migrate.md"):
         torchax.no_such_name  # noqa: B018
     assert not hasattr(torch_xla, "__wrapped__")
 

@@ -40,7 +40,7 @@ def test_every_folder_has_a_floor():
 
 
 def test_the_page_shows_the_floors_of_the_contract():
-    page = (ROOT / "docs" / "house.md").read_text()
+    page = (ROOT / "docs" / "internals.md").read_text()
     table = page.split("<!-- floors -->")[1].splitlines()
     rows = [re.findall(r"`([\w/]+)`", row.split("|")[1]) for row in table if row.startswith("| `")]
     assert rows == floors()

@@ -1,4 +1,4 @@
-"""Surprises of lazy executors, and their effects here: the table of docs/lazy.md."""
+"""Surprises of lazy executors, and their effects here: the table of docs/jit.md."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ def test_python_numbers_are_inputs():
 
 
 def test_the_page_has_a_row_for_each():
-    """Each row names its test, and each name is one."""
-    page = (ROOT / "docs" / "lazy.md").read_text()
+    """A comment at the table names the tests of its rows, and each name is one."""
+    page = (ROOT / "docs" / "jit.md").read_text()
     named = {word.strip("`") for word in page.split() if word.startswith("`test_")}
     tests = {name for name in globals() if name.startswith("test_")}
     assert named == tests - {"test_the_page_has_a_row_for_each"}

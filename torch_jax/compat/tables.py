@@ -64,11 +64,11 @@ _LOWEST = "operators are written in JAX (torch_jax.call_jax, torch_jax.register_
 _ATTENTION = "F.scaled_dot_product_attention and flex_attention are there (docs/attention.md)"
 _CHECKPOINTS = "torch.distributed.checkpoint reads tensors written by any number of processes"
 _SHARD = "torch_jax.shard is for a mesh, and torch.distributed.tensor's functions for processes"
-_PROCESSES = "torchrun, or torch_jax.initialize, starts a program on many hosts (docs/hosts.md)"
+_PROCESSES = "torchrun, or torch_jax.initialize, starts many processes (docs/distributed.md)"
 
 # The last part of a name may be *, for all that a module lacks.
 NOT_CARRIED: dict[str, str] = {
-    "torch_xla.*": "docs/from-pytorch-xla.md lists those that are. A library that looks for "
+    "torch_xla.*": "docs/migrate.md lists those that are. A library that looks for "
     "torch_xla by itself works better without: torch_jax.compat.install('torchax') omits it",
     "torch_xla._XLAC": "it is PyTorch/XLA's own library; torch_jax.trace_ops, torch_jax.lower and "
     "torch_jax.explain show programs",
@@ -99,7 +99,7 @@ NOT_CARRIED: dict[str, str] = {
     "torch_xla.distributed.xla_dist": _PROCESSES,
     "torch_xla.experimental.custom_kernel.*": _ATTENTION,
     "torch_xla.experimental.distributed_checkpoint.CheckpointManager": "torch_jax.last_checkpoint "
-    "finds the newest whole folder (docs/checkpoints.md)",
+    "finds the newest whole folder (docs/training-at-size.md)",
     "torch_xla.experimental.distributed_checkpoint.prime_optimizer": "optimizers load their state "
     "without a step before",
     "torch_xla.experimental.gradient_accumulation": "a loop over backward() in a function under "
@@ -113,7 +113,7 @@ NOT_CARRIED: dict[str, str] = {
     "torch_xla.tpu": "torch.jax.get_device_properties describes the device",
     "torch_xla.utils.gcsfs": "fsspec, or etils.epath, opens files of cloud storage",
     "torch_xla.utils.utils.*": "it is PyTorch/XLA's own",
-    "torchax.*": "docs/from-torchax.md lists those that are, and replacements of the rest",
+    "torchax.*": "docs/migrate.md lists those that are, and replacements of the rest",
     "torchax.decompositions": "PyTorch's own decompositions serve; `python -m torch_jax ops NAME` "
     "shows which operators a call runs",
     "torchax.device_module": "torch.jax is the module of the device",

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parent
 MODELS = ("gpt2", "llama", "bert", "umt5")
-# What cannot pass on jax, and why (docs/transformers-tests.md).
+# What cannot pass on jax, and why (tests/upstream/README.md).
 EXCEPTIONS = {
     "UMT5Test.test_flex_attention_with_grads": "a position bias of one batch is indexed by others",
 }

@@ -1,6 +1,6 @@
 """``torch_xla.experimental.distributed_checkpoint``: planners, which are PyTorch's own.
 
-``torch.distributed.checkpoint`` takes tensors over devices in their parts (docs/checkpoints.md).
+``torch.distributed.checkpoint`` takes tensors over devices in parts (docs/training-at-size.md).
 """
 
 from torch.distributed.checkpoint import DefaultLoadPlanner as SPMDLoadPlanner
