@@ -1,9 +1,9 @@
 """Random programs: drawn from a seed, judged, and made smaller if they are wrong.
 
 A drawn program is the text of a program of the collection. Its state is numbers and tensors in an
-object, a dict, lists, closures, globals and an iterator, views of them, and a leaf of autograd. Its
-function reads and changes some of it, and so does what happens between the calls. Each program
-draws a few features only, so that rare ones meet alone.
+object, lists and a closure, views of them, and a leaf of autograd. Its function reads and changes
+some of it, and so does what happens between the calls. Each program draws a few features only, so
+that rare ones meet alone.
 """
 
 from __future__ import annotations
@@ -41,17 +41,15 @@ class Drawn(NamedTuple):
 
     def text(self) -> str:
         """The source, which defines ``program``."""
-        lines = ["from tests.programs.writing import *", "", "G, W = 2.0, None", ""]
-        lines += ["def program(compile):", "    global G, W", "    G, W = 2.0, t(4)"]
+        lines = ["from tests.programs.writing import *", "", "def program(compile):"]
         lines += ["    " + line for line in self.setup]
-        lines += ["    def step(x, a):", "        global G, W", "        nonlocal n, v"]
+        lines += ["    def step(x, a):", "        nonlocal n, v"]
         lines += [line for node in self.body for line in node.lines(2)]
-        lines += ["        return x", "", "    def between(call, x, a):", "        global G, W"]
-        lines += ["        nonlocal n, v"]
+        lines += ["        return x", "", "    def between(call, x, a):", "        nonlocal n, v"]
         lines += [line for node in self.changes for line in node.lines(2)]
         lines += ["", *("    " + line for line in self.form), f"    for call in range({CALLS}):"]
         lines += ["        y = attempt(f, t(call % 3), (2.0, 3, True, 0.5)[call // 2])"]
-        lines += ["        yield y, o, d, items, ts, n, v, G, W, p"]
+        lines += ["        yield y, o, items, ts, n, v, p"]
         lines += ["        attempt(between, call, t(9), 2.0)"]
         return "\n".join(lines) + "\n"
 
@@ -60,22 +58,14 @@ class Drawn(NamedTuple):
 
 _OWNERS: dict[str, tuple[str, ...]] = {
     "plain": ("class C:", "    k = 2.0", "o = C()", "o.w, o.q = t(1), 3.0"),
-    "data": (
-        "import dataclasses", "@dataclasses.dataclass", "class C:", "    w: object",
-        "    k: float = 2.0", "    q: float = 3.0", "o = C(t(1))",
-    ),
     "module": (
         "import torch", "class C(torch.nn.Module):", "    k, q = 2.0, 3.0", "o = C()",
         "o.register_buffer('w', t(1))",
     ),
 }  # fmt: skip
 _REST = (
-    "d = {'k': 2.0, 'w': t(2)}",
     "items, ts, n, v = [2.0, 3.0], [t(3), t(5)], 0.0, t(6)",
     "p = t(1, grad=True)",
-    "it = iter([float(i % 4) for i in range(200)])",
-    "def helper(x):",
-    "    return x * 2.0 + o.q",
 )
 
 _FORMS = (
@@ -89,39 +79,30 @@ _FORMS = (
 # --- expressions, by feature ----------------------------------------------------------------------
 
 _NUMBERS: dict[str, tuple[str, ...]] = {
-    "owner": ("o.k", "o.q", "getattr(o, 'k', 1.0)", "getattr(o, 'late', 0.5)"),
-    "dict": ("d['k']", "d.get('k', 1.0)", "d.get('late', 0.5)", "float(len(d))"),
+    "owner": ("o.k", "o.q", "getattr(o, 'late', 0.5)"),
     "list": ("items[0]", "items[-1]", "float(len(items))", "sum(items)"),
     "closure": ("n", "n + 1"),
-    "global": ("G", "G - 1"),
     "argument": ("a", "a + 1", "int(a)"),
-    "iterator": ("next(it)",),
 }
 _TENSORS: dict[str, tuple[str, ...]] = {
     "owner": ("o.w",),
-    "dict": ("d['w']",),
     "list": ("ts[0]", "ts[-1]", "sum(ts)"),
     "closure": ("v",),
-    "global": ("W",),
     "grad": ("p", "p.detach()", "p * 2"),
     "views": ("v[:1]", "o.w.view(3, 1)[:, 0]", "ts[0][1:].sum()"),
 }
 _TARGETS: dict[str, tuple[str, ...]] = {
-    "owner": ("o.k", "o.q"),
-    "dict": ("d['k']", "d['late']"),
+    "owner": ("o.k", "o.late"),
     "list": ("items[0]", "items[-1]"),
     "closure": ("n",),
-    "global": ("G",),
 }
 _PLACES: dict[str, tuple[str, ...]] = {
-    "owner": ("o.w",),
-    "dict": ("d['w']", "d['u']"),
+    "owner": ("o.w", "o.u"),
     "list": ("ts[0]", "ts[-1]"),
     "closure": ("v",),
-    "global": ("W",),
 }
-_FEATURES = ("owner", "dict", "list", "closure", "global", "argument")
-_RARE = ("iterator", "grad", "views", "errors", "looks", "delete", "inner", "helper")
+_FEATURES = ("owner", "list", "closure", "argument")
+_RARE = ("grad", "views", "errors", "looks", "inner")
 
 
 class _Draw:
@@ -129,7 +110,7 @@ class _Draw:
 
     def __init__(self, seed: int):
         self.r = random.Random(seed)
-        self.features = set(self.r.sample(_FEATURES, 3)) | set(self.r.sample(_RARE, 2))
+        self.features = set(self.r.sample(_FEATURES, 2)) | set(self.r.sample(_RARE, 2))
 
     def of(self, table: dict[str, tuple[str, ...]], otherwise: str) -> str:
         known = [text for name, texts in table.items() if name in self.features for text in texts]
@@ -154,8 +135,8 @@ class _Draw:
             return self.r.choice([f"({self.tensor()}).sum() > 4", "x.max().item() > 2"])
         return self.r.choice([
             f"{self.number()} > {self.r.choice([1, 2, 3])}", f"{self.number()} == 2",
-            "hasattr(o, 'late')", "'late' in d", "isinstance(a, bool)", "len(items) > 2",
-            "a is True", "o.w is v", "x.requires_grad",
+            "hasattr(o, 'late')", "isinstance(a, bool)", "len(items) > 2", "o.w is v",
+            "x.requires_grad",
         ])  # fmt: skip
 
     def block(self, depth: int, most: int = 2) -> tuple[Node, ...]:
@@ -190,11 +171,8 @@ class _Draw:
                 f"ts.append({self.tensor()})", "len(ts) > 1 and ts.pop()",
                 "len(items) > 1 and items.pop(0)", f"items[:1] = [{self.number()}, 1.0]",
             ]  # fmt: skip
-        if "dict" in self.features:
-            choices += ["d['k'] = d.pop('k', 1.0)", f"d.update(late={self.number()})"]
-        if "delete" in self.features:
-            choices += ["d.pop('late', None)", "hasattr(o, 'late') and delattr(o, 'late')"]
-            choices += [f"setattr(o, 'late', {self.number()})"]
+        if "owner" in self.features:
+            choices += ["hasattr(o, 'late') and delattr(o, 'late')"]
         if "views" in self.features:
             choices += [f"v[:2].add_({self.number()})", f"{tensor}[0] = {self.number()}"]
             choices += ["v = o.w[:]", "o.w = v.view(3)", "ts[0] = v.flip(0)", "v.data = o.w.data"]
@@ -206,15 +184,15 @@ class _Draw:
         return Node(f"if {self.condition()}:", self.block(depth))
 
     def _loop(self, depth: int) -> Node:
-        over = [f"range(int({self.number()}) % 4)", "list(items)[:4]", "list(ts)[:4]", "sorted(d)"]
-        return Node(f"for i in {self.r.choice(over[: 1 + 2 * ('list' in self.features)])}:",
-                    self.block(depth))  # fmt: skip
+        over = [f"range(int({self.number()}) % 4)", "list(items)[:4]", "list(ts)[:4]"]
+        over = over if "list" in self.features else over[:1]
+        return Node(f"for i in {self.r.choice(over)}:", self.block(depth))
 
     def _try(self, depth: int) -> Node:
         if "errors" not in self.features:
             return self._if(depth)
         raising = self.r.choice([
-            f"x = x * (1.0 / {self.number()})", "x = x * o.nowhere", "x = x * d['nowhere']",
+            f"x = x * (1.0 / {self.number()})", "x = x * o.nowhere",
             f"assert {self.condition()}", f"if {self.condition()}: raise ValueError(1)",
         ])  # fmt: skip
         if self.r.random() < 0.2:
@@ -225,9 +203,9 @@ class _Draw:
         ))  # fmt: skip
 
     def _inner(self, depth: int) -> Node:
-        if "inner" in self.features and self.r.random() < 0.5:
-            return Node(f"x = (lambda z: z * {self.number()})(x)")
-        return Node("x = helper(x)") if "helper" in self.features else self._if(depth)
+        if "inner" not in self.features:
+            return self._if(depth)
+        return Node(f"x = compile(lambda z: z * {self.number()})(x)")
 
 
 def draw(seed: int) -> Drawn:

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from tests.programs import collection
-from tests.programs.compare import first_difference
 from tests.programs.executors import EXECUTORS, Executor, plain
-from tests.programs.observe import observe
 from tests.programs.writing import PROGRAMS, Program
+from tests.support.difference import first_difference
+from tests.support.observe import observe
 from torch_jax import config
 
 for _module in pkgutil.iter_modules(collection.__path__):

@@ -16,7 +16,7 @@ NAMES = [
     for i, name in enumerate(sorted(PROGRAMS))
 ]
 # Of so many programs an executor is asked one; ``make programs`` asks all.
-SHARE = {"jit": 1, "jit, compiled later": 4, "lazy": 4, "fused": 4}
+SHARE = {"jit": 1, "jit, compiled later": 2, "lazy": 2, "fused": 2}
 CASES = [
     pytest.param(executor, *param.values, marks=param.marks, id=f"{executor}-{param.values[0]}")
     for executor in EXECUTORS

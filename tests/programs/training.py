@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
-from tests.programs.writing import Bag, linear, t
+from tests.programs.writing import Bag, Compile, enter, linear, t
 
 
-def step_of(model, holder, loss_of=lambda y: y.square().sum()):
+def step_of(model, holder):
     def step(x):
         holder.opt.zero_grad()
-        loss = loss_of(model(x))
+        loss = model(x).square().sum()
         loss.backward()
         holder.opt.step()
         return loss.detach()
@@ -22,14 +25,18 @@ def x_of(k):
     return t(0.1 * k + 0.1, 0.3, -0.2)  # small, so that no step goes astray
 
 
-def trained(compile, make, change=lambda k, s: None, calls=7, model=None):
-    """Steps of an optimizer, with a change after each."""
-    s = Bag(model=model or linear())
-    s.opt = make(s.model.parameters())
-    f = compile(step_of(s.model, s))
-    for k in range(calls):
-        yield f(x_of(k)), list(s.model.parameters()), s.opt
-        change(k, s)
+def trained(name: str, make: Callable[..., Any], change: Callable[[int, Bag], None]) -> None:
+    """Enter a program of steps of an optimizer, with a change after each."""
+
+    def program(compile: Compile):
+        s = Bag(model=linear())
+        s.opt = make(s.model.parameters())
+        f = compile(step_of(s.model, s))
+        for k in range(8):
+            yield f(x_of(k)), list(s.model.parameters()), s.opt
+            change(k, s)
+
+    enter(name, program, change)
 
 
 def sgd(parameters):

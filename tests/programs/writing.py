@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,10 +15,26 @@ CALLS = 6  # past what the first calls alone do, unless a program says more
 
 def program(function: Program) -> Program:
     """Enter a program under the name of its file and its own."""
-    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    assert name not in PROGRAMS, name
-    PROGRAMS[name] = function
+    enter(function.__name__, function, function)
     return function
+
+
+def calls(name: str, function: Callable[..., Any], arguments: Callable[[], Iterable]) -> None:
+    """Enter a program that calls a function, and shows results, errors and arguments."""
+
+    def shown(compile: Compile) -> Iterator[Any]:
+        f = compile(function)
+        for args in arguments():
+            yield attempt(f, *args), args
+
+    enter(name, shown, function)
+
+
+def enter(name: str, program: Program, of: Callable[..., Any]) -> None:
+    """Enter a program under a name, and that of the file where a function of it is written."""
+    name = f"{of.__module__.rpartition('.')[2]}.{name}"
+    assert name not in PROGRAMS, name
+    PROGRAMS[name] = program
 
 
 def t(*values: Any, grad: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -45,7 +61,7 @@ class Bag:
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a call gives, or the type of what it raises."""
+    """Return the result of a call, or the type of its error."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

@@ -103,9 +103,11 @@ def test_a_run_leaves_arrays_alone_that_other_tensors_share():
         assert_same(*results)
 
 
-def test_views_that_begin_elsewhere_in_each_run():
+def test_views_that_begin_elsewhere_in_each_run_and_a_tensor_on_the_cpu():
+    on_the_cpu = torch.tensor(2.0)
+
     def rows(x, i):
-        y = x[i] * 1
+        y = x[i] * on_the_cpu
         y += x[i + 1, ::2].repeat(2)
         x[i, 1:] = y[:-1]
         return y, x.view(torch.int32)[i].clone(), x.t()[1:, i].sum()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.programs.writing import Bag, attempt, program, t
+from tests.programs.writing import Bag, attempt, calls, program, t
 
 
 @program
@@ -50,84 +50,57 @@ def writing_into_a_leaf_raises(compile):
     f = compile(step)
     for k in range(6):
         yield attempt(f, t(k)), w
-        if k == 2:
-            w.requires_grad_(False)
-        if k == 4:
-            w.requires_grad_(True)
+        if k in (2, 4):
+            w.requires_grad_(k == 4)
 
 
 @program
-def backward_twice_raises(compile):
-    f = compile(lambda w: (w * w).sum())
-    for k in range(6):
-        w = t(k, grad=True)
-        y = f(w)
-        yield attempt(y.backward), attempt(y.backward), w
+def backward_twice(compile):
+    """The second pass raises, but where the graph is kept or nothing was saved."""
+    for function, kept in ((lambda w: w * w, False), (lambda w: w * w, True), (torch.neg, False)):
+        f = compile(function)
+        for k in range(4):
+            w = t(k, grad=True)
+            y = f(w).sum()
+            y.backward(retain_graph=kept)
+            yield y, attempt(y.backward), w
 
 
 @program
-def backward_twice_with_retain_graph(compile):
-    f = compile(lambda w: (w * w).sum())
-    for k in range(6):
-        w = t(k, grad=True)
-        y = f(w)
-        y.backward(retain_graph=True)
-        y.backward()
-        yield y, w
-
-
-@program
-def backward_twice_where_nothing_is_saved(compile):
-    f = compile(lambda w, k: (w + k).sum())
-    for k in range(6):
-        w = t(1, grad=True)
-        y = f(w, k)
-        yield y, attempt(y.backward), attempt(y.backward), w
-
-
-@program
-def a_parameter_is_written_before_backward(compile):
-    w = t(1, grad=True)
-    f = compile(lambda x: (w * w * x).sum())
-    for k in range(6):
-        y = f(t(k))
+def what_is_saved_is_written_before_backward(compile):
+    w = t(0, grad=True)
+    f = compile(lambda x: (w * w * x).exp())
+    for k in range(7):
+        y = f(t(k / 4))
         with torch.no_grad():
-            w.add_(1) if k % 2 else None
-        yield attempt(y.backward), w
+            w.add_(1) if k % 3 == 1 else y.mul_(2) if k % 3 == 2 else None
+        yield attempt(y.sum().backward), w, y
         w.grad = None
 
 
 @program
-def a_result_is_written_before_backward(compile):
-    f = compile(lambda w: w.exp())
-    for k in range(6):
-        w = t(k / 4, grad=True)
-        y = f(w)
-        if k % 2:
-            with torch.no_grad():
-                y.mul_(2)
-        yield attempt(y.sum().backward), w
-
-
-@program
 def gradients_add_up(compile):
+    """In a tensor that has another name, until somebody drops, zeroes or replaces it."""
     w = t(1, grad=True)
+    w.grad = kept = t(0)
 
     def step(x):
         (w * x).sum().backward()
-        return w.grad * 1
+        return w.grad * 1, kept * 1
 
     f = compile(step)
-    for k in range(8):
-        yield f(t(k)), w
-        if k == 3:
-            w.grad = None
-        if k == 5:
+    for k in range(10):
+        yield f(t(k)), w, kept
+        if k == 2:
             w.grad.zero_()
+        if k == 4:
+            w.grad = None
+        if k == 7:
+            w.grad = t(100)
 
 
 @program
-def a_gradient_is_replaced_outside(compile):
+def a_gradient_is_replaced_inside(compile):
     w = t(1, grad=True)
 
     def step(x):
@@ -136,65 +109,34 @@ def a_gradient_is_replaced_outside(compile):
         return w.grad
 
     f = compile(step)
-    for k in range(8):
-        yield f(t(k)), w
-        if k == 4:
-            w.grad = t(100)
-
-
-@program
-def an_alias_of_a_gradient(compile):
-    w = t(1, grad=True)
-    w.grad = t(0)
-    kept = w.grad
-
-    def step(x):
-        (w * x).sum().backward()
-        return kept * 1
-
-    f = compile(step)
     for k in range(7):
-        yield f(t(k)), w, kept
-        if k == 4:
-            w.grad = None
+        yield f(t(k)), w
 
 
-@program
-def gradients_of_gradients(compile):
-    def step(w):
-        y = (w * w * w).sum()
-        (g,) = torch.autograd.grad(y, w, create_graph=True)
-        (h,) = torch.autograd.grad(g.sum(), w)
-        return g.detach(), h
+def _twice(w):
+    (g,) = torch.autograd.grad((w * w * w).sum(), w, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), w)
+    return g.detach(), h
 
-    f = compile(step)
-    for k in range(6):
-        yield f(t(k, grad=True))
+
+calls("gradients_of_gradients", _twice, lambda: ((t(k, grad=True),) for k in range(6)))
 
 
 @program
 def some_gradients_are_wanted(compile):
     a, b = t(1, grad=True), t(2, grad=True)
-    f = compile(lambda x: (x * a * b).sum())
-    for k in range(8):
-        f(t(k)).backward() if a.requires_grad or b.requires_grad else None
-        yield a, b
-        a.requires_grad_(k % 2 == 0)
-        b.requires_grad_(k % 3 != 1)
-        a.grad = b.grad = None
-
-
-@program
-def requires_grad_is_set_inside(compile):
-    s = Bag(w=t(1))
 
     def step(x, on):
-        s.w.requires_grad_(on)
-        return x * s.w
+        b.requires_grad_(on)
+        return (x * a * b).sum()
 
     f = compile(step)
-    for k in range(7):
-        yield f(t(k), k % 3 == 1), s.w
+    for k in range(8):
+        y = f(t(k), k % 3 != 1)
+        y.backward() if y.requires_grad else None
+        yield y, a, b
+        a.requires_grad_(k % 2 == 0)
+        a.grad = b.grad = None
 
 
 @program

@@ -1,4 +1,4 @@
-"""Hooks of modules, added, changed and removed between calls."""
+"""Hooks of modules, leaves and results, added and removed between calls."""
 
 from __future__ import annotations
 
@@ -8,36 +8,12 @@ from tests.programs.writing import Bag, linear, program, t
 
 
 @program
-def a_forward_hook_keeps_activations(compile):
-    model = nn.Sequential(linear(), nn.Tanh(), linear())
-    kept = {}
-    for name, part in model.named_children():
-        part.register_forward_hook(lambda m, a, y, name=name: kept.__setitem__(name, y.detach()))
-    f = compile(lambda x: model(x).detach())
-    for k in range(7):
-        yield f(t(k)), kept
-        if k == 4:
-            kept.clear()
+def backward_hooks_come_and_go(compile):
+    model, s = linear(), Bag(n=0)
 
-
-@program
-def a_hook_that_removes_itself(compile):
-    model, s = linear(), Bag(handle=None)
-
-    def once(module, args, y):
-        s.handle.remove()
-        return y * 100
-
-    f = compile(lambda x: model(x).detach())
-    for k in range(8):
-        if k % 3 == 1:
-            s.handle = model.register_forward_hook(once)
-        yield f(t(k)), len(model._forward_hooks)
-
-
-@program
-def a_backward_hook_comes_and_goes(compile):
-    model = linear()
+    def scale(module, into, out):
+        s.n += 1
+        return tuple(g if g is None else g * s.n for g in into)
 
     def step(x):
         model.zero_grad()
@@ -46,9 +22,10 @@ def a_backward_hook_comes_and_goes(compile):
 
     f, handle = compile(step), None
     for k in range(8):
-        yield f(t(k, grad=True))
+        x = t(k, grad=True)
+        yield f(x), x, s.n
         if k == 2:
-            handle = model.register_full_backward_hook(lambda m, gi, go: None)
+            handle = model.register_full_backward_hook(scale)
         if k == 3:
             model.weight.register_hook(lambda g: g * 3)
         if k == 5:
@@ -56,70 +33,41 @@ def a_backward_hook_comes_and_goes(compile):
 
 
 @program
-def a_backward_hook_counts_and_scales(compile):
-    model, s = linear(), Bag(n=0)
+def a_compiled_hook_of_a_result(compile):
+    s = Bag(k=1.0)
+    scale = compile(lambda g: g * s.k)
 
-    def scale(module, into, out):
-        s.n += 1
-        return tuple(g if g is None else g * s.n for g in into)
-
-    model.register_full_backward_hook(scale)
-
-    def step(x):
-        y = model(x).sum()
-        y.backward()
-        return y.detach()
+    def step(w, inside):
+        y = w * 2
+        y.register_hook(scale) if inside else None
+        return y
 
     f = compile(step)
-    for k in range(7):
-        x = t(k, grad=True)
-        yield f(x), x, s.n
+    for k in range(8):
+        w = t(k, grad=True)
+        y = f(w, k % 2 == 1)
+        y.register_hook(scale) if k % 4 else None
+        y.sum().backward()
+        yield w
+        s.k += 1
 
 
 @program
-def a_global_hook_of_all_modules(compile):
-    model = linear()
-    f, handle = compile(lambda x: model(x).detach()), None
-    try:
-        for k in range(8):
-            yield f(t(k))
-            if k == 2:
-                handle = nn.modules.module.register_module_forward_hook(lambda m, a, y: y + 7)
-            if k == 5:
-                handle.remove()
-    finally:
-        if handle:
-            handle.remove()
+def a_hook_of_a_leaf_comes_and_goes(compile):
+    w = t(1, grad=True)
 
+    def step(x):
+        (w * x).sum().backward()
+        return w.grad * 1
 
-@program
-def a_hook_with_keyword_arguments(compile):
-    class Net(nn.Module):
-        def forward(self, x, k=1.0):
-            return x * k
-
-    net, seen = Net(), []
-    net.register_forward_pre_hook(lambda m, a, kw: (a, {"k": kw["k"] * 2}), with_kwargs=True)
-    net.register_forward_hook(lambda m, a, kw, y: seen.append(kw["k"]), with_kwargs=True)
-    f = compile(lambda x, k: net(x, k=k))
-    for k in range(7):
-        yield f(t(1), float(k)), seen
-
-
-@program
-def parametrizations_come_and_go(compile):
-    class Double(nn.Module):
-        def forward(self, w):
-            return w * 2
-
-    model = linear()
-    f = compile(lambda x: model(x).detach())
-    for k in range(7):
+    f, handle = compile(step), None
+    for k in range(8):
         yield f(t(k))
-        if k == 2:
-            nn.utils.parametrize.register_parametrization(model, "weight", Double())
-        if k == 4:
-            nn.utils.parametrize.remove_parametrizations(model, "weight")
+        w.grad = None
+        if k % 3 == 1:
+            handle = w.register_hook(lambda g: g * 10)
+        if k % 3 == 2 and handle:
+            handle.remove()
 
 
 @program

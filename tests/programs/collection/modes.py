@@ -1,110 +1,59 @@
-"""Modes: grad mode, dtypes, autocast, train and eval, patched functions, tensor subclasses."""
+"""Modes: grad mode, dtypes, autocast, modes of dispatch, tensor subclasses."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.programs.writing import Bag, attempt, linear, program, t
+from tests.programs.writing import Bag, attempt, program, t
+
+AROUND = (
+    nullcontext,
+    torch.no_grad,
+    lambda: torch.autocast("jax", dtype=torch.bfloat16),
+    torch.inference_mode,
+)
 
 
 @program
-def grad_mode_outside(compile):
-    w = t(1, grad=True)
-    f = compile(lambda x: x * w)
-    for k in range(8):
-        with torch.set_grad_enabled(k % 3 != 1):
-            y = f(t(k))
-        yield y
+def modes_around_calls(compile):
+    w = t(1, 2, 3, grad=True)
+    f = compile(lambda x: (x * w, torch.nn.functional.linear(x, w)))
+    for k in range(9):
+        with AROUND[k % 4]():
+            y, z = f(t(k))
+        yield y, z, y.is_inference()
         if y.requires_grad:
             y.sum().backward()
             yield w
 
 
 @program
-def grad_mode_inside_by_a_flag(compile):
-    w, s = t(1, grad=True), Bag(on=True)
+def modes_inside_by_a_flag(compile):
+    w = t(1, grad=True)
 
-    def step(x):
-        with torch.set_grad_enabled(s.on):
+    def step(x, mode):
+        with mode():
             y = x * w
-        return y, torch.is_grad_enabled()
+        return y, x * w, torch.is_grad_enabled()
 
     f = compile(step)
     for k in range(7):
-        yield f(t(k))
-        s.on = k % 2 == 1
+        y, *more = f(t(k), (nullcontext, torch.no_grad, torch.inference_mode)[k % 3])
+        yield y, more, y.is_inference(), attempt(lambda y=y: y * w)
 
 
 @program
-def the_default_dtype_changes(compile):
-    f = compile(lambda x: (torch.ones(3, device="jax") * 2, x * 2.5, torch.get_default_dtype()))
+def the_default_dtype_and_device_change(compile):
+    f = compile(lambda x: (torch.ones(3), torch.ones(3, device="jax") * 2, x * 2.5))
     for k in range(7):
         torch.set_default_dtype((torch.float32, torch.float64, torch.bfloat16)[k % 3])
-        yield f(t(1)), f(t(1, dtype=torch.int64))
-    torch.set_default_dtype(torch.float32)
-
-
-@program
-def the_default_device_changes(compile):
-    f = compile(lambda x: (torch.ones(3).device.type, x + torch.ones(3).to("jax")))
-    for k in range(6):
         with torch.device("jax" if k % 2 else "cpu"):
-            yield f(t(k))
-
-
-@program
-def autocast_outside(compile):
-    layer = linear()
-    f = compile(lambda x: layer(x).detach())
-    x = t(1, 2, 3)
-    for k in range(7):
-        with torch.autocast("jax", dtype=torch.bfloat16, enabled=k % 2 == 1):
-            yield f(x)
-
-
-@program
-def train_and_eval_of_batch_norm(compile):
-    model = nn.BatchNorm1d(3).to("jax")
-    f = compile(lambda x: model(x).detach())
-    for k in range(7):
-        model.train(k % 3 != 1)
-        yield f(torch.stack([t(k), t(1.0, 5.0, k)])), model
-
-
-@program
-def the_probability_of_dropout_changes(compile):
-    drop = nn.Dropout(0.0)
-    f = compile(lambda x: drop(x))
-    for k in range(8):
-        drop.p = (0.0, 1.0, 0.0, 0.5)[k % 4]
-        torch.manual_seed(k)
-        yield f(t(k))
-
-
-@program
-def a_function_of_torch_is_patched(compile):
-    old = torch.sin
-    f = compile(lambda x: torch.sin(x))
-    try:
-        for k in range(8):
-            yield f(t(k))
-            torch.sin = (lambda x: x * 100) if k in (2, 3, 5) else old
-    finally:
-        torch.sin = old
-
-
-@program
-def the_forward_of_an_instance_is_patched(compile):
-    net = linear()
-    f = compile(lambda x: net(x).detach())
-    for k in range(8):
-        yield f(t(k))
-        if k == 2:
-            net.forward = lambda x: x * 2
-        if k == 5:
-            del net.forward
+            ones, *more = f(t(1, dtype=(torch.float32, torch.int64)[k % 2]))
+        yield ones.device.type, more
+    torch.set_default_dtype(torch.float32)
 
 
 @program
@@ -118,10 +67,7 @@ def a_dispatch_mode_after_the_first_call(compile):
 
     f = compile(lambda x: x * 2 + 1)
     for k in range(7):
-        if k % 3 == 2:
-            with Counts():
-                yield f(t(k)), len(seen) > 0
-        else:
+        with Counts() if k % 3 == 2 else nullcontext():
             yield f(t(k)), len(seen) > 0
         seen.clear()
 
@@ -162,43 +108,15 @@ def a_mode_is_entered_and_left_apart(compile):
 
 
 @program
-def inference_mode_inside(compile):
-    w = t(1, grad=True)
-
-    def step(x):
-        with torch.inference_mode():
-            return x * w
+def modes_are_left_changed(compile):
+    def step(x, dtype):
+        torch.set_grad_enabled(dtype is torch.float64)
+        torch.set_default_dtype(dtype)
+        return x * 2
 
     f = compile(step)
     for k in range(6):
-        y = f(t(k))
-        yield y, y.is_inference(), attempt(lambda y=y: y * w)
-
-
-@program
-def grad_mode_is_left_changed(compile):
-    def step(x):
-        torch.set_grad_enabled(False)
-        return x * 2
-
-    f = compile(step)
-    for _ in range(6):
+        y = f(t(k, grad=True), (torch.float32, torch.float64)[k % 2])
+        yield y, torch.is_grad_enabled(), torch.get_default_dtype()
         torch.set_grad_enabled(True)
-        yield f(t(1)), torch.is_grad_enabled()
-    torch.set_grad_enabled(True)
-
-
-@program
-def the_default_dtype_is_left_changed(compile):
-    s = Bag(dtype=torch.float64)
-
-    def step(x):
-        torch.set_default_dtype(s.dtype)
-        return x * 2
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(1)), torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)
-        s.dtype = (torch.float32, torch.float64)[k % 2]
-    torch.set_default_dtype(torch.float32)

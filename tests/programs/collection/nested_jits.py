@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 
@@ -11,26 +12,25 @@ from tests.programs.writing import Bag, attempt, program, t
 
 
 @program
-def the_inner_one_counts(compile):
+def the_inner_one_counts_raises_and_is_replaced(compile):
     s = Bag(n=0)
 
     def inner(x):
         s.n += 1
+        if s.n % 5 == 3:
+            raise ValueError(s.n)
         return x * s.n
 
-    inner = compile(inner)
-    outer = compile(lambda x: inner(x) + inner(x))
-    for k in range(8):
-        yield outer(t(1)) if k % 3 else inner(t(1)), s.n
+    def outer(x):
+        try:
+            return s.f(x) + s.f(x)
+        except ValueError:
+            return x - 1
 
-
-@program
-def the_inner_one_is_replaced(compile):
-    s = Bag(f=compile(lambda x: x + 1))
-    outer = compile(lambda x: s.f(x) * 2)
-    for k in range(8):
-        yield outer(t(k))
-        if k % 3 == 2:
+    s.f, f = compile(inner), compile(outer)
+    for k in range(10):
+        yield f(t(k)), attempt(s.f, t(k)), s.n
+        if k == 6:
             s.f = compile(lambda x, k=k: x * k)
 
 
@@ -77,86 +77,30 @@ def forward_and_backward_apart(compile):
 
 
 @program
-def methods_of_many_objects(compile):
-    class C:
-        def __init__(self, k):
-            self.k = k
-
-        @compile
-        def go(self, x):
-            self.k += 1
-            return x * self.k
-
-    made = [C(float(k)) for k in range(3)]
-    for k in range(9):
-        yield made[k % 3].go(t(1)), [c.k for c in made]
+def a_partial_is_compiled(compile):
+    f = compile(functools.partial(lambda k, x, b=0.0: x * k + b, 2.0, b=1.0))
+    for k in range(8):
+        yield f(t(k)) if k % 2 else f(t(k), b=float(k))
 
 
 @program
-def arguments_die(compile):
-    f = compile(lambda x: x * 2)
-    refs = []
-    for k in range(6):
-        x = t(k)
-        refs.append(weakref.ref(x))
-        y = f(x)
-        del x
-        yield y, len(refs)
-    gc.collect()
-    yield [r() is None for r in refs]
-
-
-@program
-def results_die(compile):
-    f = compile(lambda x: (x * 2, x + 1))
-    refs = []
-    for k in range(6):
-        y, z = f(t(k))
-        refs.append(weakref.ref(y))
-        del y, z
-        yield len(refs)
-    gc.collect()
-    yield [r() is None for r in refs]
-
-
-@program
-def attributes_that_were_replaced_die(compile):
-    s = Bag(w=t(1))
+def what_nobody_holds_dies(compile):
+    """Arguments, results, and attributes that were replaced."""
+    s, refs = Bag(w=t(1)), []
 
     def step(x):
         s.w = s.w + x
+        return x * 2, x + 1
 
     f = compile(step)
-    refs = []
     for k in range(6):
-        refs.append(weakref.ref(s.w))
-        f(t(k))
-        yield len(refs), s
+        x, before = t(k), s.w
+        y, z = f(x)
+        refs += [weakref.ref(one) for one in (x, before, y, z)]
+        yield y, z, s
+        del x, before, y, z
     gc.collect()
     yield [r() is None for r in refs]
-
-
-@program
-def an_exception_goes_through_two(compile):
-    s = Bag(k=1)
-
-    def inner(x):
-        if s.k > 2:
-            raise ValueError(s.k)
-        return x * s.k
-
-    inner = compile(inner)
-
-    def outer(x):
-        try:
-            return inner(x)
-        except ValueError:
-            return x - 1
-
-    outer = compile(outer)
-    for k in range(8):
-        yield outer(t(k)), attempt(inner, t(k))
-        s.k = k % 4
 
 
 @program
@@ -171,16 +115,3 @@ def eager_calls_between(compile):
     for k in range(9):
         yield (f if k % 3 else step)(t(k)), s
         s.w.mul_(0.5)
-
-
-@program
-def a_compiled_backward_hook(compile):
-    s = Bag(k=1.0)
-    double = compile(lambda g: g * s.k)
-    for k in range(7):
-        w = t(k, grad=True)
-        y = w * 2
-        y.register_hook(double)
-        y.sum().backward()
-        yield w
-        s.k += 1

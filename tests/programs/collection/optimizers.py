@@ -1,4 +1,4 @@
-"""Optimizers: groups edited, state cleared or loaded, swapped, several at once."""
+"""Optimizers: groups edited, state cleared or loaded, parameters replaced."""
 
 from __future__ import annotations
 
@@ -11,142 +11,82 @@ from tests.programs.training import adam, sgd, step_of, trained, x_of
 from tests.programs.writing import Bag, linear, program, t
 
 
-@program
-def the_learning_rate_is_a_tensor(compile):
-    def change(k, s):
-        s.opt.param_groups[0]["lr"] = torch.tensor(0.01 * (k + 1))
-
-    yield from trained(compile, lambda p: torch.optim.SGD(p, lr=torch.tensor(0.01)), change)
+def _groups(parameters):
+    weight, bias = parameters
+    return torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 0.1}], lr=0.01)
 
 
-@program
-def numbers_of_groups_become_others(compile):
-    def change(k, s):
-        group = s.opt.param_groups[0]
-        group["momentum"] = (0.9, 0.0, 0.5)[k % 3]
-        group["weight_decay"] = 0.1 * (k % 2)
-
-    yield from trained(compile, sgd, change, calls=9)
-
-
-@program
-def flags_of_groups_change(compile):
-    def change(k, s):
-        group = s.opt.param_groups[0]
-        group["nesterov"], group["maximize"] = k % 3 == 1, k % 2 == 1
-
-    yield from trained(compile, sgd, change, calls=8)
+def _numbers(k, s):
+    s.opt.param_groups[0].update(
+        momentum=(0.9, 0.0, 0.5)[k % 3],
+        weight_decay=0.1 * (k % 2),
+        nesterov=k % 6 == 3,
+        maximize=k % 4 == 1,
+        lr=0.01 if k % 5 else torch.tensor(0.02),
+    )
 
 
-@program
-def betas_change(compile):
-    def change(k, s):
-        s.opt.param_groups[0]["betas"] = (0.9 - 0.1 * k, 0.99)
+def _betas(k, s):
+    s.opt.param_groups[0]["betas"] = (0.9 - 0.1 * k, 0.99)
+    if k == 3:
+        s.opt.param_groups[0]["amsgrad"] = True
+        for p in s.model.parameters():
+            s.opt.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)
 
-    yield from trained(compile, adam, change)
 
-
-@program
-def amsgrad_is_switched_on(compile):
-    def change(k, s):
+def _steps_set_back(k, s):
+    for state in s.opt.state.values():
         if k == 3:
-            s.opt.param_groups[0]["amsgrad"] = True
-            for p in s.model.parameters():
-                s.opt.state[p]["max_exp_avg_sq"] = torch.zeros_like(p)
-
-    yield from trained(compile, adam, change)
-
-
-@program
-def the_state_of_one_parameter_is_deleted(compile):
-    def change(k, s):
-        if k % 3 == 2:
-            del s.opt.state[s.model.weight]
-
-    yield from trained(compile, sgd, change, calls=8)
-
-
-@program
-def the_steps_of_adam_are_set_back(compile):
-    def change(k, s):
-        if k == 3:
-            for state in s.opt.state.values():
-                state["step"] = torch.tensor(0.0)
+            state["step"] = torch.tensor(0.0)
         if k == 5:
-            for state in s.opt.state.values():
-                state["step"] += 10
-
-    yield from trained(compile, adam, change, calls=8)
+            state["step"] += 10
 
 
-@program
-def model_and_optimizer_go_back_to_a_checkpoint(compile):
-    kept = {}
-
-    def change(k, s):
-        if k == 2:
-            kept["model"] = copy.deepcopy(s.model.state_dict())
-            kept["opt"] = copy.deepcopy(s.opt.state_dict())
-        if k == 4:
-            s.model.load_state_dict(kept["model"])
-            s.opt.load_state_dict(kept["opt"])
-
-    yield from trained(compile, adam, change, calls=8)
+def _back_to_a_checkpoint(k, s):
+    parts = (s.model, s.opt)
+    if k == 2:
+        s.kept = [copy.deepcopy(part.state_dict()) for part in parts]
+    if k == 4:
+        for part, state in zip(parts, s.kept, strict=True):
+            part.load_state_dict(state)
 
 
-@program
-def a_group_is_taken_away(compile):
-    def make(parameters):
-        weight, bias = parameters
-        return torch.optim.SGD([{"params": [weight]}, {"params": [bias], "lr": 0.1}], lr=0.01)
-
-    def change(k, s):
-        if k == 3:
-            s.opt.param_groups.pop()
-        if k == 5:
-            s.opt.param_groups[0]["params"].append(s.model.bias)
-
-    yield from trained(compile, make, change, calls=8)
+def _a_state_is_deleted(k, s):
+    if k % 3 == 2:
+        del s.opt.state[s.model.weight]
 
 
-@program
-def groups_change_their_order(compile):
-    def make(parameters):
-        weight, bias = parameters
-        return torch.optim.SGD([{"params": [weight], "lr": 0.01}, {"params": [bias], "lr": 0.1}])
-
-    def change(k, s):
+def _groups_are_moved(k, s):
+    if k == 2:
         s.opt.param_groups.reverse()
-
-    yield from trained(compile, make, change)
-
-
-@program
-def a_parameter_is_frozen(compile):
-    def change(k, s):
-        s.model.weight.requires_grad_(k % 3 != 1)
-
-    yield from trained(compile, sgd, change, calls=8)
+    if k == 3:
+        s.opt.param_groups.pop(0)
+    if k == 5:
+        s.opt.param_groups[0]["params"].append(s.model.bias)
 
 
-@program
-def a_parameter_of_a_group_is_replaced(compile):
-    def change(k, s):
-        if k == 3:
-            s.model.weight = nn.Parameter(s.model.weight.detach() * 2)
-            s.opt.param_groups[0]["params"][0] = s.model.weight
+def _a_parameter_is_replaced(k, s):
+    if k == 3:
+        s.model.weight = nn.Parameter(s.model.weight.detach() * 2)
+        s.opt.param_groups[0]["params"][0] = s.model.weight
+    s.model.bias.requires_grad_(k % 3 != 1)
 
-    yield from trained(compile, adam, change)
+
+CHANGED = {
+    "numbers_of_groups_become_others": (sgd, _numbers),
+    "betas_change_and_amsgrad_is_switched_on": (adam, _betas),
+    "the_steps_of_adam_are_set_back": (adam, _steps_set_back),
+    "model_and_optimizer_go_back_to_a_checkpoint": (adam, _back_to_a_checkpoint),
+    "the_state_of_one_parameter_is_deleted": (sgd, _a_state_is_deleted),
+    "groups_are_turned_and_taken_away": (_groups, _groups_are_moved),
+    "a_parameter_of_a_group_is_replaced": (adam, _a_parameter_is_replaced),
+}
+for _name, _given in CHANGED.items():
+    trained(_name, *_given)
 
 
 @program
 def optimizers_that_change_their_own_groups(compile):
-    class Decaying(torch.optim.SGD):
-        def step(self, closure=None):
-            for group in self.param_groups:
-                group["lr"] *= 0.9
-            super().step(closure)
-
     class Afterwards(torch.optim.SGD):
         def step(self, closure=None):
             super().step(closure)
@@ -170,7 +110,7 @@ def optimizers_that_change_their_own_groups(compile):
                 group["n"] += 1
                 group["new"] = False
 
-    for kind in (Decaying, Afterwards, Counting):
+    for kind in (Afterwards, Counting):
         s = Bag(model=linear())
         s.opt = kind(s.model.parameters(), lr=0.01)
         once = step_of(s.model, s)

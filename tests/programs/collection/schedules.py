@@ -1,4 +1,4 @@
-"""Gradients kept, clipped and accumulated; schedulers, averages, scalers, several optimizers."""
+"""Gradients that are accumulated and scaled, schedulers, several optimizers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,14 @@ import copy
 import math
 
 import torch
-from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.programs.training import adam, sgd, step_of, trained, x_of
-from tests.programs.writing import Bag, linear, program, t
+from tests.programs.training import adam, sgd, step_of, x_of
+from tests.programs.writing import Bag, linear, program
 
 
 @program
-def gradients_are_zeroed_or_none(compile):
-    s = Bag(model=linear(), none=True)
-    s.opt = sgd(s.model.parameters())
-
-    def step(x):
-        s.model(x).square().sum().backward()
-        s.opt.step()
-        s.opt.zero_grad(set_to_none=s.none)
-        return s.model(x).detach()
-
-    f = compile(step)
-    for k in range(8):
-        yield f(x_of(k)), s.opt, [p.grad for p in s.model.parameters()]
-        s.none = k % 3 == 0
-
-
-@program
-def gradients_are_accumulated(compile):
+def gradients_are_accumulated_zeroed_or_none(compile):
     s = Bag(model=linear(), n=0)
     s.opt = sgd(s.model.parameters())
 
@@ -40,48 +22,12 @@ def gradients_are_accumulated(compile):
         s.n += 1
         if s.n % 3 == 0:
             s.opt.step()
-            s.opt.zero_grad()
-        return s.model.weight.sum().detach()
+            s.opt.zero_grad(set_to_none=s.n % 2 == 0)
+        return s.model(x).detach()
 
     f = compile(step)
     for k in range(10):
-        yield f(x_of(k)), [p.grad for p in s.model.parameters()]
-
-
-@program
-def a_scheduler_inside(compile):
-    s = Bag(model=linear())
-    s.opt = sgd(s.model.parameters())
-    schedule = lr_scheduler.StepLR(s.opt, 2, 0.5)
-    step = step_of(s.model, s)
-
-    def both(x):
-        loss = step(x)
-        schedule.step()
-        return loss
-
-    f = compile(both)
-    for k in range(9):
-        yield f(x_of(k)), s.opt, schedule
-
-
-@program
-def a_scheduler_is_swapped(compile):
-    s = Bag(model=linear())
-    s.opt = sgd(s.model.parameters())
-    s.schedule = lr_scheduler.ExponentialLR(s.opt, 0.5)
-    step = step_of(s.model, s)
-
-    def both(x):
-        loss = step(x)
-        s.schedule.step()
-        return loss, s.schedule.get_last_lr()
-
-    f = compile(both)
-    for k in range(9):
-        yield f(x_of(k)), s.opt
-        if k == 4:
-            s.schedule = lr_scheduler.CosineAnnealingLR(s.opt, 4)
+        yield f(x_of(k)), s.opt, [p.grad for p in s.model.parameters()]
 
 
 @program
@@ -114,52 +60,25 @@ def rates_are_set_inside(compile):
 
 
 @program
-def a_scheduler_that_calls_a_function(compile):
-    s = Bag(model=linear(), scale=1.0)
+def schedulers_inside_and_one_that_looks_at_the_loss(compile):
+    s = Bag(model=linear())
     s.opt = sgd(s.model.parameters())
-    schedule = lr_scheduler.LambdaLR(s.opt, lambda epoch: s.scale / (epoch + 1))
+    s.inside = lr_scheduler.StepLR(s.opt, 2, 0.5)
+    plateau = lr_scheduler.ReduceLROnPlateau(s.opt, patience=1, factor=0.5)
     step = step_of(s.model, s)
 
     def both(x):
         loss = step(x)
-        schedule.step()
+        s.inside.step()
         return loss
 
     f = compile(both)
-    for k in range(8):
-        yield f(x_of(k)), s.opt
-        s.scale = 1.0 + k % 2
-
-
-@program
-def a_scheduler_that_looks_at_the_loss(compile):
-    s = Bag(model=linear())
-    s.opt = sgd(s.model.parameters())
-    schedule = lr_scheduler.ReduceLROnPlateau(s.opt, patience=1, factor=0.5)
-    f = compile(step_of(s.model, s))
-    for k in range(8):
+    for k in range(9):
         loss = f(x_of(k))
-        schedule.step(loss)
-        yield loss, s.opt
-
-
-@program
-def lbfgs_with_a_closure(compile):
-    w = nn.Parameter(t(1))
-    opt = torch.optim.LBFGS([w], lr=0.1, max_iter=2)
-
-    def step(x):
-        def closure():
-            opt.zero_grad()
-            loss = (w * x - 1).square().sum()
-            loss.backward()
-            return loss
-
-        return opt.step(closure).detach()
-
-    f = compile(step)
-    for _ in range(6):
-        yield f(t(1)), w
+        plateau.step(loss)
+        yield loss, s.opt, s.inside
+        if k == 4:
+            s.inside = lr_scheduler.CosineAnnealingLR(s.opt, 4)
 
 
 @program
@@ -179,32 +98,6 @@ def two_optimizers_in_turn(compile):
     f = compile(step)
     for k in range(8):
         yield f(x_of(k)), s.one, s.two
-
-
-@program
-def an_optimizer_of_the_users_own(compile):
-    class Plain(torch.optim.Optimizer):
-        def __init__(self, parameters):
-            super().__init__(parameters, {"lr": 0.01})
-            self.steps = 0
-
-        @torch.no_grad()
-        def step(self):
-            self.steps += 1
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None:
-                        state = self.state[p]
-                        state["n"] = state.get("n", 0) + 1
-                        p.add_(p.grad, alpha=-group["lr"] / state["n"])
-
-    yield from trained(compile, Plain, lambda k, s: s.opt.state.clear() if k == 4 else None)
-
-
-@program
-def other_optimizers(compile):
-    for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam):
-        yield from trained(compile, lambda p, kind=kind: kind(p, lr=0.01), calls=4)
 
 
 @program

@@ -24,34 +24,16 @@ def _in_thread(function, *args):
 
 
 @program
-def first_calls_in_another_thread(compile):
+def calls_in_another_thread_and_threads_inside(compile):
     s = Bag(w=t(1))
 
     def step(x):
-        s.w.add_(x)
+        s.w.add_(_in_thread(lambda: x * 2))
         return s.w * 1
 
     f = compile(step)
     for k in range(6):
-        yield _in_thread(f, t(k)), s
-
-
-@program
-def a_thread_inside_computes_with_tensors(compile):
-    def step(x):
-        return _in_thread(lambda: x * 2) + 1
-
-    f = compile(step)
-    for k in range(6):
-        yield f(t(k))
-
-
-@program
-def a_pool_outside(compile):
-    f = compile(lambda x, k: x * k)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for k in range(6):
-            yield list(pool.map(f, [t(j) for j in range(4)], [float(k)] * 4))
+        yield _in_thread(f, t(k)) if k % 3 else f(t(k)), s
 
 
 @program
@@ -61,26 +43,6 @@ def grad_mode_of_each_thread(compile):
     for k in range(6):
         with torch.no_grad():
             yield f(t(k)).requires_grad, _in_thread(f, t(k)).requires_grad
-
-
-@program
-def a_worker_with_two_queues(compile):
-    work, done = queue.Queue(), queue.Queue()
-    s = Bag(k=1.0)
-    f = compile(lambda x: x * s.k)
-
-    def loop():
-        while (x := work.get()) is not None:
-            done.put(f(x))
-
-    thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
-    for k in range(7):
-        work.put(t(k))
-        yield done.get(timeout=WAIT)
-        s.k += 1
-    work.put(None)
-    thread.join(WAIT)
 
 
 @program
@@ -96,10 +58,3 @@ def many_calls_at_once_on_one_state(compile):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         for _ in range(4):
             yield list(pool.map(f, [t(1)] * 6)), s.w * 1
-
-
-@program
-def a_generator_shared_by_threads(compile):
-    f = compile(lambda x: x + torch.rand(3, device="jax"))
-    for k in range(6):
-        yield _in_thread(f, t(k)) if k % 2 else f(t(k))

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from tests.programs.writing import CALLS, Bag, attempt, m, program, t
+from tests.programs.writing import CALLS, Bag, attempt, calls, m, program, t
 
 
-@program
-def an_argument_is_written_and_returned(compile):
-    f = compile(lambda x: x.add_(1))
-    for k in range(CALLS):
-        x = t(k)
-        y = f(x)
-        yield y is x, x
-
-
-@program
-def a_part_is_given_and_written(compile):
+def _parts():
     base = torch.zeros(6).to("jax")
-
-    def step(part):
-        part.add_(1)
-        return part * 2
-
-    f = compile(step)
     for k in range(8):
-        yield f(base[k % 3 : k % 3 + 3]), base
+        yield base[k % 3 : k % 3 + 3], base
+
+
+def _written():
+    """Yield tensors, some of which are one number in memory and cannot be written."""
+    return ((torch.ones(1).to("jax").expand(3) if k % 3 == 1 else t(k),) for k in range(7))
+
+
+def _forms():
+    return ((m(k) if k % 2 else m(k).t().contiguous().t(),) for k in range(CALLS))
+
+
+calls("an_argument_is_written_and_returned", lambda x: x.add_(1), _written)
+calls("a_part_is_given_and_written", lambda part, whole: part.add_(1) * 2, _parts)
+calls("metadata_of_results", lambda x: (x.t(), x[:, 1:], x.flip(0), x.t().contiguous()), _forms)
 
 
 @program
@@ -39,20 +37,6 @@ def a_view_of_an_attribute_is_returned(compile):
         yield row, s.w, row._base is s.w
         if k == 4:
             s.w = m(5)
-
-
-@program
-def a_view_from_before_sees_the_write(compile):
-    w = t(1)
-    part = w[1:]
-
-    def step(x):
-        w.add_(x)
-        return part * 1
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), w, part
 
 
 @program
@@ -91,74 +75,35 @@ def a_result_from_before_is_written(compile):
 @program
 def writes_by_number_of_versions(compile):
     w = t(1)
+    part = w[1:]  # a view from before sees the writes
 
     def step(n):
         for _ in range(n):
             w.add_(1)
-        return w._version
+        return w._version, part * 1
 
     f = compile(step)
     for k in range(8):
-        yield f(k % 3), w._version, w
+        yield f(k % 3), w._version, w, part
 
 
 @program
-def set_data_to_an_argument(compile):
-    w = t(1)
+def the_data_of_tensors_is_set_inside(compile):
+    a, b, c, other = t(1), t(9), t(5), t(7)
 
     def step(x):
-        w.data = x
-        w.add_(1)
-        return w * 1
+        a.data, b.data = b.data, a.data
+        c.set_(other)
+        other.data = x
+        other.add_(1)
+        return a + x, c * 1
 
     f = compile(step)
     for k in range(7):
         x = t(k)
-        yield f(x), w, x
-
-
-@program
-def swap_data_of_two(compile):
-    a, b = t(1), t(9)
-
-    def step(x):
-        a.data, b.data = b.data, a.data
-        return a + x
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), a, b
-
-
-@program
-def set_to_another_storage(compile):
-    w, other = t(1), t(5)
-
-    def step(x):
-        w.set_(other)
-        return w + x
-
-    f = compile(step)
-    for k in range(6):
-        yield f(t(k)), w, other
+        yield f(x), a, b, c, other, x
         if k == 3:
-            other.add_(1)
-
-
-@program
-def memory_becomes_shared(compile):
-    a, b = t(1), t(2)
-
-    def step(x):
-        a.add_(1)
-        b.mul_(2)
-        return x * a + b
-
-    f = compile(step)
-    for k in range(8):
-        yield f(t(1)), a, b
-        if k == 3:
-            b.set_(a)
+            c.add_(1)
 
 
 @program
@@ -188,28 +133,6 @@ def a_ring_of_slots(compile):
     f = compile(step)
     for k in range(8):
         yield f(t(k)), s
-
-
-@program
-def a_cache_that_grows_by_cat(compile):
-    s = Bag(cache=None)
-
-    def step(x):
-        x = x.unsqueeze(0)
-        s.cache = x if s.cache is None else torch.cat([s.cache, x])[-3:]
-        return s.cache.sum(0)
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), s.cache
-
-
-@program
-def an_expanded_argument_is_written(compile):
-    f = compile(lambda x: x.add_(1))
-    for k in range(6):
-        x = torch.ones(1).to("jax").expand(3) if k % 2 else t(k)
-        yield attempt(f, x), x
 
 
 @program
@@ -257,42 +180,20 @@ def a_tensor_is_resized_inside(compile):
 
 
 @program
-def metadata_of_results(compile):
-    f = compile(lambda x: (x.t(), x[:, 1:], x.flip(0), x.permute(1, 0).contiguous(), x + 0))
-    for k in range(CALLS):
-        yield f(m(k) if k % 2 else m(k).t().contiguous().t())
-
-
-@program
-def an_augmented_assignment_of_an_element(compile):
-    items = [t(1), 2.0]
-    first = items[0]
-
-    def step(x):
-        items[0] += x
-        items[1] += 1
-        return items[0] * items[1]
-
-    f = compile(step)
-    for k in range(7):
-        yield f(t(k)), items, items[0] is first
-
-
-@program
 def an_attribute_becomes_an_alias_of_another(compile):
     s = Bag(a=t(1), b=t(2))
+    changes = (lambda: s.b.set_(s.a), lambda: t(2), lambda: s.a, lambda: s.a[:])
 
     def step(x):
         s.a.add_(x)
+        s.b.mul_(2)
         return s.b * 1
 
     f = compile(step)
-    for k in range(8):
+    for k in range(12):
+        if k % 2 and k < 9:
+            s.b = changes[k // 2]()
         yield f(t(k)), s
-        if k == 3:
-            s.b = s.a
-        if k == 5:
-            s.b = s.a[:]
 
 
 @program
