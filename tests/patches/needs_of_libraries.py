@@ -1,7 +1,6 @@
 """Proofs that checkpoints, and modules patched after their import, need replacements."""
 
 import contextlib
-import dataclasses
 import pathlib
 import tempfile
 import unittest.mock
@@ -26,8 +25,6 @@ from transformers.utils import import_utils
 import torch_jax
 from tests.patches.needs import need, on_jax, ones
 from torch_jax.compat import torchax  # noqa: F401, which adds methods to tensors
-from torch_jax.core import trees
-from torch_jax.distributed import checkpoint_folders
 from torch_jax.memory import parts
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -118,15 +115,6 @@ def metadata_is_there_at_every_moment() -> bool:
         return not removed.called
 
 
-@need(f"{_DCP}._async_process_executor._ProcessBasedAsyncCheckpointExecutor.execute_save")
-def a_process_that_saves_is_told_of_the_device() -> bool:
-    executors, given = dcp._async_process_executor, unittest.mock.Mock()
-    with unittest.mock.patch.object(executors, "_ProcessGroupInitInfo"):
-        execute = executors._ProcessBasedAsyncCheckpointExecutor.execute_save
-        execute(given, {}, checkpoint_id=tempfile.gettempdir())
-    return checkpoint_folders.is_marked(given._executor.submit.call_args.kwargs["storage_writer"])
-
-
 # --- after an import ------------------------------------------------------------------------------
 
 
@@ -195,7 +183,7 @@ def flex_attention_takes_the_device() -> bool:
     return flex_attention(*(ones(1, 1, 4, 8) for _ in range(3))).shape == (1, 1, 4, 8)
 
 
-@need("torch._dynamo.variables.builder.VariableBuilder._wrap")
+@need("torch._dynamo.variables.builder.VariableBuilder._type_dispatch")
 def generators_break_a_graph() -> bool:
     torch._dynamo.reset()
     generator = torch.Generator(device="jax").manual_seed(0)
@@ -233,33 +221,6 @@ def jagged_tensors_attend() -> bool:
 
 
 # --- JAX ------------------------------------------------------------------------------------------
-
-_REGISTRY = "jax.tree_util.default_registry.__class__"
-
-
-def _met() -> type:
-    """A new class that torch_jax has registered with JAX."""
-
-    @dataclasses.dataclass
-    class Box:
-        a: Any
-
-    trees.flatten(Box(torch.ones(1)))
-    return Box
-
-
-@need(f"{_REGISTRY}.register_node")
-def a_user_may_register_his_class_later() -> bool:
-    kind = _met()
-    jax.tree_util.register_pytree_node(kind, lambda box: ((), box), lambda box, _: box)
-    return jax.tree_util.tree_leaves(kind(1)) == []
-
-
-@need(f"{_REGISTRY}.register_dataclass_node")
-def a_user_may_register_his_dataclass_later() -> bool:
-    kind = _met()
-    jax.tree_util.register_dataclass(kind, ["a"], [])
-    return jax.tree_util.tree_leaves(kind(1)) == [1]
 
 
 @need("torch.Tensor")

@@ -1,10 +1,9 @@
-"""Proofs that PyTorch's profiler, and its compiler, need replacements."""
+"""What shows that PyTorch's profiler needs replacements."""
 
 import json
 import pathlib
 import tempfile
 
-import torch._inductor.graph
 from torch.autograd import DeviceType
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
@@ -52,12 +51,3 @@ def exported_files_have_kernels():
         path = pathlib.Path(folder) / "trace.json"
         _profiled().export_chrome_trace(str(path))
         return any(e.get("cat") == "kernel" for e in json.loads(path.read_text())["traceEvents"])
-
-
-@need("torch._inductor.graph.get_device_op_overrides")
-def aot_inductor_says_what_to_do():
-    try:
-        torch._inductor.graph.get_device_op_overrides("jax")
-    except NotImplementedError as error:
-        return "torch_jax.export" in str(error)
-    return False

@@ -74,19 +74,6 @@ x = torch.ones(2, 3, device="jax")
 warnings.filterwarnings("error", message=".*performance drop")
 torch.compile(torch.vmap(torch.special.log_ndtr), backend="jax", fullgraph=True)(x)
 """,
-    "jax._src.xla_bridge._at_fork": """
-import os, torch, warnings
-from torch_jax.core import waking
-waking.wake()
-
-torch.ones(1, device="jax")
-with warnings.catch_warnings(record=True) as found:
-    warnings.simplefilter("always")
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-assert not [one for one in found if "deadlock" in str(one.message) and "JAX" in str(one.message)]
-""",
     "jaxlib.xla_client.make_cpu_client": """
 import os
 os.environ["XLA_FLAGS"] = " ".join((
@@ -120,14 +107,6 @@ import torch._dynamo
 
 double = torch.compile(lambda x: x * torch.cuda.device_count(), backend="jax", fullgraph=True)
 double(torch.ones(2, device="cuda"))
-""",
-    "safetensors.torch.safe_open": """
-import torch, safetensors.torch, tempfile
-import torch_jax
-
-with tempfile.TemporaryDirectory() as folder:
-    safetensors.torch.save_file({"a": torch.ones(2)}, f"{folder}/a.safetensors")
-    assert safetensors.torch.load_file(f"{folder}/a.safetensors", device="jax")["a"].sum() == 2
 """,
 }
 # What cannot be taken away for a block: Dynamo has no way to, and schedulers, of which programs

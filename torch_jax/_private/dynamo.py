@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
@@ -46,6 +47,7 @@ def dynamo_stance(stance: str) -> Iterator[None]:
         _Stances.taken.stance = before
 
 
+@functools.cache
 def spare_imports() -> None:
     """Let PyTorch's meta functions run without importing Dynamo, which takes most of a second.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
+import dataclasses
 import functools
 import importlib
 import os
 import re
 import sys
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch_jax.budgets import ENTRIES_REMEMBERED
@@ -54,6 +55,29 @@ def x64_setting() -> bool:
     return bool(x64_state().get_global())
 
 
+@dataclasses.dataclass(frozen=True)
+class _Wide:
+    """The context of an equation, in which 64-bit types are on as well."""
+
+    plain: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a copy asks for its own
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+    @property
+    @contextlib.contextmanager
+    def manager(self) -> Iterator[None]:
+        flag = x64_state()
+        before = flag.swap_local(True)
+        try:
+            with self.plain.manager:
+                yield
+        finally:
+            flag.set_local(before)
+
+
 @functools.cache
 def keep_x64_in_programs() -> None:
     """Lower and differentiate an equation with 64-bit types where it was traced with them.
@@ -62,54 +86,22 @@ def keep_x64_in_programs() -> None:
     the flag off, an equation of int64s would be lowered as one of int32s, and then not verify.
     """
     core = importlib.import_module("jax._src.core")
-    base: Any = getattr(core, "JaxprEqnContext", None)
-    manager: Any = getattr(core, "JaxprEqnContextManager", None)
-    flag = x64_state()
-    if base is None or manager is None or not hasattr(flag, "get_local"):
-        return
+    maker = "current_jaxpr_eqn_context"
+    name = maker if hasattr(core, maker) else "JaxprEqnContext"  # before jax 0.10.2
+    for module in (core, importlib.import_module("jax._src.interpreters.partial_eval")):
+        if hasattr(module, name):
+            setattr(module, name, _wide_where_on(getattr(module, name)))
 
-    class Manager(manager):
-        def __enter__(self) -> None:
-            self.before = flag.swap_local(True)
-            super().__enter__()
 
-        def __exit__(self, *exception: Any) -> None:
-            super().__exit__(*exception)
-            flag.set_local(self.before)
+def _wide_where_on(make: Callable[..., Any]) -> Callable[..., Any]:
+    get_local = x64_state().get_local
 
-    class Context(base):
-        __slots__ = ("plain",)
-        manager = property(Manager)
-        __hash__ = base.__hash__
+    @functools.wraps(make)
+    def context(*args: Any, **kwargs: Any) -> Any:
+        plain = make(*args, **kwargs)
+        return _Wide(plain) if get_local() is True else plain
 
-        def __eq__(self, other: object) -> Any:
-            return type(other) is Context and super().__eq__(other)
-
-    def chosen(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
-        return object.__new__(Context if cls is base and flag.get_local() is True else cls)
-
-    if "__new__" not in vars(base):  # before jax 0.10.2 each equation has its own context
-        base.__new__ = chosen
-        return
-
-    original = base.__new__
-    known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-    def wide(plain: Any) -> Any:
-        context = known.get(id(plain))
-        if context is None:
-            context = known[id(plain)] = object.__new__(Context)
-            object.__setattr__(context, "plain", plain)
-            for name in base.__slots__:
-                if name != "__weakref__" and hasattr(plain, name):
-                    object.__setattr__(context, name, getattr(plain, name))
-        return context
-
-    def new(cls: Any) -> Any:
-        plain = original(cls)
-        return wide(plain) if flag.get_local() is True else plain
-
-    base.__new__ = new
+    return context
 
 
 def set_compilation_cache(cache: Any) -> bool:

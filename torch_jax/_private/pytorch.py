@@ -422,6 +422,13 @@ def set_scripted(module: Any, name: str, value: Any) -> None:
     module._c.setattr(name, value)
 
 
+def tell_size(tensor: torch.Tensor) -> None:
+    """Set the size of a tensor's storage that C++ knows, for files that it writes."""
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        META_KEYS, tensor.detach(), tensor.untyped_storage(), 0, tensor.shape, tensor.stride()
+    )
+
+
 def scripted_weights(module: Any) -> list[Any]:
     """Return the second list of parameters of a recurrent module of TorchScript."""
     return module._flat_weights if module._c.hasattr("_flat_weights") else []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ def note_use() -> None:
     """Note that the device is used: children forked from here on will not have it."""
     global _in_use
     _in_use = True
+    # JAX warns of a likely deadlock at each fork, so at each data loader that has workers
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called\..* JAX", RuntimeWarning)
 
 
 def is_lost() -> bool:

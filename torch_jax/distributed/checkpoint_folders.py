@@ -4,8 +4,6 @@ PyTorch writes the metadata of a checkpoint last, so that a folder with metadata
 it is written a second time, since that goes into the same files. Here a checkpoint that replaces
 another one gets files of other names, one rename of the metadata replaces the old by the new, and
 then the old files are removed. The format is PyTorch's.
-
-Nothing here uses JAX: PyTorch may save in a process of its own.
 """
 
 from __future__ import annotations
@@ -22,19 +20,6 @@ from torch.distributed import checkpoint as dcp
 
 from torch_jax._private import checkpoints
 from torch_jax.distributed import checkpoint_sums
-
-_MARK = "_torch_jax_keeps_whole"
-
-
-def mark(writer: Any) -> Any:
-    """Let a writer keep folders whole in any process: PyTorch may save in another one."""
-    setattr(writer, _MARK, True)
-    return writer
-
-
-def is_marked(writer: Any) -> bool:
-    """Return whether a process that has used the device has sent this writer."""
-    return getattr(writer, _MARK, False)
 
 
 def write_data(original: Callable[..., Any], writer: Any, plan: Any, planner: Any) -> Any:

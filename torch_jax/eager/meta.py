@@ -7,14 +7,13 @@ computes nothing. It happens once per compiled entry, not per call.
 from __future__ import annotations
 
 import contextlib
-import functools
 import traceback
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from torch_jax._private import dynamo, symbolic
+from torch_jax._private import dynamo
 from torch_jax.eager import cpu_error
 from torch_jax.memory import geometry
 
@@ -33,7 +32,7 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     Where the meta function refuses a call, the CPU's error is raised, or PyTorch's own if the CPU
     does not raise.
     """
-    _spare_imports()
+    dynamo.spare_imports()
     given = {k: _meta(v) for k, v in kwargs.items() if k != "device"}
     if any(a.name == "device" for a in op._schema.arguments):
         given["device"] = torch.device("meta")
@@ -49,13 +48,6 @@ def infer(op: Any, args: tuple, kwargs: dict[str, Any]) -> list[Any] | None:
     aliased = [r.alias_info is not None for r in op._schema.returns]
     results = [result] if len(aliased) == 1 else list(result or ())
     return [_spec(r) for r, alias in zip(results, aliased, strict=True) if not alias]
-
-
-@functools.cache
-def _spare_imports() -> None:
-    """Prepare imports once, before the first of PyTorch's meta functions runs."""
-    symbolic.spare_imports()
-    dynamo.spare_imports()
 
 
 @contextlib.contextmanager

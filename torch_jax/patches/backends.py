@@ -1,7 +1,7 @@
-"""Start JAX's backends with threads for several CPU devices, and no warning of harmless forks.
+"""Start JAX's backends with threads for several CPU devices.
 
-JAX takes both functions when it starts its first backend: for a program that has called
-``jax.devices()`` before it uses the device, they are JAX's own.
+JAX takes the function when it starts its first backend: for a program that has called
+``jax.devices()`` before it uses the device, it is JAX's own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch_jax.budgets import THREADS_OF_A_CPU_DEVICE
-from torch_jax.core.patching import AT_FIRST_USE, around, patch
-
-
-@patch("jax._src.xla_bridge._at_fork", AT_FIRST_USE)
-def _patch_warning(_original: Any) -> Any:
-    """JAX warns of a likely deadlock at each fork, so at each data loader that has workers.
-
-    A child of a process that has used the device cannot use it (:mod:`torch_jax.core.forks`), and
-    ends without waiting for JAX's threads.
-    """
-    return lambda: None
+from torch_jax.core.patching import AT_FIRST_USE, around
 
 
 @around("jaxlib.xla_client.make_cpu_client", AT_FIRST_USE)

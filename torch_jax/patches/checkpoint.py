@@ -1,15 +1,14 @@
 """``torch.distributed.checkpoint``: tensors over a mesh in parts, and folders that stay whole.
 
-The replacements are in :mod:`torch_jax.distributed.checkpoint_pieces`,
-:mod:`torch_jax.distributed.checkpoint_folders` and :mod:`torch_jax.distributed.checkpoint_sums`,
-which are loaded when a process that has used the device saves or loads a checkpoint.
+The replacements are in :mod:`torch_jax.distributed.checkpoint_pieces` and
+:mod:`torch_jax.distributed.checkpoint_folders`, which are loaded when a process that has used the
+device saves a checkpoint.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch_jax._private import checkpoints
 from torch_jax.core import waking
 from torch_jax.core.patching import around
 
@@ -32,11 +31,6 @@ def _sums() -> Any:
     from torch_jax.distributed import checkpoint_sums
 
     return checkpoint_sums
-
-
-def _keeps_whole(writer: Any) -> bool:
-    """Return whether the device has been used here, or in the process that sent this writer."""
-    return waking.is_awake() or _folders().is_marked(writer)
 
 
 @around(f"{_DCP}.default_planner._create_write_items", f"{_DCP}.default_planner")
@@ -74,7 +68,7 @@ _FILES = f"{_DCP}.filesystem"
 @around(f"{_FILES}._FileSystemWriter.write_data", _FILES)
 def _patch_write_data(original: Any, self: Any, plan: Any, planner: Any) -> Any:
     """A checkpoint that replaces another one must not write into that one's files."""
-    if _keeps_whole(self):
+    if waking.is_awake():
         return _folders().write_data(original, self, plan, planner)
     return original(self, plan, planner)
 
@@ -82,7 +76,7 @@ def _patch_write_data(original: Any, self: Any, plan: Any, planner: Any) -> Any:
 @around(f"{_FILES}._FileSystemWriter.finish", _FILES)
 def _patch_finish(original: Any, self: Any, metadata: Any, results: Any) -> None:
     """PyTorch removes old metadata before the new are written: a crash then leaves neither."""
-    if _keeps_whole(self):
+    if waking.is_awake():
         _folders().finish(original, self, metadata, results)
     else:
         original(self, metadata, results)
@@ -94,16 +88,3 @@ def _patch_slices(original: Any, self: Any, file: Any, sinfo: Any) -> Any:
     if waking.is_awake():
         _sums().check(file, sinfo)
     return original(self, file, sinfo)
-
-
-_PROCESS = f"{_DCP}._async_process_executor"
-
-
-@around(f"{_PROCESS}._ProcessBasedAsyncCheckpointExecutor.execute_save", _PROCESS)
-def _patch_process(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The process that saves for this one has not used the device: its writer gets a mark."""
-    if waking.is_awake():
-        given, name = kwargs.get("storage_writer"), kwargs.get("checkpoint_id")
-        writer = checkpoints.writer_for(given, name)
-        kwargs["storage_writer"] = writer and _folders().mark(writer)
-    return original(self, *args, **kwargs)

@@ -27,7 +27,7 @@ def _is_accelerator() -> bool:
 
 @around(f"{_C10D}.BackendConfig.__init__", _C10D)
 def _patch_backends(original: Any, self: Any, backend: Any) -> None:
-    """A process group without a backend takes the accelerator's, but this one has none."""
+    """A process group without a backend takes the accelerator's: programs on the CPU need gloo."""
     kinds = torch.distributed.Backend
     if str(backend) == kinds.UNDEFINED and _is_accelerator():
         backend = f"cpu:{kinds.default_device_backend_map['cpu']}"
@@ -100,16 +100,6 @@ def _patch_statistics(original: Any) -> Any:
         heard.extend(one for one in found if "Time stats" in str(one.message))
 
     return note
-
-
-@around("torch.nn.parallel.DistributedDataParallel._set_static_graph", AT_IMPORT)
-def _patch_static_graph(original: Any, self: Any) -> None:
-    """DDP's reducer asks for pinned memory where the graph of a module is set to be static."""
-    original(self)
-    if waking.is_awake():
-        from torch_jax.distributed import unused_parameters
-
-        unused_parameters.serve(self)
 
 
 @patch(

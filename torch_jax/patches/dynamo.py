@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -65,22 +64,22 @@ def _hide(add: Any) -> None:
     add("jax")
 
 
-@patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo.trace_rules")
-def _patch_rules(original: Any) -> Any:
+@patch("torch._dynamo.trace_rules.get_torch_obj_rule_map", "torch._dynamo", is_registration=True)
+def _name_originals(rules: Any) -> Callable[[], None]:
     """Dynamo finds rules by the function: one that an environment has replaced has none.
 
     It gets the rule of the original, and Dynamo looks through the replacement to that.
     """
+    found = rules()
+    moved = [pair for pair in callables.STAND_INS.items() if pair[0] in found]
+    for stand_in, replaced in moved:
+        found[replaced] = found.pop(stand_in)
 
-    @functools.cache
-    def rules() -> dict[Any, Any]:
-        found = dict(original())
-        for stand_in, replaced in list(callables.STAND_INS.items()):
-            if stand_in in found:
-                found[replaced] = found.pop(stand_in)
-        return found
+    def undo() -> None:
+        for stand_in, replaced in moved:
+            found[stand_in] = found.pop(replaced)
 
-    return rules
+    return undo
 
 
 def _hidden(package: ModuleType) -> Iterator[str]:
@@ -92,12 +91,15 @@ def _hidden(package: ModuleType) -> Iterator[str]:
             yield part.name
 
 
-@around("torch._dynamo.variables.builder.VariableBuilder._wrap", "torch._dynamo.variables.builder")
-def _patch_wrap(original: Any, self: Any, value: Any) -> Any:
+_BUILDER = "torch._dynamo.variables.builder"
+
+
+@patch(f"{_BUILDER}.VariableBuilder._type_dispatch", _BUILDER, is_registration=True)
+def _break_at_generators(handlers: Any) -> Callable[[], None]:
     """Dynamo knows generators of PyTorch by their exact type; they break a graph, as on CPUs."""
-    if isinstance(value, generators.JaxGenerator):
-        return self.wrap_user_defined(value)
-    return original(self, value)
+    kind: Any = generators.JaxGenerator
+    handlers()[kind] = handlers.__self__.wrap_user_defined
+    return lambda: handlers().pop(kind)
 
 
 @around("torch._TorchCompileInductorWrapper.__call__", "torch._dynamo")

@@ -16,7 +16,6 @@ from torch_jax.core import patching
 # does not pay for libraries that a program does not use.
 _PATCHED = {
     "safetensors": "safetensors",
-    "safetensors.torch": "safetensors",
     "torch._dynamo": "dynamo",
     "torch._dynamo.device_interface": "dynamo",
     "torch._dynamo.trace_rules": "dynamo",
@@ -26,8 +25,6 @@ _PATCHED = {
     "torch._higher_order_ops.scan": "higher_order",
     "torch._higher_order_ops.utils": "higher_order",
     "torch._higher_order_ops.while_loop": "higher_order",
-    "torch._inductor.graph": "inductor",
-    "torch.distributed.checkpoint._async_process_executor": "checkpoint",
     "torch.distributed.checkpoint.default_planner": "checkpoint",
     "torch.distributed.checkpoint.filesystem": "checkpoint",
     "torch.distributed.checkpoint.hf_storage": "checkpoint",

@@ -13,7 +13,6 @@ from torch_jax.patches import constructors as constructors
 from torch_jax.patches import distributed as distributed
 from torch_jax.patches import imports
 from torch_jax.patches import modules as modules
-from torch_jax.patches import parallel as parallel
 
 
 def at_import() -> None:

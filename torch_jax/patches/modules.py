@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_jax._private import pytorch
 from torch_jax.core.patching import AT_FIRST_USE, AT_IMPORT, around, patch
-from torch_jax.patches import torchscript
+
+_JAX = pytorch.DEVICE_TYPE
 
 
 @around("torch.nn.Module._apply", AT_IMPORT)
@@ -23,9 +24,35 @@ def _patch_apply(original: Any, self: Any, fn: Any, recurse: bool = True) -> Any
     """
     if not isinstance(fn, _Crossing):
         fn = _Crossing(fn)
-    if isinstance(self, torch.jit.RecursiveScriptModule):
-        torchscript.move(self, fn.fn)
-    return original(self, fn, recurse)
+    is_scripted = isinstance(self, torch.jit.RecursiveScriptModule)
+    if is_scripted:
+        _move_scripted(self, fn.fn)
+    moved = original(self, fn, recurse)
+    for tensor in (*self.parameters(), *self.buffers()) if is_scripted else ():
+        if tensor.device.type == _JAX:
+            pytorch.tell_size(tensor)
+    return moved
+
+
+def _crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether exactly one of two tensors is on device jax."""
+    return a is not b and (a.device.type == _JAX) != (b.device.type == _JAX)
+
+
+def _move_scripted(module: Any, fn: Any) -> None:
+    """Put new parameters where C++ keeps those of TorchScript, and where RNNs list them."""
+    moved: dict[int, torch.Tensor] = {}
+    for name, parameter in list(module._parameters.items()):
+        with torch.no_grad():
+            new = fn(parameter)
+        if _crosses(parameter, new):
+            new = new.detach().requires_grad_(parameter.requires_grad)
+            moved[id(parameter)] = new
+            listed = pytorch.scripted_weights(module)
+            pytorch.set_scripted(module, name, new)
+            if listed:
+                weights = [moved.get(id(weight), weight) for weight in listed]
+                pytorch.set_scripted(module, "_flat_weights", weights)
 
 
 class _Crossing:
@@ -40,7 +67,7 @@ class _Crossing:
         result = self.fn(tensor)
         if is_traceable_wrapper_subclass(result):
             return result  # PyTorch swaps wrappers, such as DTensor, with all that they hold
-        if not isinstance(tensor, torch.nn.Parameter) or not torchscript.crosses(tensor, result):
+        if not isinstance(tensor, torch.nn.Parameter) or not _crosses(tensor, result):
             return result
         grad = tensor.grad
         moved = torch.nn.Parameter(result.detach(), tensor.requires_grad)
@@ -57,7 +84,7 @@ class _Crossing:
         like = self.fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         kind: Any = type(tensor)
         moved = kind(tensor.requires_grad, device=like.device, dtype=like.dtype)
-        if isinstance(tensor, torch.nn.Parameter) and torchscript.crosses(tensor, moved):
+        if isinstance(tensor, torch.nn.Parameter) and _crosses(tensor, moved):
             pytorch.swap_tensor_impl(tensor, moved)
             return tensor
         return moved
@@ -89,7 +116,7 @@ def _patch_data(descriptor: Any) -> Any:
     """``param.data = t`` across devices raises "incompatible tensor type" in C++: swap them."""
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
-        if not (isinstance(value, torch.Tensor) and torchscript.crosses(self, value)):
+        if not (isinstance(value, torch.Tensor) and _crosses(self, value)):
             descriptor.__set__(self, value)
             return
         if self.grad_fn is not None:

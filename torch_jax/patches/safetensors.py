@@ -9,7 +9,6 @@ from torch_jax.core.patching import patch
 
 
 @patch("safetensors.safe_open", "safetensors")
-@patch("safetensors.torch.safe_open", "safetensors.torch")
 def _patch_safe_open(original: Any) -> Any:
     """safetensors knows no device "jax": files open on the CPU, and each tensor moves when read."""
 

@@ -69,15 +69,8 @@ class _JaxStorage:
         storage.replace(self, storage.memory_in(source) if ours else _bytes_of(source))
         return self
 
-    def tolist(self) -> list[int]:
-        """Return the bytes as a list."""
-        return _JaxStorage.cpu(self).tolist()
-
     def __getitem__(self, index: Any) -> Any:
         return _JaxStorage.cpu(self)[index]
-
-    def _write_file(self, *args: Any) -> None:
-        _JaxStorage.cpu(self)._write_file(*args)
 
     def is_shared(self) -> bool:
         """Return ``False``: other processes never see what is written here."""

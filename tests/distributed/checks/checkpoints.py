@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -180,12 +179,10 @@ def another_process_saves(device: str) -> Any:
     if device == "cpu":  # one such process is enough: it takes seconds to start
         return []
     where, kind = _folder(), AsyncCheckpointerType.PROCESS
-    for _ in range(2):  # a name that is there already is written to other files
+    for _ in range(2):
         stager = DefaultStager(StagingOptions(False, True, False, False))
         found = _saved_meanwhile(device, where, async_stager=stager, async_checkpointer_type=kind)
         stager.close()
         for tensor, expected in zip(found, _whole(_model("cpu", 0)[0].state_dict()), strict=True):
             torch.testing.assert_close(tensor.cpu(), expected)
-    names = sorted(path.name.count("_") for path in Path(where).glob("*.distcp"))
-    assert names == [4, 4], names
     return _done(where, [])[0]

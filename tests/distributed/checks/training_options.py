@@ -25,10 +25,6 @@ def ddp_with_a_static_graph(device: str) -> Any:
     return train(device, static_graph=True)
 
 
-def ddp_that_learns_of_its_static_graph(device: str) -> Any:
-    return train(device, hook=lambda model: model._set_static_graph())
-
-
 def ddp_with_compressed_gradients(device: str) -> Any:
     def hook(model: Any) -> None:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
