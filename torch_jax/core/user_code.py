@@ -1,4 +1,4 @@
-"""Tell the user's code from that of this package, of other libraries and of Python, by its file."""
+"""The user's code, apart from that of this package, of libraries and of Python, by its file."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ op("_native_batch_norm_legit", **_OPTIONS)(_batch_norm)
 @op("_native_batch_norm_legit_functional", **_OPTIONS)
 def _functional(*args, input_strides):
     """Run batch norm, and return its new running statistics."""
-    *results, mean, var = _batch_norm(*args, input_strides=input_strides)
+    *results, mean, var = _batch_norm(*[*args, input_strides])
     return *results, *_running(args[3:5], (mean, var))
 
 
@@ -233,13 +233,13 @@ def _without_statistics(input, weight, bias, training, momentum, eps, input_stri
 @op("_native_batch_norm_legit_no_training", **_OPTIONS)
 def _no_training(*args, input_strides):
     """Run batch norm by running statistics; the saved statistics are empty."""
-    return _batch_norm(*(*args[:5], False, *args[5:]), input_strides=input_strides)[:3]
+    return _batch_norm(*[*args[:5], False, *args[5:], input_strides])[:3]
 
 
 @op("_batch_norm_with_update", **_OPTIONS)
 def _with_update(*args, input_strides):
     """Run batch norm in training; the fourth output, cuDNN's reserve, is empty."""
-    results = _batch_norm(*(*args[:5], True, *args[5:]), input_strides=input_strides)
+    results = _batch_norm(*[*args[:5], True, *args[5:], input_strides])
     return *results[:3], jnp.zeros(0, jnp.uint8), *results[3:]
 
 
