@@ -183,10 +183,10 @@ def storages_are_copied_to_the_host() -> bool:
     return host.tolist() == [0, 1, 2]
 
 
-@need("torch.UntypedStorage._set_from_file")
-def storages_are_read_from_files() -> bool:
+@need("torch.UntypedStorage._write_file", "torch.UntypedStorage._set_from_file")
+def storages_are_written_and_read() -> bool:
     with tempfile.TemporaryFile() as file:
-        storage().cpu()._write_file(file, True, True, 1)
+        storage()._write_file(file, True, True, 1)
         file.seek(0)
         new = torch.zeros(3, dtype=torch.uint8, device="jax").untyped_storage()
         new._set_from_file(file, 0, True, 1)

@@ -72,6 +72,9 @@ class _JaxStorage:
     def __getitem__(self, index: Any) -> Any:
         return _JaxStorage.cpu(self)[index]
 
+    def _write_file(self, *args: Any) -> None:
+        _JaxStorage.cpu(self)._write_file(*args)
+
     def is_shared(self) -> bool:
         """Return ``False``: other processes never see what is written here."""
         return False
