@@ -6,16 +6,17 @@ compare in C; the names of their fields cost something only where a difference i
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from types import NoneType
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
 from torch_jax import config
-from torch_jax._private import pytorch
-from torch_jax.capture import structures
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import precision
 from torch_jax.environment import overrides, regions
 from torch_jax.memory.storage import is_jax
@@ -38,36 +39,21 @@ class CallKey(NamedTuple):
 
 
 class TensorKey(NamedTuple):
-    """A device tensor that is all of its memory."""
+    """A device tensor; of a view the shape, the strides and the offset, too, and ``is_neg``."""
 
     memory_shape: tuple[int, ...]
     dtype: torch.dtype
     memory_dtype: Any
     nature: Any
     is_conj: bool
+    view: tuple[tuple[int, ...], tuple[int, ...], int, bool] | None
 
     def __str__(self) -> str:
-        return _shown(self.dtype, self.memory_shape)
-
-
-class ViewKey(NamedTuple):
-    """A device tensor that is a view: its place in its memory is part of the program."""
-
-    memory_shape: tuple[int, ...]
-    dtype: torch.dtype
-    memory_dtype: Any
-    nature: Any
-    is_conj: bool
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    is_neg: bool
-
-    def __str__(self) -> str:
-        return (
-            f"{_shown(self.dtype, self.shape)} with strides {list(self.stride)} at {self.offset} "
-            f"in memory {list(self.memory_shape)}"
-        )
+        if self.view is None:
+            return _shown(self.dtype, self.memory_shape)
+        shape, stride, offset, _ = self.view
+        shown = f"{_shown(self.dtype, shape)} with strides {list(stride)} at {offset}"
+        return f"{shown} in memory {list(self.memory_shape)}"
 
 
 class HostTensorKey(NamedTuple):
@@ -144,15 +130,11 @@ def leaf_key(leaf: Any) -> Any:
             key: tuple = leaf.shape, leaf.dtype, leaf.device, leaf.stride(), _nature(leaf)
             return _named(HostTensorKey, key)
         memory: Any = leaf.untyped_storage().array  # type: ignore[attr-defined]
-        key = memory.shape, leaf.dtype, memory.dtype, _nature(leaf), leaf.is_conj()
-        if (
-            leaf.shape == memory.shape
-            and leaf.is_contiguous()
-            and not (leaf.storage_offset() or leaf.is_neg())
-        ):
-            return _named(TensorKey, key)
-        place = leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.is_neg()
-        return _named(ViewKey, key + place)
+        offset, is_neg, view = leaf.storage_offset(), leaf.is_neg(), None
+        if leaf.shape != memory.shape or not leaf.is_contiguous() or offset or is_neg:
+            view = leaf.shape, leaf.stride(), offset, is_neg
+        key = memory.shape, leaf.dtype, memory.dtype, _nature(leaf), leaf.is_conj(), view
+        return _named(TensorKey, key)
     kind = type(leaf)
     if kind is float or kind is complex:
         return _named(ValueKey, (kind, repr(leaf)))  # equal for two nans, not for 0.0 and -0.0
@@ -238,7 +220,7 @@ def difference(old: CallKey, new: CallKey) -> str:
     'argument 0 was 1, now it is 2'
     """
     if old.form != new.form:
-        return structures.difference(*((key.form, len(key.leaves)) for key in (old, new)))
+        return _other_form(old.form, new.form)
     for name, was, now in zip(WORLD, old.world, new.world, strict=True):
         if was != now:
             return f"{name} was {was}, now it is {now}"
@@ -248,6 +230,22 @@ def difference(old: CallKey, new: CallKey) -> str:
         if was != now:
             return f"argument {index} was {was}, now it is {now}"
     return "other arguments"
+
+
+def _other_form(old: Any, new: Any) -> str:
+    """Say where the trees of two calls' arguments differ.
+
+    >>> import jax
+    >>> one, two = (jax.tree.structure(((), {"mask": mask})) for mask in (None, 1))
+    >>> _other_form(one, two)
+    "argument ['mask'] was NoneType, now it is pytree leaf: their Python types differ"
+    """
+    for path, was, now, why in jax_core.structure_differences(old, new):
+        names = "the positional arguments", "the keyword arguments"
+        name = f"argument {jax.tree_util.keystr(path[1:])}" if path[1:] else names[path[0].idx]
+        text = f"{name} was {was}, now it is {now}: {why}"
+        return re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    return "the arguments are nested in another way"
 
 
 def _shown(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

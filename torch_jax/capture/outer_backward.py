@@ -6,7 +6,6 @@ it goes through these results is not checked: a recording of any other pass is s
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.patching import AT_FIRST_JIT, patch
+from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.memory.storage import is_jax_tensor
 from torch_jax.recorded.lazy import is_recording, observed
 from torch_jax.recorded.recorder import Listener
@@ -49,19 +48,14 @@ def _is_awaited() -> bool:
     return found
 
 
-@patch("torch.autograd.backward", AT_FIRST_JIT)
-@patch("torch.autograd.grad", AT_FIRST_JIT)
-def _patch_backward(original: Any) -> Any:
+@around("torch.autograd.backward", AT_FIRST_JIT)
+@around("torch.autograd.grad", AT_FIRST_JIT)
+def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Record the backward pass through results of a compiled function: it runs as one program."""
-
-    @functools.wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if ACTIVE.observer is not None:
-            ACTIVE.observer.went_back = True
-        within = is_recording() or pytorch.current_graph_task() != -1
-        if within or not (_awaited and _is_awaited()):
-            return original(*args, **kwargs)
-        with observed(_PASS):
-            return original(*args, **kwargs)
-
-    return run
+    if ACTIVE.observer is not None:
+        ACTIVE.observer.went_back = True
+    within = is_recording() or pytorch.current_graph_task() != -1
+    if within or not (_awaited and _is_awaited()):
+        return original(*args, **kwargs)
+    with observed(_PASS):
+        return original(*args, **kwargs)

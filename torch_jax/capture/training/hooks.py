@@ -23,7 +23,7 @@ from torch_jax.capture.training.optimizer_state import move_counts
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.patching import AT_FIRST_JIT, patch
+from torch_jax.core.patching import AT_FIRST_JIT, around, patch
 from torch_jax.memory import generators
 
 
@@ -35,76 +35,51 @@ def install() -> None:
     patching.apply(AT_FIRST_JIT)
 
 
-@patch("torch.manual_seed", AT_FIRST_JIT)
-def _patch_manual_seed(original: Any) -> Any:
+@around("torch.manual_seed", AT_FIRST_JIT)
+def _manual_seed(original: Any, seed: int) -> Any:
     """Have each call of a compiled function seed the CPU's generator again."""
-
-    @functools.wraps(original)
-    def manual_seed(seed: int) -> Any:
-        generator = original(seed)
-        if ACTIVE.observer is not None:
-            action = functools.partial(torch.default_generator.manual_seed, int(seed))
-            ACTIVE.observer.tape.record(action, (), None, needed=True)
-        return generator
-
-    return manual_seed
+    generator = original(seed)
+    if ACTIVE.observer is not None:
+        action = functools.partial(torch.default_generator.manual_seed, int(seed))
+        ACTIVE.observer.tape.record(action, (), None, needed=True)
+    return generator
 
 
-@patch("torch.get_rng_state", AT_FIRST_JIT)
-def _patch_get_rng_state(original: Any) -> Any:
+@around("torch.get_rng_state", AT_FIRST_JIT)
+def _get_rng_state(original: Any) -> torch.Tensor:
     """Have each call keep the state that it finds, to put it back."""
-
-    @functools.wraps(original)
-    def get_rng_state() -> torch.Tensor:
-        state = original()
-        if ACTIVE.observer is not None:
-            slot = ACTIVE.observer.tape.record(original, (), state)
-            ACTIVE.observer.draws.gives_state_of_host(state, slot)
-        return state
-
-    return get_rng_state
+    state = original()
+    if ACTIVE.observer is not None:
+        slot = ACTIVE.observer.tape.record(original, (), state)
+        ACTIVE.observer.draws.gives_state_of_host(state, slot)
+    return state
 
 
-@patch("torch.set_rng_state", AT_FIRST_JIT)
-def _patch_set_rng_state(original: Any) -> Any:
+@around("torch.set_rng_state", AT_FIRST_JIT)
+def _set_rng_state(original: Any, new_state: torch.Tensor) -> None:
     """Have each call set the CPU's generator to the state that it has kept, or was given."""
-
-    @functools.wraps(original)
-    def set_rng_state(new_state: torch.Tensor) -> None:
-        original(new_state)
-        if ACTIVE.observer is not None:
-            slot = ACTIVE.observer.draws.slot_of_state(new_state)
-            ACTIVE.observer.tape.record(original, (slot,), None, needed=True)
-
-    return set_rng_state
+    original(new_state)
+    if ACTIVE.observer is not None:
+        slot = ACTIVE.observer.draws.slot_of_state(new_state)
+        ACTIVE.observer.tape.record(original, (slot,), None, needed=True)
 
 
-@patch("torch.seed", AT_FIRST_JIT)
-def _patch_seed(original: Any) -> Any:
+@around("torch.seed", AT_FIRST_JIT)
+def _seed(original: Any) -> int:
     """Refuse a seed of the system's: it differs at each call, and a program is one."""
-
-    @functools.wraps(original)
-    def seed() -> int:
-        if ACTIVE.tracer is not None or ACTIVE.observer is not None:
-            generators.refuse_seed("torch.seed()")
-        return original()
-
-    return seed
+    if ACTIVE.tracer is not None or ACTIVE.observer is not None:
+        generators.refuse_seed("torch.seed()")
+    return original()
 
 
-@patch("torch.optim.Optimizer.zero_grad", AT_FIRST_JIT)
-@patch("torch.nn.Module.zero_grad", AT_FIRST_JIT)
-def _patch_zero_grad(original: Any) -> Any:
+@around("torch.optim.Optimizer.zero_grad", AT_FIRST_JIT)
+@around("torch.nn.Module.zero_grad", AT_FIRST_JIT)
+def _zero_grad(original: Any, self: Any, set_to_none: bool = True) -> None:
     """Have each call drop the gradients that it finds: no operator shows that."""
-
-    @functools.wraps(original)
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if ACTIVE.observer is not None and set_to_none:
-            for parameter in parameters_of(self):
-                ACTIVE.observer.optimizers.resets_gradient(parameter)
-        original(self, set_to_none)
-
-    return zero_grad
+    if ACTIVE.observer is not None and set_to_none:
+        for parameter in parameters_of(self):
+            ACTIVE.observer.optimizers.resets_gradient(parameter)
+    original(self, set_to_none)
 
 
 def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -7,7 +7,6 @@ chooses between what it held before and what the step put there.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -17,29 +16,34 @@ import torch
 from torch_jax._private import pytorch
 from torch_jax.capture.training.optimizer_state import Entries, keep_steps_on_device
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.patching import AT_FIRST_JIT, patch
+from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
 
+_SCALER = "torch.amp.grad_scaler.GradScaler"
 
-def _scale(scaler: Any, original: Any, outputs: Any) -> Any:
-    """Make scale and growth tracker before a call meets them."""
+
+@around(f"{_SCALER}.scale", AT_FIRST_JIT)
+def _scale(original: Any, scaler: Any, outputs: Any) -> Any:
+    """Make scale and growth tracker before a pure call meets them: later calls find them."""
     observer = ACTIVE.observer
     on_device = scaler._device == pytorch.DEVICE_TYPE
     if observer is not None and on_device and scaler.is_enabled() and scaler._scale is None:
         scaler._lazy_init_scale_growth_tracker(torch.device(pytorch.DEVICE_TYPE))
         observer.takes_over(scaler._scale)
         observer.takes_over(scaler._growth_tracker)
-    return original(outputs)
+    return original(scaler, outputs)
 
 
-def _maybe_opt_step(scaler: Any, original: Any, optimizer: Any, state: Any, *args, **kwargs) -> Any:
+@around(f"{_SCALER}._maybe_opt_step", AT_FIRST_JIT)
+def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *args, **kwargs) -> Any:
+    """Scalers look at values to skip a step: in a program each written storage chooses."""
     found = list(state["found_inf_per_device"].values())
     observer = ACTIVE.observer
     if observer is None or not all(map(is_jax, found)):
-        return original(optimizer, state, *args, **kwargs)
+        return original(scaler, optimizer, state, *args, **kwargs)
     keep_steps_on_device(optimizer)  # as a step does, before its entries are looked at
     storages = observer.storages.all()  # they stay, and with them their ids
     before = {id(memory): memory.array for memory in storages}
@@ -86,19 +90,3 @@ def _why_not_skipped(optimizer: Any, key: str | None, only_first: str | None) ->
 @jax_function
 def _chosen(skipped: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(skipped != 0, old, new)
-
-
-def _calling(replacement: Any, original: Any) -> Any:
-    @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return replacement(self, functools.partial(original, self), *args, **kwargs)
-
-    return call
-
-
-for _name, _replacement in (("scale", _scale), ("_maybe_opt_step", _maybe_opt_step)):
-    patch(
-        f"torch.amp.grad_scaler.GradScaler.{_name}",
-        AT_FIRST_JIT,
-        why="Scalers look at values to skip a step: in a program each written storage chooses.",
-    )(functools.partial(_calling, _replacement))
