@@ -327,7 +327,7 @@ def bincount(self, weights=None, minlength=0):
         raise RuntimeError("minlength should be >= 0")
     if weights is not None and weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
-    if weights is None:
+    if weights is None or not self.size:  # of nothing PyTorch counts, weights or not
         weights = jnp.ones(self.shape, jnp.int64)
     elif weights.dtype != jnp.float32:
         weights = weights.astype(jnp.float64)

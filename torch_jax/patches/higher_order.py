@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_jax._private import pytorch
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.patching import around, patch
+from torch_jax.core.patching import patch
 
 
 def _serve(kernel: str, op: Any) -> Callable[[], None] | None:
@@ -40,31 +40,47 @@ for _module, _operator, _kernel in (
     )(functools.partial(_serve, _kernel))
 
 
-@around("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
-def _patch_compiled_control_flow(original: Any, fn: Any, args: Any, kwargs: Any = None) -> Any:
+# Dynamo sees through the replacements below: it traces functions of this module, and not `around`.
+
+
+@patch("torch._higher_order_ops.utils._hop_compile_and_call", "torch._higher_order_ops.utils")
+def _patch_compiled_control_flow(original: Any) -> Any:
     """Dynamo would compile the branches in a program, and break at the observer of operators."""
-    if ACTIVE.tracer is None:
-        return original(fn, args, kwargs)
-    from torch_jax.dispatch import control_flow
 
-    return control_flow.compile_and_call(fn, args, kwargs or {})
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        if ACTIVE.tracer is None:
+            return original(fn, args, kwargs)
+        from torch_jax.dispatch import control_flow
+
+        return control_flow.compile_and_call(fn, args, kwargs or {})
+
+    return call
 
 
-@around("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
-def _patch_checkpoint(original: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+@patch("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint")
+def _patch_checkpoint(original: Any) -> Any:
     """XLA would merge a recomputation with the first computation, which frees no memory."""
-    if ACTIVE.tracer is None and ACTIVE.recorder is None:
-        return original(function, *args, **kwargs)
-    from torch_jax.capture.training.checkpoint import Recomputed
 
-    recomputed = Recomputed(function)
-    if "context_fn" in kwargs:
-        kwargs["context_fn"] = recomputed.contexts(kwargs["context_fn"])
-    return recomputed.watch(original(recomputed, *args, **kwargs))
+    @functools.wraps(original)
+    def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.tracer is None and ACTIVE.recorder is None:
+            return original(function, *args, **kwargs)
+        from torch_jax.capture.training.checkpoint import Recomputed
+
+        recomputed = Recomputed(function)
+        if "context_fn" in kwargs:
+            kwargs["context_fn"] = recomputed.contexts(kwargs["context_fn"])
+        return recomputed.watch(original(recomputed, *args, **kwargs))
+
+    return checkpoint
 
 
-@around("torch.nn.attention.flex_attention._validate_device", "torch.nn.attention.flex_attention")
-def _patch_validate_device(original: Any, query: Any, key: Any, value: Any) -> None:
+@patch("torch.nn.attention.flex_attention._validate_device", "torch.nn.attention.flex_attention")
+def _patch_validate_device(original: Any) -> Any:
     """PyTorch refuses devices that are not in its list, though its composite code runs on any."""
-    if query.device.type != pytorch.DEVICE_TYPE:
-        original(query, key, value)
+
+    def validate(query: Any, key: Any, value: Any) -> None:
+        if query.device.type != pytorch.DEVICE_TYPE:
+            original(query, key, value)
+
+    return validate

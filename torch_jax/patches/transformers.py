@@ -9,27 +9,31 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import around, patch
+from torch_jax.core.patching import patch
 
 _MODULE = "transformers.utils.import_utils"
 
 
-@around(f"{_MODULE}.is_jax_jitting", _MODULE, since="transformers 5.0")
-def _patch_is_jax_jitting(original: Any, x: Any) -> bool:
+@patch(f"{_MODULE}.is_jax_jitting", _MODULE, since="transformers 5.0")
+def _patch_is_jax_jitting(original: Any) -> Any:
     """Models of transformers skip reading values only if they know that they are being traced.
 
     In lazy mode, a tensor that is only recorded counts as traced: a read would end the program.
     """
-    if getattr(getattr(x, "device", None), "type", "") != pytorch.DEVICE_TYPE:
-        return original(x)
-    if torch.compiler.is_dynamo_compiling():
-        return True
-    from torch_jax.core import tracers
-    from torch_jax.core.node import Node
-    from torch_jax.memory import storage
 
-    held = storage.held_by(x)
-    return type(held) is Node or tracers.is_traced(held)
+    def is_jax_jitting(x: Any) -> bool:  # of this module: Dynamo sees through it
+        if getattr(getattr(x, "device", None), "type", "") != pytorch.DEVICE_TYPE:
+            return original(x)
+        if torch.compiler.is_dynamo_compiling():
+            return True
+        from torch_jax.core import tracers
+        from torch_jax.core.node import Node
+        from torch_jax.memory import storage
+
+        held = storage.held_by(x)
+        return type(held) is Node or tracers.is_traced(held)
+
+    return is_jax_jitting
 
 
 @patch(
