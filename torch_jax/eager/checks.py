@@ -20,10 +20,6 @@ from torch_jax.ops.registry import Lowering
 
 Call = Callable[..., Any]
 
-# The argument of which PyTorch makes a tensor, and reads only the type, which is part of an entry's
-# key. It is the most frequent number. A test calls the CPU kernels of its operators.
-OPERAND = "other"
-
 # Operators whose size depends on their numbers, all static: each compile checks them.
 _SIZED = frozenset({"arange", "range"})
 
@@ -91,7 +87,7 @@ def _numbers_to_check(op: Any) -> set[str]:
     if twins.on_cpu(op) is not op:
         return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
-    names = {a.name for a in op._schema.arguments if takes_number(a)} - {OPERAND}
+    names = {a.name for a in op._schema.arguments if takes_number(a)} - operands(op)
     drawing = torch.Tag.nondeterministic_seeded in op.tags
     if (
         packet in _SIZED
@@ -101,6 +97,16 @@ def _numbers_to_check(op: Any) -> set[str]:
     ):
         return set()
     return names
+
+
+def operands(op: Any) -> set[str]:
+    """Return the names of two operands, of which either may be a number, if an overload has such.
+
+    PyTorch makes a tensor of the number, and reads only its type, which is part of an entry's key.
+    They are the most frequent numbers. A test calls the CPU kernels of their operators.
+    """
+    both = {"self", "other"}
+    return both if both <= {a.name for a in op._schema.arguments} else set()
 
 
 def takes_number(argument: Any) -> bool:

@@ -117,7 +117,7 @@ def _likeness(mine: State, other: State | None) -> tuple[bool, bool]:
 
 def _call(state: State | None) -> str:
     """Name an operator and the line of its call."""
-    if state is None:
+    if state is None or state.step is None:  # the latter where Ctrl-C came before the operator
         return "an operator"
     return f"{_name(state)} at {_line(state)}"
 
