@@ -56,7 +56,7 @@ def _of_difference(name: str, loss: Any, slope: Any, meta: bool) -> None:
         return grad.astype(result_type(grad_output, self, target))
 
 
-def _smooth_l1_slope(x, beta):
+def _smooth_l1_slope(x, beta=1.0):
     inside = jnp.where(beta == 0, jnp.sign(x), x / beta)
     return jnp.where(jnp.abs(x) >= beta, jnp.sign(x), inside)
 
