@@ -238,12 +238,12 @@ def _other_form(old: Any, new: Any) -> str:
     >>> import jax
     >>> one, two = (jax.tree.structure(((), {"mask": mask})) for mask in (None, 1))
     >>> _other_form(one, two)
-    "argument ['mask'] was NoneType, now it is pytree leaf: their Python types differ"
+    "argument ['mask']: NoneType before, pytree leaf now (their Python types differ)"
     """
     for path, was, now, why in jax_core.structure_differences(old, new):
         names = "the positional arguments", "the keyword arguments"
         name = f"argument {jax.tree_util.keystr(path[1:])}" if path[1:] else names[path[0].idx]
-        text = f"{name} was {was}, now it is {now}: {why}"
+        text = f"{name}: {was} before, {now} now ({why})"
         return re.sub(r"<class '([\w.]+)'>", r"\1", text)
     return "the arguments are nested in another way"
 
