@@ -1,4 +1,4 @@
-"""What shows that PyTorch's profiler needs replacements."""
+"""Proofs that PyTorch's profiler needs replacements."""
 
 import json
 import pathlib

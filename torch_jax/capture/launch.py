@@ -35,6 +35,7 @@ class Launch:
     def __init__(self, observer: Observer, left: LeftBehind):
         graph = observer.graphs[0]
         self._program = graph.program
+        self._places = {node: at for at, node in enumerate(self._program.outputs)}
         self.memories = Memories(observer, left)
         self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
         others = iter(range(len(self._others)))
@@ -49,8 +50,7 @@ class Launch:
 
     def places(self, nodes: Iterable[int]) -> list[int]:
         """Return where results of the graph are among the outputs of the program."""
-        places = {node: at for at, node in enumerate(self._program.outputs)}
-        return [places[node] for node in nodes]
+        return [self._places[node] for node in nodes]
 
     def __call__(self, leaves: Sequence[Any], floats: Any, integers: Any) -> list[Any]:
         """Run the program, and put back what it has written; returns its outputs."""

@@ -66,7 +66,8 @@ def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
     Rows that see nothing give 0, and a log-sum-exp of -inf.
     """
     sees = _rows_that_see(call)
-    if sees is not None and call.bias is not None:  # others see all, so that none divides by 0
+    if sees is not None and call.bias is not None:
+        # a row that sees nothing is given all keys here, so that it does not divide by 0
         opened = call.bias | ~sees if call.bias.dtype == bool else jnp.where(sees, call.bias, 0)
         call = call._replace(bias=opened)
     found = [_by_blocks(group, _attend, call) for group in call.groups]
@@ -79,8 +80,8 @@ def forward(call: Attention) -> tuple[jax.Array, jax.Array]:
 def _rows_that_see(call: Attention) -> jax.Array | None:
     """Return which rows see a key, of the scores' dims or 1; None where all do, by the shapes.
 
-    It is asked of the mask, and not of the scores: XLA's GPU compiler makes one kernel of a softmax
-    in which nothing is chosen.
+    The mask decides, and not the scores: XLA's GPU compiler makes one kernel of a softmax only
+    where nothing is selected inside.
     """
     rows, keys = call.query.shape[3], call.key.shape[2]
     if isinstance(keys, int) and keys == 0:

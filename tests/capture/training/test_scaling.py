@@ -48,7 +48,7 @@ class Training:
         return loss
 
     def run(self, steps):
-        """What is left after each step, and the optimizer at the end."""
+        """Yield the state after each step, and the optimizer at the end."""
         for index in range(steps):
             x = torch.randn(6, 4, dtype=torch.float64)
             if index in INFINITE and self.scaler.is_enabled():

@@ -1,6 +1,6 @@
 """A process that saves over one name again and again is killed; each time a whole file is left.
 
-No device is used: children are forked, which costs no time, and are told that it is.
+No device is used: children are forked, which costs no time, and marked as if it were.
 """
 
 from __future__ import annotations

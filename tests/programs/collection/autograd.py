@@ -80,7 +80,7 @@ def what_is_saved_is_written_before_backward(compile):
 
 @program
 def gradients_add_up(compile):
-    """In a tensor that has another name, until somebody drops, zeroes or replaces it."""
+    """Add gradients up in a tensor of another name, until it is dropped, zeroed or replaced."""
     w = t(1, grad=True)
     w.grad = kept = t(0)
 
