@@ -7,12 +7,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import torch
 
+from torch_jax.compiler.donation import copy_of
 from torch_jax.core import errors
 from torch_jax.core.node import Node
-from torch_jax.core.x64 import x64
 from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax_storage, memory_in
 
@@ -98,8 +97,7 @@ class Storages:
             copy.data = original
         array = memory_in(memory)
         if self._source(array) is not None:  # storages share an array until one is written
-            with x64():
-                array = jnp.array(array, copy=True)
+            array = copy_of(array)
             storage.replace(memory, array)
         self._at[id(memory)] = len(self.met)
         self.comes_from(array, OfStorage(len(self.met)))

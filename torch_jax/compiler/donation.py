@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 
 from torch_jax.core import crossed
@@ -55,6 +56,22 @@ def order(
     return [one for one in heirs if one is not None] + list(left)
 
 
+def copy_of(array: jax.Array) -> jax.Array:
+    """Return a copy of an array, in memory of XLA's own.
+
+    JAX compiles no program for it, unless the array is spread over several processes: those are
+    refused by ``device_put``.
+
+    >>> given = jax.numpy.ones(3)
+    >>> copy_of(given).unsafe_buffer_pointer() == given.unsafe_buffer_pointer()
+    False
+    """
+    with x64():
+        if array.is_fully_addressable:
+            return jax.device_put(array, may_alias=False)
+        return jnp.array(array, copy=True)
+
+
 # The count that sys.getrefcount returns in ``copy_shared`` for an array without other holders: the
 # list of arrays, and the argument of getrefcount itself.
 _ALONE = 2
@@ -76,10 +93,8 @@ def copy_shared(arrays: list[Any], donated: Collection[int]) -> None:
     """
     for at in donated:
         if sys.getrefcount(arrays[at]) > _ALONE:
-            with x64():
-                arrays[at] = jnp.array(arrays[at], copy=True)
+            arrays[at] = copy_of(arrays[at])
     if crossed.MARKED:  # a loop of its own: nearly always no array is marked
         for at in donated:
             if crossed.is_marked(arrays[at]):
-                with x64():
-                    arrays[at] = jnp.array(arrays[at], copy=True)
+                arrays[at] = copy_of(arrays[at])

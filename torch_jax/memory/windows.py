@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -93,7 +92,7 @@ class Place:
         if type(self.starts) is np.ndarray:
             if self._was_given:
                 with x64(), jax.ensure_compile_time_eval():  # other calls use them: never a tracer
-                    self.starts = jnp.asarray(self.starts)
+                    self.starts = jax.device_put(self.starts)  # and nothing is compiled
             self._was_given = True
         return self.starts
 

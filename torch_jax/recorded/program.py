@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from torch_jax import target
@@ -152,9 +151,8 @@ class Program:
         """
         self.from_run = 0
         if compile_nothing():
-            with x64():
-                for at in self.donated:
-                    arrays[at] = jnp.array(arrays[at], copy=True)
+            for at in self.donated:
+                arrays[at] = donation.copy_of(arrays[at])
 
     def lower(
         self, _floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
