@@ -11,6 +11,7 @@ from torch import nn
 
 import torch_jax
 from tests.support.compare import assert_same
+from torch_jax import config
 
 INDICES = [[0, 1, 1], [1, 0, 0]]
 
@@ -61,7 +62,47 @@ CASES = {
     "t": lambda d: coo(d).t(),
     "zero_": lambda d: coo(d).zero_(),
     "index": lambda d: coo(d)[1],
+    "promoted": lambda d: coo(d).int() + coo(d),
+    "dense_promoted": lambda d: dense(d).int() + coo(d),
 }
+
+# Computed by PyTorch's kernels for sparse tensors of the CPU.
+OF_THE_CPU = {
+    "mul_sparse": lambda d: coo(d) * hybrid(d).to_dense()[:2, :1].expand(2, 3).to_sparse(),
+    "mul_sparse_in_place": lambda d: coo(d).mul_(coo(d)),
+    "dense_mul_in_place": lambda d: dense(d).mul_(coo(d)),
+    "div_in_place": lambda d: coo(d).div_(2),
+    "floor_divide": lambda d: coo(d) // 2,
+    "sqrt_in_place": lambda d: coo(d).coalesce().sqrt_(),
+    "pow": lambda d: coo(d) ** 2,
+    "cat": lambda d: torch.cat([coo(d), coo(d)]),
+    "unsqueeze": lambda d: coo(d).unsqueeze(0),
+    "permute": lambda d: coo(d).permute(1, 0),
+    "index_select": lambda d: coo(d).index_select(0, torch.tensor([1], device=d)),
+    "narrow_copy": lambda d: coo(d).narrow_copy(1, 0, 2),
+    "sum_dim": lambda d: coo(d).sum(0),
+    "norm": lambda d: coo(d).norm(),
+    "softmax": lambda d: torch.sparse.softmax(coo(d), 1),
+    "sparse_mm": lambda d: torch.sparse.mm(coo(d), coo(d).t()),
+    "view_as_real": lambda d: torch.view_as_real(coo(d) * 1j),
+    "refused dtypes": lambda d: refusals(d),
+}
+
+
+def refusals(device: str) -> list[type]:
+    """Return the errors of writes in place that would lose what is after the point."""
+    whole, found = coo(device).int(), []
+    for write in (
+        lambda: whole.add_(coo(device)),
+        lambda: whole.sub_(coo(device)),
+        lambda: whole.mul_(2.5),
+        lambda: whole.div_(2),
+        lambda: whole.to_dense().add_(coo(device)),
+    ):
+        with pytest.raises(RuntimeError) as error:
+            write()
+        found.append(error.type)
+    return found
 
 
 def flat(device: str) -> torch.Tensor:
@@ -103,6 +144,8 @@ TAKEN = {
 
 def parts(tensor: torch.Tensor) -> Any:
     """A tensor as it is compared: dense, with what makes it sparse."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     if tensor.layout == torch.strided:
         return tensor
     return tensor.to_dense(), tensor.is_coalesced(), str(tensor.layout), str(tensor.dtype)
@@ -111,6 +154,23 @@ def parts(tensor: torch.Tensor) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_sparse_tensors_compute_as_on_the_cpu(case):
     assert_same(parts(CASES[case]("jax")), parts(CASES[case]("cpu")))
+
+
+@pytest.mark.parametrize("case", OF_THE_CPU)
+def test_other_operators_are_those_of_the_cpu(case):
+    with config.temporarily("cpu_fallback", "silent"):
+        assert_same(parts(OF_THE_CPU[case]("jax")), parts(OF_THE_CPU[case]("cpu")))
+
+
+def test_gradients_of_sparse_products():
+    def gradients(device: str) -> Any:
+        values = dense(device, 3).requires_grad_()
+        matrix = torch.sparse_coo_tensor(torch.tensor(INDICES, device=device), values, (2, 3))
+        torch.sparse.sum(torch.sparse.softmax(matrix, 1) * matrix).backward()
+        return values.grad
+
+    with config.temporarily("cpu_fallback", "silent"):
+        assert_same(gradients("jax"), gradients("cpu"))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

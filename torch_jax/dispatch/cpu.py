@@ -13,7 +13,6 @@ import torch
 from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import costs, errors
-from torch_jax.memory.storage import is_jax
 
 FALLBACKS: Counter[str] = Counter()  # overloads that ran on the CPU, and how often
 
@@ -86,9 +85,13 @@ def _account_for(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         )
 
 
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == pytorch.DEVICE_TYPE  # sparse tensors have no storage
+
+
 def _to_host(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.cpu() if is_jax(value) else value
+        return value.cpu() if _is_on_device(value) else value
     if isinstance(value, list | tuple):
         return type(value)(_to_host(v) for v in value)
     if isinstance(value, torch.device) and value.type == pytorch.DEVICE_TYPE:
@@ -109,7 +112,7 @@ def _write_back(target: Any, source: Any) -> None:
     if isinstance(target, list | tuple):
         for one, new in zip(target, source, strict=True):
             _write_back(one, new)
-    elif isinstance(target, torch.Tensor) and is_jax(target):
+    elif isinstance(target, torch.Tensor) and _is_on_device(target):
         if target.shape != source.shape:
             target.resize_(source.shape)
         target.copy_(source)

@@ -93,9 +93,15 @@ def _packet(op: Any) -> str:
 
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
-    """Make an output ready for a result; return whether its shape has changed."""
+    """Make an output ready for a result; return whether its shape has changed.
+
+    An output that is resized gets the strides of the result, too.
+    """
     silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
-    return _resize(out, tuple(result.shape), silently)
+    resized = _resize(out, tuple(result.shape), silently)
+    if resized and out.stride() != result.stride():
+        out.as_strided_(result.shape, result.stride())
+    return resized
 
 
 def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> bool:

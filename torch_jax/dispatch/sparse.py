@@ -2,7 +2,8 @@
 
 PyTorch's kernels for meta tensors make and read the container, as its meta kernel of ``as_strided``
 makes views. Arithmetic is composed here of gathers and scatters of the dense operators. Other
-operators, and every other layout, raise at once, with a remedy.
+operators that PyTorch has for sparse tensors run on the CPU, with a warning. The rest, and every
+other layout, raise at once, with a remedy.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors
+from torch_jax.dispatch import cpu
 from torch_jax.dispatch.storage_kernels import kernel
 
 _COO = "SparsePrivateUse1"
@@ -26,15 +28,16 @@ _NAMES = {
     _NESTED: "strided nested",
 }
 _INSTEAD = {
+    _COO: "call .to_dense() first, or keep it on the CPU",
     "SparseCsrPrivateUse1": "use .to_sparse(), in layout torch.sparse_coo, or keep it on the CPU",
     "QuantizedPrivateUse1": "keep it on the CPU, or dequantize() it there first",
     _NESTED: "use layout=torch.jagged, or pad it on the CPU",
 }
 # Operators that make, read and mark the container, and compute nothing.
 _CONTAINER = """
-    empty.memory_format _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors
-    _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz _values dense_dim indices is_coalesced
-    sparse_dim sparse_resize_ sparse_resize_and_clear_ values
+    empty.memory_format empty_like _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _coalesced_ copy_sparse_to_sparse_ _dimV _indices _nnz
+    _values dense_dim indices is_coalesced sparse_dim sparse_resize_ sparse_resize_and_clear_ values
 """
 
 # Operators that make compressed tensors of PyTorch's composites, refused at once.
@@ -59,7 +62,8 @@ def install() -> list[Any]:
         op = _overload(name)
         if op is not None:
             library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
-    for op, function in (_pointwise() | {_overload(n): f for n, f in _kernels.items()}).items():
+    computed = _of_the_cpu() | _pointwise() | {_overload(n): f for n, f in _kernels.items()}
+    for op, function in computed.items():
         if op is not None:
             library.impl(op, dynamo.unseen(function), _COO)
     for key, names in _REFUSED.items():
@@ -81,11 +85,25 @@ def _overload(name: str) -> Any:
 
 
 def _refuse(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
-    instead = _INSTEAD.get(key, "call .to_dense() first, or keep it on the CPU")
     raise NotImplementedError(
         f"{errors.describe_call(op, args, kwargs)}: device 'jax' does not do this with "
-        f"{_NAMES[key]} tensors; {instead}"
+        f"{_NAMES[key]} tensors; {_INSTEAD[key]}"
     )
+
+
+def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return cpu.on_cpu(op)(*args, **kwargs)
+
+
+def _of_the_cpu() -> dict[Any, Callable[..., Any]]:
+    """Return the CPU rung for operators that PyTorch has for sparse CPU tensors.
+
+    Without it PyTorch's composites would run in the place of some, and compute strides.
+    """
+    held = {_overload(name) for name in _CONTAINER.split()}
+    names = (name.removeprefix("aten::") for name in pytorch.names_with_kernel("SparseCPU"))
+    ops = {_overload(name) for name in names} - held - {None}
+    return {op: functools.partial(_on_cpu, op) for op in ops}
 
 
 def _kernel(*names: str) -> Callable[[Callable], Callable]:
@@ -146,7 +164,7 @@ def _is_sparse(value: Any) -> bool:
 @_kernel("_to_copy")
 def _to_copy(self, *, dtype=None, layout=None, device=None, **_options: Any) -> Any:
     if layout not in (None, torch.sparse_coo):
-        _refuse(_COO, torch.ops.aten._to_copy.default, self)
+        return _on_cpu(torch.ops.aten._to_copy.default, self, dtype=dtype, layout=layout)
     return _moved(self, dtype, device)
 
 
@@ -249,7 +267,8 @@ def _sparse_mask(self, mask) -> Any:
 @_kernel("add.Tensor")
 def _add(self, other, *, alpha=1) -> Any:
     if self.layout == torch.strided:
-        return _add_to_dense(self.clone(), other, alpha=alpha)
+        wanted = torch.result_type(self, other)
+        return _add_to_dense(self.to(wanted, copy=True), other, alpha=alpha)
     if not _is_sparse(other):
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     if self.shape != other.shape or self.sparse_dim() != other.sparse_dim():
@@ -263,8 +282,9 @@ def _add(self, other, *, alpha=1) -> Any:
 
 @_kernel("add_.Tensor")
 def _add_to_dense(self, other, *, alpha=1) -> Any:
+    errors.refuse_cast(torch.result_type(self, other), self.dtype)
     if self.layout != torch.strided:
-        return _take(self, _add(self, other, alpha=alpha))
+        return _take(self, _add(self, other, alpha=alpha).to(self.dtype))
     if self.shape != other.shape:
         raise RuntimeError(
             "add: expected 'self' and 'other' to be of same size, but self has size "
@@ -289,7 +309,7 @@ def _multiply(self, other) -> Any:
     if _is_sparse(other):
         self, other = other, self
     if _is_sparse(other):
-        _refuse(_COO, torch.ops.aten.mul.Tensor, self, other)
+        return _on_cpu(torch.ops.aten.mul.Tensor, self, other)
     if isinstance(other, torch.Tensor) and other.dim():
         other = _taken(other.expand(self.shape), self)
     return _with_values(self, self._values() * other)
@@ -298,14 +318,14 @@ def _multiply(self, other) -> Any:
 @_kernel("div.Tensor", "div.Scalar")
 def _divide(self, other) -> Any:
     if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
-        _refuse(_COO, torch.ops.aten.div.Tensor, self, other)
+        return _on_cpu(torch.ops.aten.div.Tensor, self, other)
     return _with_values(self, self._values() / other)
 
 
 @_kernel("mul_.Tensor", "mul_.Scalar")
 def _multiply_in_place(self, other) -> Any:
     if self.layout == torch.strided or (isinstance(other, torch.Tensor) and other.dim()):
-        _refuse(_COO, torch.ops.aten.mul_.Tensor, self, other)
+        return _on_cpu(torch.ops.aten.mul_.Tensor, self, other)
     self._values().mul_(other)
     return self
 
