@@ -61,8 +61,12 @@ CASES = {
     "double": lambda d: coo(d).double(),
     "t": lambda d: coo(d).t(),
     "zero_": lambda d: coo(d).zero_(),
+    "view_as_real": lambda d: torch.view_as_real(coo(d) * 1j),
+    "view_as_complex": lambda d: torch.view_as_complex(hybrid(d)),
     "index": lambda d: coo(d)[1],
     "promoted": lambda d: coo(d).int() + coo(d),
+    "sub_promoted": lambda d: coo(d).to(torch.int8) - coo(d).to(torch.uint8),
+    "dense_sub_promoted": lambda d: dense(d).to(torch.int8) - coo(d).to(torch.uint8),
     "dense_promoted": lambda d: dense(d).int() + coo(d),
 }
 
@@ -84,7 +88,6 @@ OF_THE_CPU = {
     "norm": lambda d: coo(d).norm(),
     "softmax": lambda d: torch.sparse.softmax(coo(d), 1),
     "sparse_mm": lambda d: torch.sparse.mm(coo(d), coo(d).t()),
-    "view_as_real": lambda d: torch.view_as_real(coo(d) * 1j),
     "refused dtypes": lambda d: refusals(d),
 }
 

@@ -114,6 +114,9 @@ def test_out_variants_resize_cast_and_refuse():
     check_raises(lambda x, y: torch.add(x, 1.5, out=y), torch.ones(3), torch.empty(3).long())
     with pytest.warns(UserWarning, match="was resized"):
         check(lambda x, y: torch.mul(x, 2, out=y), torch.ones(4), torch.empty(3))
+    transposed = torch.ones(2, 3, 4).permute(2, 0, 1)
+    check(lambda x, y: torch.add(x, 1, out=y).stride(), transposed, torch.empty(0))
+    check(lambda x, y: torch.eq(x, x, out=y).stride(), transposed, torch.empty(0).bool())
 
 
 def test_integers_wrap_and_are_not_truncated():

@@ -277,7 +277,8 @@ def _add(self, other, *, alpha=1) -> Any:
             f"{tuple(other.shape)}"
         )
     indices = torch.cat([self._indices(), other._indices()], 1)
-    return _make(self, indices, torch.cat([self._values(), other._values() * alpha]))
+    scaled = other._values().to(torch.result_type(self, other)) * alpha
+    return _make(self, indices, torch.cat([self._values(), scaled]))
 
 
 @_kernel("add_.Tensor")
@@ -290,7 +291,8 @@ def _add_to_dense(self, other, *, alpha=1) -> Any:
             "add: expected 'self' and 'other' to be of same size, but self has size "
             f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
         )
-    return _added(self, other, (other._values() * alpha).to(self.dtype))
+    scaled = other._values().to(torch.result_type(self, other)) * alpha
+    return _added(self, other, scaled.to(self.dtype))
 
 
 @_kernel("sub.Tensor")
@@ -333,6 +335,18 @@ def _multiply_in_place(self, other) -> Any:
 @_kernel("neg")
 def _negate(self) -> Any:
     return _with_values(self, -self._values())
+
+
+@_kernel("view_as_real")
+def _as_real(self) -> Any:
+    values = torch.view_as_real(self._values())
+    return _make(self, self._indices(), values, (*self.shape, 2), self.is_coalesced())
+
+
+@_kernel("view_as_complex")
+def _as_complex(self) -> Any:
+    values = torch.view_as_complex(self._values())
+    return _make(self, self._indices(), values, self.shape[:-1], self.is_coalesced())
 
 
 @_kernel("zero_")

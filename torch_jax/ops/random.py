@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,7 +108,20 @@ def _randint(low: int, high: int, size, dtype, key):
     least, limit = (jnp.iinfo(dtype).min if category(dtype) == 1 else 0), _limit(dtype)
     if category(dtype) < 2 and (low < least or high > limit):
         raise RuntimeError(f"from or to - 1 is out of bounds for {dtype}")
+    if category(dtype) == 2:
+        _warn_of_gaps({"from": low, "to - 1": high - 1}, limit - 1, dtype)
     return _integers(key, size, low, high - low)
+
+
+def _warn_of_gaps(bounds: dict[str, int], whole: int, dtype) -> None:
+    """Warn of bounds beyond which ``dtype`` lacks some integers, as ``random_`` of PyTorch does."""
+    for name, bound in bounds.items():
+        if abs(bound) > whole:
+            warnings.warn(
+                f"{name} is out of bounds [-{whole}, {whole}]. Due to precision limitations {dtype} "
+                "can support discrete uniform distribution only within this range.",
+                stacklevel=2,
+            )
 
 
 @op("randint", "randint.generator", random=True, drawn_like="size")
@@ -136,6 +151,8 @@ def randint_like_low(self, low, high, *, dtype=None, key):
 @op("randperm", "randperm.generator", random=True)
 def randperm(n, *, dtype=np.int64, key):
     """Draw a permutation of ``range(n)``."""
+    if np.dtype(dtype) != jnp.bfloat16 and n > _limit(dtype):
+        raise RuntimeError(f"n cannot be greater than {_limit(dtype)} for {dtype} type.")
     return jax.random.permutation(key, lax.iota(np.int32 if n < 2**31 else np.int64, n))
 
 
