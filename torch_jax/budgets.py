@@ -37,6 +37,10 @@ ENTRIES_REMEMBERED = 1 << 12
 # Places of views in their memories, and integers of recorded operators. More than of other entries:
 # when they are forgotten, the same view has another number, and its programs are compiled again.
 PLACES_REMEMBERED = 1 << 16
+# Of the memory maps that Linux gives a process: from there on entries are dropped. And how many new
+# entries come between two looks, of which each takes milliseconds.
+SHARE_OF_MEMORY_MAPS = 0.5
+ENTRIES_BETWEEN_LOOKS_AT_MAPS = 64
 # Traces of a JAX function, and states of one, each with its traces.
 TRACES_OF_A_FUNCTION = 256
 # States of a JAX function that hold arrays, and keep them alive: a function that is made at each

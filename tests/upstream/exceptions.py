@@ -72,9 +72,6 @@ EXCEPTIONS: dict[str, list[str]] = {
         "test_tensor_creation_ops.py "
         "test_like_fn_stride_proparation_vs_tensoriterator_unary_op_jax",
     ],
-    "no tensor of more than 64 dims can be made, where the CPU refuses its reduction": [
-        "test_reductions.py test_(dim_ndim_limit_.*|dim_reduction_less_than_64_jax)",
-    ],
     "strided nested tensors are not there": ["test_nn.py test_TransformerEncoderLayer_empty_jax"],
     "the test compares a product of the device with one of the CPU, which adds in another order": [
         "distributed/*tensor/test_matrix_ops.py test_dtensor_mm",

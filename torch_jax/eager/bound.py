@@ -1,13 +1,18 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
 All calls are counted, those by the hot path too. When there are too many entries, those not called
-since the last drop are dropped.
+since the last drop are dropped. So are they when the process has few memory maps left: XLA's
+programs for the CPU take up to fifty each, and the process ends where there is none for the next.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import weakref
 from typing import Any
+
+from torch_jax.budgets import ENTRIES_BETWEEN_LOOKS_AT_MAPS, SHARE_OF_MEMORY_MAPS
 
 
 class Tally:
@@ -39,12 +44,37 @@ def names() -> list[str]:
 
 
 def make_room(kernel: Any, most: int) -> None:
-    """Drop entries if one more, which a kernel is about to make, would exceed ``most``."""
+    """Drop entries if one more, which a kernel is about to make, would be too many.
+
+    More than ``most`` are, and half of those that have taken too many memory maps.
+    """
     global _count
     _kernels.add(kernel)
-    if _count >= most:
-        _count = _drop_idle(list(_kernels), most)
+    is_time = _count % ENTRIES_BETWEEN_LOOKS_AT_MAPS == ENTRIES_BETWEEN_LOOKS_AT_MAPS - 1
+    is_crowded = is_time and _maps() > _most_maps()
+    if is_crowded or _count >= most:
+        _count = _drop_idle(list(_kernels), _count // 2 if is_crowded else most)
+    if is_crowded:
+        gc.collect()  # an entry is part of circles: its program would stay for a while
     _count += 1
+
+
+def _maps() -> int:
+    """Return how many memory maps the process has; 0 where the system does not say."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return 0
+
+
+@functools.cache
+def _most_maps() -> float:
+    try:
+        with open("/proc/sys/vm/max_map_count") as most:
+            return int(most.read()) * SHARE_OF_MEMORY_MAPS
+    except OSError:
+        return float("inf")
 
 
 def drop(kernel: Any, key: tuple) -> None:

@@ -118,8 +118,8 @@ def _warn_of_gaps(bounds: dict[str, int], whole: int, dtype) -> None:
     for name, bound in bounds.items():
         if abs(bound) > whole:
             warnings.warn(
-                f"{name} is out of bounds [-{whole}, {whole}]. Due to precision limitations {dtype} "
-                "can support discrete uniform distribution only within this range.",
+                f"{name} is out of bounds [-{whole}, {whole}]. Due to precision limitations "
+                f"{dtype} can support discrete uniform distribution only within this range.",
                 stacklevel=2,
             )
 
