@@ -46,14 +46,14 @@ def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception 
 
     None where the CPU has no kernel, computes, or runs out of memory on the way.
     """
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    given = twins.by_name(op, args, kwargs)
     if twins.on_cpu(op) is not op or not _is_plain(given):
         return None
     found = twins.refusal(op, twins.twins(op, given, twins.whole))
     if found is None or "Could not run" in str(found) or "can't allocate memory" in str(found):
         return None
     found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
-    return found.with_traceback(None)
+    return found
 
 
 def _is_plain(given: dict[str, Any]) -> bool:

@@ -43,7 +43,6 @@ from torch_jax.eager import (
     checks,
     cpu_error,
     likes,
-    masks,
     overlap,
     refused_dtypes,
     unrolled,
@@ -413,7 +412,6 @@ class Kernel:
         if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # otherwise it is only recorded
             log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
-        masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
         if self._is_ours():
             refused_dtypes.refuse(self.op, args, kwargs)
