@@ -61,30 +61,16 @@ def forget(hot: dict[tuple, Any], key: tuple) -> None:
 
 
 def _drop_idle(kernels: list[Any], most: int) -> int:
-    """Drop entries without recent calls, at least a quarter; return how many stay."""
-    entries = [(k, key, e) for k in kernels for key, e in list(k.cache.items())]
-    enough = max(1, most // 4)
-    gone: set[Any] = set()
-    for is_spare in (_is_idle, _is_single, _is_any):
-        spare = [entry for _, _, entry in entries if is_spare(entry) and entry not in gone]
-        gone.update(spare if is_spare is not _is_any else spare[::2])
-        if len(entries) - len(gone) <= most - enough:
-            break
-    for kernel, key, entry in entries:
+    """Drop entries without recent calls, at least a quarter; return how many stay.
+
+    Of the others those go first that have served few calls, as in a loop over new shapes.
+    """
+    entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
+    entries.sort(key=lambda found: (found[2].uses > found[2].before, found[2].uses))
+    idle = sum(entry.uses == entry.before for *_, entry in entries)
+    gone = max(idle, len(entries) - (most - max(1, most // 4)))
+    for kernel, key, entry in entries[:gone]:
+        drop(kernel, key)
+    for *_, entry in entries:
         entry.before = entry.uses
-        if entry in gone:
-            drop(kernel, key)
-    return len(entries) - len(gone)
-
-
-def _is_idle(entry: Any) -> bool:
-    return entry.uses == entry.before
-
-
-def _is_single(entry: Any) -> bool:
-    """Return whether an entry has served one call, as in a loop over new shapes."""
-    return entry.uses == 1
-
-
-def _is_any(entry: Any) -> bool:
-    return True
+    return len(entries) - gone

@@ -71,8 +71,11 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return twin.zero_() if tensor.numel() < ELEMENTS_MADE_ZERO else twin
 
 
-def twins(op: Any, given: Named, make: Make) -> Named:
-    """Return arguments by name as the CPU's kernel takes them; ``make`` makes new tensors."""
+def twins(op: Any, given: Named, make: Make, fewer: bool = True) -> Named:
+    """Return arguments by name as the CPU's kernel takes them.
+
+    ``make`` makes new tensors; counts of elements are small ones, too, unless ``fewer`` is False.
+    """
     made: dict[int, torch.Tensor] = {}  # one tensor twice among the arguments has one twin
 
     def twin(value: Any) -> Any:
@@ -90,7 +93,7 @@ def twins(op: Any, given: Named, make: Make) -> Named:
             named[argument.name] = torch.tensor(value, device="cpu")
     if "generator" in names_of(op):
         named["generator"] = _generator
-    if make is whole:
+    if not fewer:
         return named
     return named | {name: jax.tree.map(_few, named[name]) for name in _COUNTS & named.keys()}
 
