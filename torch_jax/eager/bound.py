@@ -1,7 +1,7 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted, those by the hot path too. When there are too many entries, those not called
-since the last drop are dropped.
+All calls are counted, those by the hot path too. When there are too many entries, those called
+least since the last drop are dropped.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def forget(hot: dict[tuple, Any], key: tuple) -> None:
 
 
 def _drop_idle(kernels: list[Any], most: int) -> int:
-    """Drop entries without recent calls, at least a quarter; return how many stay.
+    """Drop entries, so that a quarter is free; return how many stay.
 
-    Of the others those go first that have served few calls, as in a loop over new shapes.
+    First those go that have served one call, as in a loop over new shapes, then those with the
+    fewest calls since the last drop.
     """
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    entries.sort(key=lambda found: (found[2].uses > found[2].before, found[2].uses))
-    idle = sum(entry.uses == entry.before for *_, entry in entries)
-    gone = max(idle, len(entries) - (most - max(1, most // 4)))
-    for kernel, key, entry in entries[:gone]:
+    entries.sort(key=lambda found: (found[2].uses > 1, found[2].uses - found[2].before))
+    gone = len(entries) - most + max(1, most // 4)
+    for kernel, key, _ in entries[:gone]:
         drop(kernel, key)
     for *_, entry in entries:
         entry.before = entry.uses
