@@ -1,7 +1,7 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted, those by the hot path too. When there are too many entries, those called
-least since the last drop are dropped.
+All calls are counted, those by the hot path too. When there are too many entries, half of them are
+dropped: first those not called since the last drop.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def forget(hot: dict[tuple, Any], key: tuple) -> None:
 
 
 def _drop_idle(kernels: list[Any], most: int) -> int:
-    """Drop entries, so that a quarter is free; return how many stay.
+    """Drop entries, so that half of the room is free; return how many stay.
 
-    First those go that have served one call, as in a loop over new shapes, then those with the
-    fewest calls since the last drop.
+    First those go that were not called since the last drop, then those with the fewest calls, as in
+    a loop over new shapes.
     """
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    entries.sort(key=lambda found: (found[2].uses > 1, found[2].uses - found[2].before))
-    gone = len(entries) - most + max(1, most // 4)
+    entries.sort(key=lambda found: (found[2].uses > found[2].before, found[2].uses))
+    gone = len(entries) - most // 2
     for kernel, key, _ in entries[:gone]:
         drop(kernel, key)
     for *_, entry in entries:
         entry.before = entry.uses
-    return len(entries) - gone
+    return most // 2
