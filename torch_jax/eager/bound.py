@@ -67,10 +67,14 @@ def _drop_idle(kernels: list[Any], most: int) -> int:
     a loop over new shapes.
     """
     entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
-    entries.sort(key=lambda found: (found[2].uses > found[2].before, found[2].uses))
+    entries.sort(key=lambda found: _worth(found[2]))
     gone = len(entries) - most // 2
     for kernel, key, _ in entries[:gone]:
         drop(kernel, key)
     for *_, entry in entries:
         entry.before = entry.uses
     return most // 2
+
+
+def _worth(entry: Any) -> tuple:
+    return entry.uses > entry.before, entry.uses, entry.serial  # of two alike the older one goes
