@@ -27,7 +27,7 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
         return ours
     theirs = twins.on_cpu(op)
-    if theirs is None or twins.draws_unseen(theirs):
+    if theirs is None:
         return ours
     found = _refusal(theirs, twins.by_name(theirs, args, kwargs), _copy)
     return ours if found is None else described(found, op, args, kwargs)
@@ -65,7 +65,9 @@ def _refusal(op: Any, given: dict[str, Any], make: twins.Make) -> Exception | No
 
     None where the CPU has no kernel, computes, or runs out of memory on the way.
     """
+    state = torch.default_generator.get_state()  # of which operators without a generator draw
     found = twins.refusal(op, twins.twins(op, given, make, fewer=False))
+    torch.default_generator.set_state(state)
     unknown = "Could not run" in str(found) or "can't allocate memory" in str(found)
     return None if unknown else found
 
