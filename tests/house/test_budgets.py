@@ -18,7 +18,7 @@ FACTS = {
     "device.trace.wire": "",
     "dispatch.batched_operator": "_NONE",
     "distributed.attention": "_BATCH _HEADS",
-    "eager.probes": "_MAGNITUDES",
+    "eager.checks": "_MAGNITUDES",
     "environment.cuda_answers": "CUDNN_VERSION NCCL_VERSION",
     "environment.redirects": "_BEFORE_CUDA",
     "exporting.exported_file": "_MOST_OF_HEADER",  # users copy it

@@ -1,8 +1,9 @@
 """One bound over the compiled entries of all kernels, which count their calls.
 
-All calls are counted, those by the hot path too. When there are too many entries, those not called
-since the last drop are dropped. So are they when the process has few memory maps left: XLA's
-programs for the CPU take up to fifty each, and the process ends where there is none for the next.
+All calls are counted, those by the hot path too. When there are too many entries, half of them are
+dropped: first those not called since the last drop. So are they when the process has few memory
+maps left: XLA's programs for the CPU take up to fifty each, and a process that has none for the
+next ends.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def make_room(kernel: Any, most: int) -> None:
     is_time = _count % ENTRIES_BETWEEN_LOOKS_AT_MAPS == ENTRIES_BETWEEN_LOOKS_AT_MAPS - 1
     is_crowded = is_time and _maps() > _most_maps()
     if is_crowded or _count >= most:
-        _count = _drop_idle(list(_kernels), _count // 2 if is_crowded else most)
+        _count = _drop_idle(list(_kernels), min(_count, most) // 2)
     if is_crowded:
         gc.collect()  # an entry is part of circles: its program would stay for a while
     _count += 1
@@ -90,31 +91,21 @@ def forget(hot: dict[tuple, Any], key: tuple) -> None:
     hot.pop(key, None)
 
 
-def _drop_idle(kernels: list[Any], most: int) -> int:
-    """Drop entries without recent calls, at least a quarter; return how many stay."""
-    entries = [(k, key, e) for k in kernels for key, e in list(k.cache.items())]
-    enough = max(1, most // 4)
-    gone: set[Any] = set()
-    for is_spare in (_is_idle, _is_single, _is_any):
-        spare = [entry for _, _, entry in entries if is_spare(entry) and entry not in gone]
-        gone.update(spare if is_spare is not _is_any else spare[::2])
-        if len(entries) - len(gone) <= most - enough:
-            break
-    for kernel, key, entry in entries:
+def _drop_idle(kernels: list[Any], staying: int) -> int:
+    """Drop entries until ``staying`` are left; return how many there are then.
+
+    First those go that were not called since the last drop, then those with the fewest calls, as in
+    a loop over new shapes.
+    """
+    entries = [(kernel, key, e) for kernel in kernels for key, e in list(kernel.cache.items())]
+    entries.sort(key=lambda found: _worth(found[2]))
+    gone = max(0, len(entries) - staying)  # some may have been dropped one by one before
+    for kernel, key, _ in entries[:gone]:
+        drop(kernel, key)
+    for *_, entry in entries:
         entry.before = entry.uses
-        if entry in gone:
-            drop(kernel, key)
-    return len(entries) - len(gone)
+    return len(entries) - gone
 
 
-def _is_idle(entry: Any) -> bool:
-    return entry.uses == entry.before
-
-
-def _is_single(entry: Any) -> bool:
-    """Return whether an entry has served one call, as in a loop over new shapes."""
-    return entry.uses == 1
-
-
-def _is_any(entry: Any) -> bool:
-    return True
+def _worth(entry: Any) -> tuple:
+    return entry.uses > entry.before, entry.uses, entry.serial  # of two alike the older one goes

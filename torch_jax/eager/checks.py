@@ -4,18 +4,25 @@ Python numbers are inputs of a compiled entry, so that another learning rate com
 compile therefore sees the first number only. So every number that is new to an operator, with
 tensors of these dtypes, is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose
 error is raised. Numbers that passed are remembered, and then cost one look-up.
+
+A learning rate that decays, or Adam's corrections, would call the kernel at each step. So after two
+floats the kernel is called with floats of all magnitudes and signs. One that refuses none of them
+checks no float, up to the largest that its dtypes hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax.budgets import ENTRIES_REMEMBERED
 from torch_jax.core import errors, numbers
-from torch_jax.eager import meta, probes, twins
+from torch_jax.eager import meta, twins
+from torch_jax.memory.storage import tensors_in
 from torch_jax.ops.registry import Lowering
 
 Call = Callable[..., Any]
@@ -25,6 +32,7 @@ _SIZED = frozenset({"arange", "range"})
 
 _PLAIN = frozenset({float, int, bool, str, type(None)})
 _ORDINARY = (1, 0.5, 0, 1.0, 2, True)
+_MAGNITUDES = (0.0, 1e-30, 0.25, 0.5, 1.0, 1.5, 2.0, 100.0)
 
 
 def checked(op: Any, lowering: Lowering, call: Call) -> Call:
@@ -40,19 +48,22 @@ def checked(op: Any, lowering: Lowering, call: Call) -> Call:
     )  # calls with fewer arguments bring none
     infers = lowering.meta is True
     passed: set[tuple] = set()
-    bounds = probes.Bounds(op)
+    bounds: dict[tuple, float] = {}  # by the key of a call without its floats
 
     def check(known: tuple, args: tuple, kwargs: dict[str, Any]) -> None:
-        kind = probes.kind_of(known)
-        if bounds.hold(kind, (*args, *kwargs.values())):
+        kind, given = _without_floats(known), twins.by_name(op, args, kwargs)
+        bound = bounds.get(kind, 0.0)
+        if bound and all(abs(value) < bound for value in _floats(given)):
             return
-        _refuse(op, infers, args, kwargs)
-        bounds.passed(kind, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
-        # with no elements to compute, some kernels check nothing
-        if not any(isinstance(v, torch.Tensor) and not v.numel() for v in args):
-            if len(passed) >= ENTRIES_REMEMBERED:
-                passed.clear()
-            passed.add(known)
+        _refuse(op, infers, given)
+        # with no elements to compute, some kernels check nothing; a trace's numbers are its guards
+        if not all(map(torch.Tensor.numel, tensors_in(args))) or _traced(given):
+            return
+        if kind in passed and kind != known and kind not in bounds:
+            bounds[kind] = _bound(op, given)
+        if len(passed) >= ENTRIES_REMEMBERED:
+            passed.clear()
+        passed.update((known, kind))
 
     def checking(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) > first:
@@ -72,31 +83,21 @@ def refuse_static(op: Any, lowering: Lowering, args: tuple, kwargs: dict[str, An
     """Check numbers that are part of an entry's key, when it is compiled."""
     taken = _numbers_to_check(op)
     if taken and taken <= lowering.static:
-        _refuse(op, lowering.meta is True, args, kwargs)
-
-
-def _refuse(op: Any, infers: bool, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Raise the CPU's error for the numbers of a call."""
-    error = _refused(op, infers, dict(zip(twins.names_of(op), args, strict=False)) | kwargs)
-    if error is not None:
-        raise error
+        _refuse(op, lowering.meta is True, twins.by_name(op, args, kwargs))
 
 
 def _numbers_to_check(op: Any) -> set[str]:
     """Return the names of an overload's numbers that its CPU kernel can check."""
-    if twins.on_cpu(op) is not op:
-        return set()
     packet = op._schema.name.removeprefix("aten::").removesuffix("_")
-    names = {a.name for a in op._schema.arguments if takes_number(a)} - operands(op)
-    drawing = torch.Tag.nondeterministic_seeded in op.tags
     if (
-        packet in _SIZED
+        twins.on_cpu(op) is not op
+        or packet in _SIZED
         or packet.startswith("special_")  # polynomials: as many steps as their number says
         or not twins.can_be_small(op)
-        or (drawing and "generator" not in twins.names_of(op))  # it would draw from the user's
+        or twins.draws_unseen(op)
     ):
         return set()
-    return names
+    return {a.name for a in op._schema.arguments if takes_number(a)} - operands(op)
 
 
 def operands(op: Any) -> set[str]:
@@ -126,27 +127,62 @@ def _kind(value: Any) -> Any:
             return tuple({t.dtype: None for t in value})
         return tuple(map(_kind, value))
     if isinstance(value, torch.SymFloat):
-        return object()  # a number of a trace: looked at each time
+        return torch.SymFloat
     if isinstance(value, torch.Generator):
         return None
     return kind, value
 
 
-def _refused(op: Any, infers: bool, given: dict[str, Any]) -> Exception | None:
-    """Return the error for the numbers of a call, None where the CPU takes them."""
+def _without_floats(known: Any) -> Any:
+    """Return the key of a call with its floats left out."""
+    if type(known) is tuple:
+        return tuple(map(_without_floats, known))
+    return float if type(known) is float else known
+
+
+def _floats(given: dict[str, Any]) -> Iterator[float]:
+    return (value for value in jax.tree.leaves(given) if type(value) is float)
+
+
+def _bound(op: Any, given: dict[str, Any]) -> float:
+    """Return the bound of the floats that an operator takes, 0 where it refuses some, or may."""
+    dtypes = {tensor.dtype for tensor in tensors_in(given)}
+    if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
+        return 0.0
+    bound = min(torch.finfo(dtype).max for dtype in dtypes) / 2
+    floats = [name for name, value in given.items() if list(_floats({name: value}))]
+    for names in (floats, *([name] for name in floats)):
+        for value in (*_MAGNITUDES, bound):
+            for number in (value, -value):
+                other = {name: _instead(given[name], number, float) for name in names}
+                named = twins.twins(op, given | other, twins.small)
+                if twins.refusal(op, named) is not None:
+                    return 0.0
+    return bound
+
+
+def _instead(value: Any, number: Any, kind: Any) -> Any:
+    """Return an argument with a number in place of each of its numbers of a kind."""
+    return jax.tree.map(lambda one: number if isinstance(one, kind) else one, value)
+
+
+def _traced(given: dict[str, Any]) -> list[Any]:
+    return [value for value in jax.tree.leaves(given) if isinstance(value, torch.SymFloat)]
+
+
+def _refuse(op: Any, infers: bool, given: dict[str, Any]) -> None:
+    """Raise the CPU's error for the numbers of a call."""
     given = _one_of_each(given) if "_foreach_" in op.name() else given
     named = twins.twins(op, given, twins.small)
-    traced = [value for value in _flat(given.values()) if isinstance(value, torch.SymFloat)]
-    if traced:
-        asked = numbers.guarded(_predicate(op, given, named), traced)
-        if asked is not False:
-            return None
+    traced = _traced(given)
+    if traced and numbers.guarded(_predicate(op, named), traced) is not False:
+        return
     error = _verdict(op, numbers.plain(named))
-    if error is _UNKNOWN:
+    if error is twins.UNKNOWN:
         error = _refused_by_meta(op, numbers.plain(given)) if infers else None
     if error is not None:
         error.add_note(f"in {errors.describe_call(op, (), given)}")
-    return error
+        raise error
 
 
 def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
@@ -162,30 +198,14 @@ def _one_of_each(given: dict[str, Any]) -> dict[str, Any]:
     return given | {name: [value[i] for i in places.values()] for name, value in lists.items()}
 
 
-_UNKNOWN = RuntimeError("the CPU cannot say")
-
-
 def _verdict(op: Any, named: dict[str, Any]) -> Exception | None:
-    """Return the CPU's error for the numbers among twins of the arguments.
-
-    A refusal may be due to the twins, which are smaller and hold other values than the tensors. It
-    is due to the numbers if the CPU computes with ordinary ones.
-    """
-    error = twins.refusal(op, named)
-    if error is None:
-        return None
+    """Return the CPU's error for the numbers among twins of the arguments."""
     takers = [a.name for a in op._schema.arguments if takes_number(a)]
-    for ordinary in _ORDINARY:
-        other = {k: _instead(v, ordinary) if k in takers else v for k, v in named.items()}
-        if twins.refusal(op, other) is None:
-            return error.with_traceback(None)
-    return _UNKNOWN
-
-
-def _instead(value: Any, number: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [number for _ in value]
-    return None if value is None else number
+    others = (
+        named | {k: _instead(named[k], ordinary, object) for k in takers if k in named}
+        for ordinary in _ORDINARY
+    )
+    return twins.verdict(op, named, others)
 
 
 def _refused_by_meta(op: Any, given: dict[str, Any]) -> Exception | None:
@@ -197,67 +217,26 @@ def _refused_by_meta(op: Any, given: dict[str, Any]) -> Exception | None:
     return None
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _flat(value)
-        else:
-            yield value
-
-
 # One function for all equal calls, so that the tape of a trace has one for each number.
 _predicates: dict[tuple, Callable[..., bool]] = {}
 
 
-def _predicate(op: Any, given: dict[str, Any], named: dict[str, Any]) -> Any:
+def _predicate(op: Any, named: dict[str, Any]) -> Callable[..., bool]:
     """Return a function: whether other values of the traced numbers of a call pass as well."""
-    known = (op, *(k for v in given.items() for k in (v[0], _alike(v[1]))))
-    found = _predicates.get(known)
-    if found is not None:
-        return found
+    leaves, form = jax.tree.flatten(named)
+    known = op, form, *map(_kind, leaves)
+    if known in _predicates:
+        return _predicates[known]
+    blank = object()  # a number of the trace would keep the trace alive
+    leaves = [blank if isinstance(leaf, torch.SymFloat) else leaf for leaf in leaves]
 
+    @functools.lru_cache(ENTRIES_REMEMBERED)
     def passes(*values: float) -> bool:
-        if values in passed:
-            return True
-        error = _verdict(op, _filled(form, iter(values)))
-        if error is None or error is _UNKNOWN:
-            if len(passed) >= ENTRIES_REMEMBERED:
-                passed.clear()
-            passed.add(values)
-            return True
-        return False
+        count = iter(values)
+        filled = [next(count) if leaf is blank else leaf for leaf in leaves]
+        return _verdict(op, jax.tree.unflatten(form, filled)) in (None, twins.UNKNOWN)
 
-    passed: set[tuple] = set()
-    form = _with_blanks(named)
     if len(_predicates) >= ENTRIES_REMEMBERED:
         _predicates.clear()
     _predicates[known] = passes
     return passes
-
-
-def _alike(value: Any) -> Any:
-    """Return :func:`_kind`'s key, with all numbers of traces alike."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_alike, value))
-    return torch.SymFloat if isinstance(value, torch.SymFloat) else _kind(value)
-
-
-_BLANK = object()
-
-
-def _with_blanks(value: Any) -> Any:
-    """Return arguments with blanks for the numbers of a trace, which would keep the trace alive."""
-    if isinstance(value, dict):
-        return {k: _with_blanks(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_blanks(v) for v in value]
-    return _BLANK if isinstance(value, torch.SymFloat) else value
-
-
-def _filled(value: Any, traced: Iterator[float]) -> Any:
-    """Return arguments with numbers in place of blanks, in order."""
-    if isinstance(value, dict):
-        return {k: _filled(v, traced) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_filled(v, traced) for v in value]
-    return next(traced) if value is _BLANK else value

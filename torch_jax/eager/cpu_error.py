@@ -8,13 +8,11 @@ run on the CPU, too, on tensors of the same geometry.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax
 import torch
 
-from torch_jax._private import pytorch
 from torch_jax.budgets import ELEMENTS_REFUSED_BY_CPU
 from torch_jax.core import errors, tracers
 from torch_jax.eager import twins
@@ -29,7 +27,9 @@ def instead_of(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) -
     if isinstance(ours, torch.OutOfMemoryError | torch.linalg.LinAlgError):
         return ours
     theirs = twins.on_cpu(op)
-    found = None if theirs is None else _raised(theirs, args, kwargs)
+    if theirs is None:
+        return ours
+    found = _refusal(theirs, twins.by_name(theirs, args, kwargs), _copy)
     return ours if found is None else described(found, op, args, kwargs)
 
 
@@ -42,18 +42,14 @@ def described(error: Exception, op: Any, args: tuple, kwargs: dict[str, Any]) ->
 
 
 def instead_of_metas(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
-    """Return the CPU's error for a call that a meta function refuses.
-
-    None where the CPU has no kernel, computes, or runs out of memory on the way.
-    """
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    """Return the CPU's error for a call that a meta function refuses, None where it has none."""
+    given = twins.by_name(op, args, kwargs)
     if twins.on_cpu(op) is not op or not _is_plain(given):
         return None
-    found = twins.refusal(op, twins.twins(op, given, twins.whole))
-    if found is None or "Could not run" in str(found) or "can't allocate memory" in str(found):
-        return None
-    found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
-    return found.with_traceback(None)
+    found = _refusal(op, given, twins.whole)
+    if found is not None:
+        found.add_note(f"in {errors.describe_call(op, args, kwargs)}")
+    return found
 
 
 def _is_plain(given: dict[str, Any]) -> bool:
@@ -64,29 +60,21 @@ def _is_plain(given: dict[str, Any]) -> bool:
     return set(map(type, sizes)) <= {int} and count <= ELEMENTS_REFUSED_BY_CPU
 
 
-def _raised(op: Any, args: tuple, kwargs: dict[str, Any]) -> Exception | None:
-    """Return the error of the CPU's kernel for these arguments; None where it takes them."""
-    state = torch.default_generator.get_state()
-    try:
-        with pytorch.no_dispatch_modes(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            op(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in kwargs.items()})
-    except Exception as error:
-        return error
-    finally:
-        torch.default_generator.set_state(state)
-    return None
+def _refusal(op: Any, given: dict[str, Any], make: twins.Make) -> Exception | None:
+    """Return the error of the CPU's kernel.
+
+    None where the CPU has no kernel, computes, or runs out of memory on the way.
+    """
+    state = torch.default_generator.get_state()  # of which operators without a generator draw
+    found = twins.refusal(op, twins.twins(op, given, make, fewer=False))
+    torch.default_generator.set_state(state)
+    unknown = "Could not run" in str(found) or "can't allocate memory" in str(found)
+    return None if unknown else found
 
 
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if not is_jax(value):
-            return value.clone()
-        if tracers.is_traced(memory_of(value)):  # the CPU's errors are about shapes and dtypes
-            return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
-        return value.cpu()
-    if isinstance(value, list | tuple):
-        return type(value)(map(_on_cpu, value))
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    return None if isinstance(value, torch.Generator) else value
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if not is_jax(tensor):
+        return tensor.clone()
+    if tracers.is_traced(memory_of(tensor)):  # the CPU's errors are about shapes and dtypes
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return tensor.cpu()

@@ -43,7 +43,6 @@ from torch_jax.eager import (
     checks,
     cpu_error,
     likes,
-    masks,
     overlap,
     refused_dtypes,
     unrolled,
@@ -68,8 +67,6 @@ from torch_jax.memory.storage import is_jax, is_jax_storage, memory_of, put_back
 from torch_jax.ops.registry import Lowering
 
 _create = pytorch.create_empty_tensor
-_x64 = jax_core.x64_state()
-_get_x64, _set_x64 = _x64.get_local, _x64.set_local
 _default_dtype = torch.get_default_dtype
 
 _WHOLE = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -149,14 +146,28 @@ class Kernel:
 
         return launch
 
-    def _slowly(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run a call that is recorded or traced, or not hot."""
+    def _slowly(
+        self, signature: tuple, memories: Any, args: tuple, kwargs: dict, storages=(), slots=None
+    ) -> Any:
+        """Run a call that is recorded or traced, writes, is the first of its kind, or not hot."""
         records = ACTIVE.recorder is not None and ACTIVE.tracer is None
-        run = self._record if records else self._first
-        try:
-            return run(signature, memories, args, kwargs)
-        except tracers.TracedElsewhere as error:
-            return self._again(error, args, kwargs)
+        entry, run = self.cache.get(signature), self._recorded if records else self._run
+        if entry is None:
+            entry = self._compile(signature, args, kwargs, slots)
+            run = run if records else progress.operator(self.op.name())(run)
+        if records and entry.concrete:
+            return self._at_once(args, kwargs)
+        while True:
+            try:
+                arrays = run(entry, signature, memories, args, kwargs)
+                if entry.simple:
+                    return self._wrapped(entry, signature, arrays)
+                return self._finish(entry, arrays, args, kwargs, storages, slots, memories)
+            except tracers.TracedElsewhere as error:  # or another thread has written meanwhile
+                if slots is None:
+                    return self._again(error, args, kwargs)
+                self._wait(error, args, kwargs)
+                _read_again(memories, storages, slots)  # key words stay: no draw is lost
 
     def _failed(
         self, error: Exception, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]
@@ -165,39 +176,22 @@ class Kernel:
         if tracers.is_traced_elsewhere(memories):
             return self._again(error, args, kwargs)
         if sharding.Use.begun or not jax_core.is_outside_traces():  # of a user's trace
-            return self._first(signature, memories, args, kwargs)
+            return self._slowly(signature, memories, args, kwargs)
         raise self._explained(error, args, kwargs) from error
 
-    def _first(self, signature: tuple, memories: list[Any], args: tuple, kwargs: dict) -> Any:
-        """Run a call without an entry in the hot path: the first of its kind, or not so simple."""
-        entry, run = self.cache.get(signature), self._run
-        if entry is None:
-            entry = self._compile(signature, args, kwargs, None)
-            run = progress.operator(self.op.name())(run)
-        arrays = run(entry, signature, memories, args, kwargs)
-        if not entry.simple:
-            arrays = self._verified(entry, arrays)
-            return self._finish(entry, arrays, args, kwargs, [], None, memories)
+    def _wrapped(self, entry: Entry, signature: tuple, arrays: Any) -> torch.Tensor:
+        """Return the tensor of a simple entry, whose next call may be hot."""
         output = entry.outputs[0]
+        if isinstance(arrays, list):  # recorded
+            return wrap_output(output, arrays)
         if entry.uses > 1 and isinstance(output, Output) and output.stride is None:
-            run = unrolled.wide(entry.run.call)
-            self.hot[signature] = run, output.size, output.dtype, entry
+            self.hot[signature] = unrolled.wide(entry.run.call), output.size, output.dtype, entry
         return wrap_output(output, [arrays])
-
-    def _record(self, signature: tuple, memories: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Record a call in place of running it."""
-        entry = self.cache.get(signature) or self._compile(signature, args, kwargs, None)
-        if entry.concrete:
-            return self._at_once(args, kwargs)
-        arrays = self._recorded(entry, signature, memories, args, kwargs)
-        if entry.simple:
-            return wrap_output(entry.outputs[0], list(arrays))
-        return self._finish(entry, arrays, args, kwargs, [], None, memories)
 
     def _recorded(self, entry: Entry, signature: tuple, memories: Any, args, kwargs) -> Any:
         """Return an entry's results: nodes, where the call can be recorded."""
         try:
-            arrays = ACTIVE.recorder.record(self.op, entry, memories)
+            arrays = list(ACTIVE.recorder.record(self.op, entry, memories))
             entry.uses += 1
             return arrays
         except NotRecordable as error:
@@ -206,8 +200,7 @@ class Kernel:
                 given = args, kwargs
                 raised = self._explained(cause if isinstance(cause, Exception) else error, *given)
                 raise raised from error
-        result = self._run(entry, signature, windows.operands(memories), args, kwargs)
-        return self._verified(entry, [result] if entry.simple else result)
+        return self._run(entry, signature, windows.operands(memories), args, kwargs)
 
     def _at_once(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run a call outside the recording, since shapes or errors depend on values."""
@@ -231,12 +224,13 @@ class Kernel:
             if sharding.Use.begun:
                 run = sharding.on_mesh(run, entry, memories)
             with x64():
-                return run(*memories)
+                arrays = run(*memories)
         except Exception as error:
-            self._forget(signature)
+            bound.drop(self, signature)
             if tracers.is_traced_elsewhere(memories):
                 raise tracers.TracedElsewhere from error
             raise self._explained(error, args, kwargs) from error
+        return arrays if entry.simple else self._verified(entry, arrays)
 
     def _again(self, error: Exception, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call again when other threads have given memories back, unless that changes nothing."""
@@ -264,7 +258,7 @@ class Kernel:
 
     def _writing(self) -> Callable[..., Any]:
         """Return the path of operators that write: views of one storage must share one memory."""
-        positional, by_name, cache = self.signature.positional, self.by_name, self.cache
+        positional, by_name = self.signature.positional, self.by_name
         collect, draw, sees_conj = self._collect, self._draws(), _sees_conj(self.op)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -284,24 +278,7 @@ class Kernel:
             if len(memories) < len(slots) and len(slots) - len(memories) > _repeated(storages):
                 overlap.refuse(self.op, args, kwargs)
             key.append(slots)
-            signature = tuple(key)
-            entry, run = cache.get(signature), self._run
-            if entry is None:
-                entry = self._compile(signature, args, kwargs, slots)
-                run = progress.operator(self.op.name())(run)
-            if entry.concrete and ACTIVE.recorder is not None and ACTIVE.tracer is None:
-                return self._at_once(args, kwargs)
-            while True:
-                try:
-                    if ACTIVE.recorder is None or ACTIVE.tracer is not None:
-                        arrays = run(entry, signature, memories, args, kwargs)
-                        arrays = self._verified(entry, arrays)
-                    else:
-                        arrays = self._recorded(entry, signature, memories, args, kwargs)
-                    return self._finish(entry, arrays, args, kwargs, storages, slots, memories)
-                except tracers.TracedElsewhere as error:  # or another thread has written meanwhile
-                    self._wait(error, args, kwargs)
-                    _read_again(memories, storages, slots)  # key words stay: no draw is lost
+            return self._slowly(tuple(key), memories, args, kwargs, storages, slots)
 
         return checks.checked(self.op, self.lowering, call)
 
@@ -413,7 +390,6 @@ class Kernel:
         if ACTIVE.recorder is None or not shared.SETTING.by_torch:  # otherwise it is only recorded
             log.compiles(self.op, args, kwargs)
         self._refuse_host(args, kwargs)
-        masks.refuse(self.op, args, kwargs)
         checks.refuse_static(self.op, self.lowering, args, kwargs)
         if self._is_ours():
             refused_dtypes.refuse(self.op, args, kwargs)
@@ -437,9 +413,6 @@ class Kernel:
         bound.make_room(self, config.get("cache_size"))
         self.cache[key], entry.key = entry, key
         return entry
-
-    def _forget(self, key: tuple) -> None:
-        bound.drop(self, key)
 
     def _infer(self, args, kwargs) -> list[Any] | None:
         meta, op = self.lowering.meta, self.op

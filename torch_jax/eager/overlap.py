@@ -41,7 +41,7 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
 
 def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) -> str | None:
     """Return the CPU's error for the memory that a call writes, None where it computes."""
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    given = twins.by_name(op, args, kwargs)
     if variants.is_out(op) and any(_reads_windows(a, b) for a, b in _pairs(op, given)):
         return errors.SHARED
     kinds = {_relation(a, b) for a, b in _pairs(op, given)}

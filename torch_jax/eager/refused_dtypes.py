@@ -1,19 +1,21 @@
 """Dtypes that an operator refuses: the CPU's kernel is tried once for each combination.
 
-PyTorch's meta functions let dtypes pass for which no kernel exists (a softmax of integers), and JAX
-computes with all of them. So the first call of an operator with such tensors is tried on the CPU's
-own kernel (:mod:`torch_jax.eager.twins`), whose error is raised at each call of the kind.
+PyTorch's meta functions let dtypes pass for which no kernel exists (a softmax of integers), and
+masks and indices of most dtypes; JAX computes with all of them. So the first call of an operator
+with such tensors is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose error is
+raised at each call of the kind.
 
-Only bools, integers and complex numbers are tried: accelerators take more dtypes of floats than the
-CPU.
+Of other tensors only bools, integers and complex numbers are tried: accelerators take more dtypes
+of floats than the CPU.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 import torch
 
 from torch_jax._private import pytorch
@@ -25,12 +27,19 @@ from torch_jax.memory.storage import tensors_in
 # CUDA takes integers here, and libraries ask for the device before they cast for the CPU.
 _TAKEN_BY_CUDA = frozenset({"aten::histc"})
 
+_OF_MASKS = {
+    "mask": (torch.bool,),
+    "condition": (torch.bool,),
+    "index": (torch.int64,),
+    "indices": (torch.int64, torch.bool),
+}
+
 _answers: dict[tuple, Exception | None] = {}
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Raise the CPU's error for the dtypes of a call, where it does not take them."""
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    given = twins.by_name(op, args, kwargs)
     if not _is_asked(op, given):
         return
     form = (op, *given, *map(_form, given.values()))
@@ -39,23 +48,27 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if not all(type(n) is int for n in sizes):  # of a program for many sizes
             return
         answer = pytorch.without_warnings(lambda: _ask(op, given))
-        if answer is _UNKNOWN:
+        if answer is twins.UNKNOWN:
             return
         _answers[form] = answer
-    error = _answers[form]
-    if error is not None:
-        raise type(error)(f"{error} (in {errors.describe_call(op, args, kwargs)})")
+    _raise(_answers[form], op, args, kwargs)
 
 
 def refuse_outputs(
     op: Any, args: tuple, kwargs: dict[str, Any], results: dict[str, torch.dtype]
 ) -> bool:
     """Raise if the CPU cannot put these dtypes into ``out=``; return False if unknown."""
-    given = dict(zip(twins.names_of(op), args, strict=False)) | kwargs
+    given = twins.by_name(op, args, kwargs)
     error = pytorch.without_warnings(lambda: _ask_of_outputs(op, given, results))
-    if error is not None and error is not _UNKNOWN:
+    if error is twins.UNKNOWN:
+        return False
+    _raise(error, op, args, kwargs)
+    return True
+
+
+def _raise(error: Exception | None, op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    if error is not None:
         raise type(error)(f"{error} (in {errors.describe_call(op, args, kwargs)})")
-    return error is None
 
 
 def _ask_of_outputs(
@@ -66,32 +79,25 @@ def _ask_of_outputs(
         fitting = {name: named[name].to(dtype) for name, dtype in results.items()}
         if twins.refusal(op, named | fitting) is None:
             return twins.refusal(op, named)
-    return _UNKNOWN
+    return twins.UNKNOWN
 
 
 def _is_asked(op: Any, given: dict[str, Any]) -> bool:
     """Return whether the CPU is tried: for operators of PyTorch's with other dtypes than floats."""
-    if op._schema.name in _TAKEN_BY_CUDA:
+    if op._schema.name in _TAKEN_BY_CUDA or not _may_run(op):
         return False
-    return _may_run(op) and not all(t.is_floating_point for t in _dtypes(given.values()))
+    return not all(map(_is_float, jax.tree.leaves(given))) or bool(_unusual_masks(given))
 
 
 def _may_run(op: Any) -> bool:
     """Return whether an operator is PyTorch's, and does not draw from the user's generator."""
-    draws = torch.Tag.nondeterministic_seeded in op.tags
-    return op.namespace == "aten" and not (draws and "generator" not in twins.names_of(op))
+    return op.namespace == "aten" and not twins.draws_unseen(op)
 
 
-def _dtypes(values: Iterable[Any]) -> Iterator[torch.dtype]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value.dtype
-        elif isinstance(value, torch.dtype):
-            yield value
-        elif isinstance(value, complex):
-            yield torch.complex64
-        elif isinstance(value, list | tuple):
-            yield from _dtypes(value)
+def _is_float(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dtype.is_floating_point
+    return value.is_floating_point if isinstance(value, torch.dtype) else type(value) is not complex
 
 
 def _form(value: Any) -> Any:
@@ -103,21 +109,18 @@ def _form(value: Any) -> Any:
     return value if isinstance(value, bool | str | torch.dtype | None) else type(value)
 
 
-_UNKNOWN = RuntimeError("the CPU cannot say")
-
-
 def _ask(op: Any, given: dict[str, Any]) -> Exception | None:
-    """Return the CPU's error for the dtypes of a call, None, or ``_UNKNOWN``."""
-    error: Exception = _UNKNOWN
+    """Return the CPU's error for the dtypes of a call, None, or ``UNKNOWN``."""
+    error: Exception = twins.UNKNOWN
     for named in _twins(op, given):
-        named = {name: _wide(value) for name, value in named.items()}
+        named = jax.tree.map(_wide, named)
         found = twins.refusal(op, named)
-        if found is None:
-            return None
-        if " not implemented for '" in str(found):  # the end of a switch over dtypes
-            return found.with_traceback(None)
-        error = found if _is_of_dtypes(found, op, named) else _UNKNOWN
-    return error.with_traceback(None)
+        if found is None or " not implemented for '" in str(found):  # by a switch over dtypes
+            return found
+        if _is_of_masks(op, named):
+            return found
+        error = found if _is_of_dtypes(found, op, named) else twins.UNKNOWN
+    return error
 
 
 def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -141,6 +144,31 @@ def _twins(op: Any, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield named
 
 
+def _unusual_masks(given: dict[str, Any]) -> list[str]:
+    """Return the names of masks and indices of other dtypes than theirs."""
+    return [
+        name
+        for name, usual in _OF_MASKS.items()
+        if any(tensor.dtype not in usual for tensor in tensors_in(given.get(name)))
+    ]
+
+
+def _is_of_masks(op: Any, named: dict[str, Any]) -> bool:
+    """Return whether the CPU computes with masks and indices of their own dtypes."""
+    usual = {name: _as_mask(named[name], _OF_MASKS[name]) for name in _unusual_masks(named)}
+    return bool(usual) and twins.refusal(op, named | usual) is None
+
+
+def _as_mask(value: Any, usual: tuple[torch.dtype, ...]) -> Any:
+    """Return twins of a usual dtype that select alike: shapes that disagree still do so."""
+
+    def cast(one: torch.Tensor) -> torch.Tensor:
+        is_mask = one.dtype in (torch.bool, torch.uint8) and torch.bool in usual
+        return one.to(torch.bool if is_mask else usual[0])
+
+    return jax.tree.map(cast, value)
+
+
 def _is_of_dtypes(error: Exception, op: Any, named: dict[str, Any]) -> bool:
     """Return whether the CPU computes with floats in place of all dtypes.
 
@@ -153,8 +181,7 @@ def _is_of_dtypes(error: Exception, op: Any, named: dict[str, Any]) -> bool:
         return False
     if twins.refusal(op, _with_small_integers(named)) is None:  # these were the reason
         return False
-    floats = {name: _as_float(value) for name, value in named.items()}
-    return twins.refusal(op, floats) is None
+    return twins.refusal(op, jax.tree.map(_as_float, named)) is None
 
 
 def _with_small_integers(named: dict[str, Any]) -> dict[str, Any]:
@@ -166,15 +193,11 @@ def _with_small_integers(named: dict[str, Any]) -> dict[str, Any]:
 def _as_float(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.ones_like(value, dtype=torch.float32)
-    if isinstance(value, list | tuple):
-        return [_as_float(one) for one in value]
     return torch.float32 if isinstance(value, torch.dtype) else value
 
 
 def _wide(value: Any) -> Any:
     """Return short floats as float32: the CPU is not tried with them."""
-    if isinstance(value, list | tuple):
-        return [_wide(one) for one in value]
     if isinstance(value, torch.Tensor):
         return value.to(_wide(value.dtype))
     is_float = isinstance(value, torch.dtype) and value.is_floating_point
