@@ -82,10 +82,10 @@ class Observer(Listener):
 
     takes_checks = needs_program = True
 
-    def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor] | None = None):
-        """Take the arguments; and by their place the tensors that some are copies of."""
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor] | None = None):
+        """Take the arguments; and tensors over the own memories of those that see copies."""
         self.leaves = leaves
-        self.storages = Storages(leaves, parts or {})
+        self.storages = Storages(leaves, own or {})
         self.tape = Tape()
         self.host = Host(self)
         self.draws = Draws(self)
