@@ -8,7 +8,7 @@ which a later call finds it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -223,11 +223,12 @@ class Observer(Listener):
                 del gradients[key]
                 self.wanted.pop(key, None)
 
-    def raise_failed_checks(self) -> None:
-        """Raise what an operator would have raised, had it been able to look."""
-        for flag, message, kind in self.checks:
-            if not on_host(flag.get()):
-                raise kind(f"{message} (in a function under torch_jax.jit)")
+
+def raise_failed_checks(checks: Iterable[tuple[Any, str, type[Exception]]]) -> None:
+    """Raise what an operator would have raised, had it been able to look at these truth values."""
+    for flag, message, kind in checks:
+        if not on_host(flag):
+            raise kind(f"{message} (in a function under torch_jax.jit)")
 
 
 @jax_function

@@ -31,7 +31,7 @@ from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.memories import SHARES
-from torch_jax.capture.observer import Observer, Refusal
+from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.tape import Changed
@@ -214,7 +214,7 @@ def observe(
             observer.refuse("it changes a list or dict among its arguments: return the new value")
         left = describe(observer, result)
         observer.is_over = True
-    observer.raise_failed_checks()
+    raise_failed_checks((flag.get(), *error) for flag, *error in observer.checks)
     replay = _replay(observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
@@ -235,10 +235,7 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
         return None
     if observer.graphs[0].program is None:
         return None
-    backward = None
-    if left.connected and observer.wanted:
-        backward = Pullback(observer, left)
-        left = left._replace(residuals=backward.residuals)
+    backward = Pullback(observer, left) if left.connected and observer.wanted else None
     left = left._replace(connected=[])  # which hold the whole graph of this call
     return None if observer.refusal else Replay(observer, left, backward)
 
@@ -247,8 +244,7 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
 
 
 def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
-    launch = replay.launch
-    if any(launch.memories.is_fixed(launch.written, part) for part in call.parts.values()):
+    if any(replay.memories.is_fixed(replay.written, part) for part in call.parts.values()):
         return "it writes into what an argument is a part of"
     return None
 
