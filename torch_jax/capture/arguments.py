@@ -45,7 +45,7 @@ class SortedCall(NamedTuple):
     @contextmanager
     def by_value(self) -> Iterator[dict[int, torch.Tensor]]:
         """Have the parts see their copies' memories; gives tensors that see their own, by place."""
-        own = {at: part.detach() for at, part in self.parts.items()}
+        own = {at: part.data for at, part in self.parts.items()}
         try:
             for at, part in self.parts.items():
                 part.data = self.leaves[at]

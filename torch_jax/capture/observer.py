@@ -200,15 +200,19 @@ class Observer(Listener):
 
         An operator on the CPU raises there before it writes; here it is known afterwards.
         """
-        if not self.checks:
-            return
-        flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
-        for one in self.storages.met:
-            old, new = one.old(), one.storage.array
-            if type(new) is Node and old.shape == new.shape and old.dtype == new.dtype:
-                pair: list[Any] = [new, old]
-                kept = _where(flags, *map(storage.wrap, pair))
-                storage.put_back((one.storage,), (new,), (storage.held_by(kept),))
+        if self.checks:
+            flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
+            self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
+
+    def choose(self, flags: list[torch.Tensor], before: dict[int, Any]) -> None:
+        """Have storages hold what they held ``before``, by their id, where a flag is false."""
+        for memory in self.storages.all():
+            new = memory.array
+            old = before.get(id(memory), new)
+            if new is not old and old.shape == new.shape and old.dtype == new.dtype:
+                with pytorch.no_dispatch_modes():  # which would take them for tensors of before
+                    kept = _where(flags, storage.wrap(new), storage.wrap(old))
+                storage.put_back((memory,), (new,), (storage.held_by(kept),))
 
     def forget_what_nobody_has(self) -> None:
         """Forget leaves that the call has made of older memory, and that the user cannot reach.

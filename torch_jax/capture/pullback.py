@@ -90,8 +90,7 @@ class Pullback:
             None if g is None else (_place(observer, held_by(g)), Form.of(g)) for g in found
         ]
         nodes = [one[0] for one in self._made if one is not None and type(one[0]) is int]
-        forms = [(tuple(array.shape), array.dtype) for array in arrays]
-        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), forms.__getitem__)
+        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), arrays)
 
     def connect(
         self, call: Call, leaves: Sequence[Any], storages: list[Any], arrays: list[Any], drawn: Any

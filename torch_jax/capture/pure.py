@@ -81,7 +81,7 @@ class Pure:
         """Have Python run at each call from now on, and say so."""
         self.is_broken = True
         self._replays.clear()
-        self.history.runs_python(why)
+        self.history.note(f"Python runs at each call: {why}")
         warnings.warn(why, stacklevel=stacklevel)
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -136,8 +136,7 @@ class Pure:
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
                 outside.add(at)
-                with torch.no_grad():
-                    call.parts[at].copy_(call.leaves[at])
+                own[at].copy_(call.leaves[at])  # the part has counted the write
         if outside:
             self._whole.add(call.key)
             found = found._replace(result=_with_parts(found.result, call), replay=None)

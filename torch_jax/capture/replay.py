@@ -73,9 +73,10 @@ class Replay:
         """Return where results of the graph are among the outputs of the program."""
         return [self._places[node] for node in nodes]
 
-    def sizes(self) -> tuple[int, int, int]:
-        """Return how many tensors are captured, memories donated, and numbers read at each call."""
-        return self.memories.captured, len(self._donated), len(self._numbers.slots)
+    def sizes(self) -> dict[str, int]:
+        """Return how many tensors, memories and numbers the program takes, for ``explain``."""
+        captured, numbers = self.memories.captured, len(self._numbers.slots)
+        return {"captured": captured, "donated": len(self._donated), "numbers": numbers}
 
     def changed(self, leaves: Sequence[Any]) -> str | None:
         """Return why the program does not serve a call with these arguments; None where it does."""
