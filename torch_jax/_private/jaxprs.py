@@ -26,3 +26,16 @@ def _core() -> Any:
 
 if not TYPE_CHECKING:
     core = _core()
+
+
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+}
+
+
+def called_once(equation: Any) -> Any:
+    """Return the closed jaxpr that an equation calls once, with its own operands; else None."""
+    return equation.params.get(_CALLS.get(equation.primitive.name, ""))

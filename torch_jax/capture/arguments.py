@@ -1,20 +1,30 @@
-"""The arguments of a call: flattened, padded, and sorted into leaves and a key."""
+"""The arguments of a call: flattened, padded, and sorted into leaves and a key.
+
+Arguments that are a part of a tensor, ``data[i : i + 32]`` or ``steps[i]``, are given by value. A
+program takes whole memories, and the place of a view in its memory is part of the program. For an
+argument that is a contiguous part of a larger memory that would be a program for each place; so the
+program gets a copy of the part. A function that writes the argument, or returns it or a view of it,
+needs the part itself: it takes its arguments without copies.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections import OrderedDict, defaultdict
+import math
+from collections import Counter
 from collections.abc import Iterator
-from itertools import zip_longest
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import jax
 import torch
 
-from torch_jax.budgets import ENTRIES_REMEMBERED
-from torch_jax.capture import part_arguments
 from torch_jax.capture.keys import CallKey, call_key
 from torch_jax.core import trees
+from torch_jax.core.x64 import x64
+from torch_jax.memory import dtypes
+from torch_jax.memory.storage import is_jax, memory_of, wrap
 
 
 class SortedCall(NamedTuple):
@@ -24,7 +34,7 @@ class SortedCall(NamedTuple):
       given: positional and keyword arguments.
       leaves: of the arguments' tree, with copies in place of ``parts``.
       key: what a program fixes of the call.
-      parts: the leaves that are given by value (:mod:`torch_jax.capture.part_arguments`).
+      parts: the leaves that are given by value, by their place.
     """
 
     given: tuple[tuple, dict[str, Any]]
@@ -32,21 +42,17 @@ class SortedCall(NamedTuple):
     key: CallKey
     parts: dict[int, torch.Tensor]
 
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
-        """Return what the function is called with: what was given, but for ``parts``."""
-        if not self.parts:
-            return self.given
-        args, kwargs = trees.unflatten(self.key.form, self.leaves)
-        made = [part is not None for part in _of_parts(self.key.form, self.parts)]
-        given = (*self.given[0], *self.given[1].values())
-        pairs = zip(made, given, (*args, *kwargs.values()), strict=True)
-        chosen = [copy if is_made else one for is_made, one, copy in pairs]
-        return tuple(chosen[: len(args)]), dict(zip(kwargs, chosen[len(args) :], strict=True))
-
-    def follow(self, arguments: Any) -> None:
-        """Have lists and dicts that were given follow those that the function was called with."""
-        if arguments is not self.given:
-            follow(self.given, arguments, {id(self.leaves[at]): p for at, p in self.parts.items()})
+    @contextmanager
+    def by_value(self) -> Iterator[dict[int, torch.Tensor]]:
+        """Have the parts see their copies' memories; gives tensors that see their own, by place."""
+        own = {at: part.data for at, part in self.parts.items()}
+        try:
+            for at, part in self.parts.items():
+                part.data = self.leaves[at]
+            yield own
+        finally:
+            for at, part in self.parts.items():
+                part.data = own[at]
 
 
 class Arguments:
@@ -67,9 +73,7 @@ class Arguments:
         if not self._takes_any and len(kwargs) > 1:  # their order is invisible to it
             kwargs = dict(sorted(kwargs.items()))
         leaves, form = trees.flatten((args, kwargs))
-        copies, parts = (leaves, {}) if whole else part_arguments.by_value(leaves)
-        if parts and not all(map(_can_be_made_again, filter(None, _of_parts(form, parts)))):
-            copies, parts = leaves, {}
+        copies, parts = (leaves, {}) if whole else _by_value(leaves)
         return tuple.__new__(SortedCall, ((args, kwargs), copies, call_key(form, copies), parts))
 
     def padded(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -110,46 +114,42 @@ def _takes_any(function: Any) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-# --- trees ----------------------------------------------------------------------------------------
+# --- parts of tensors -----------------------------------------------------------------------------
 
 
-def _of_parts(form: Any, parts: dict[int, torch.Tensor]) -> Iterator[Any]:
-    """Yield for each argument its tree if that contains a part, else None."""
-    end = 0
-    for tree in (*form.children()[0].children(), *form.children()[1].children()):
-        start, end = end, end + tree.num_leaves
-        yield tree if any(start <= at < end for at in parts) else None
+def _by_value(leaves: list[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
+    """Return the leaves with copies in place of parts, and the parts by their place."""
+    found = [
+        i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and _is_part(leaf)
+    ]
+    if not found:
+        return leaves, {}
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    uses = Counter(id(tensor.untyped_storage()) for tensor in tensors)
+    parts = {i: leaves[i] for i in found if uses[id(leaves[i].untyped_storage())] == 1}
+    return [_copy(leaf) if i in parts else leaf for i, leaf in enumerate(leaves)], parts
 
 
-@functools.lru_cache(ENTRIES_REMEMBERED)
-def _can_be_made_again(form: Any) -> bool:
-    """Return whether a tree has nothing but containers that hold their elements and no more."""
-    node = form.node_data()
-    if node is not None and node[0] not in _CONTAINERS and not hasattr(node[0], "_fields"):
+def _is_part(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a contiguous part of its memory, and only its value matters."""
+    if not is_jax(tensor) or tensor.requires_grad or type(tensor) is not torch.Tensor:
         return False
-    return all(map(_can_be_made_again, form.children()))
+    memory = memory_of(tensor)
+    return (
+        0 < tensor.numel() < memory.size
+        and tensor.is_contiguous()
+        and memory.dtype == dtypes.to_jax(tensor.dtype)
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
+    )
 
 
-_CONTAINERS = (tuple, list, dict, OrderedDict, defaultdict, type(None))
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    with x64(), torch.inference_mode(tensor.is_inference()):
+        array = _cut(memory_of(tensor), tensor.storage_offset(), tuple(tensor.shape))
+        return wrap(array, tensor.dtype)
 
 
-def follow(given: Any, made: Any, parts: dict[int, torch.Tensor]) -> Any:
-    """Have lists and dicts that were given hold what those hold that were made of them.
-
-    Args:
-      given: an argument, or an element of one.
-      made: what the function got in its place, and may have changed.
-      parts: what was given, by the id of the copy that the function got.
-    """
-    if type(given) is not type(made) or not isinstance(made, tuple | list | dict):
-        return parts.get(id(made), made)
-    if isinstance(made, dict):
-        new = {key: follow(given.get(key), value, parts) for key, value in made.items()}
-        given.clear()
-        given.update(new)
-        return given
-    pairs = zip_longest(given[: len(made)], made)
-    new_elements = [follow(before, after, parts) for before, after in pairs]
-    if isinstance(made, list):
-        given[:] = new_elements
-    return given
+@functools.partial(jax.jit, static_argnums=2)
+def _cut(memory: jax.Array, offset: int, size: tuple[int, ...]) -> jax.Array:
+    flat = jax.lax.dynamic_slice(memory.reshape(-1), (offset,), (math.prod(size),))
+    return flat.reshape(size)

@@ -102,7 +102,7 @@ def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
 
 
 def _other_array(old: Replay, new: Replay) -> str | None:
-    before, after = (one.launch.memories.names() for one in (old, new))  # met in any order
+    before, after = (one.memories.names() for one in (old, new))  # met in any order
     for at, (was, now) in enumerate(zip(old.graph.sources, new.graph.sources, strict=False)):
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
             is_same = before[was.at] == after[now.at]
@@ -129,7 +129,7 @@ def _is_same_array(was: Any, now: Any) -> bool:
 def _other_write(old: Replay, new: Replay) -> str | None:
     before, after = (
         {(names[at], node) for at, node in replay.left.written}
-        for replay, names in ((one, one.launch.memories.names()) for one in (old, new))
+        for replay, names in ((one, one.memories.names()) for one in (old, new))
     )
     if before != after:
         return "it wrote into other tensors than before"

@@ -1,4 +1,4 @@
-"""Random numbers of a function whose Python is skipped: each call draws on from its generators.
+"""The numbers of a program at each call; random ones are drawn on from the call's generators.
 
 An observed call notes the offset of each draw, counted from its generator's offset at the beginning
 of the call. A later call counts from the generator's offset by then. A generator that the function
@@ -7,12 +7,15 @@ seeds is the same at each call from there on.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from torch_jax.core.numbers import GivenNumber
 from torch_jax.memory import generators
+from torch_jax.recorded.path import Moving, Number, State, Words
 
 
 class Later(NamedTuple):
@@ -34,17 +37,23 @@ class OnTape(NamedTuple):
 
 
 class _Drawn:
-    """One generator: where the call found it, and whether it is the same at each call by now."""
+    """One generator: where the call finds it, and how it leaves it.
+
+    ``is_fixed`` is whether it is the same at each call by now.
+    """
 
     def __init__(self, generator: Any, at: int):
         self.generator, self.at = generator, at
-        self.seed, self.offset = generator.where()
+        self.begin = self.end = generator.where()  # seed and offset
         self.is_fixed = False
 
-    def left(self) -> Left:
-        """Return how the call leaves the generator."""
-        seed, offset = self.generator.where()
-        return Left(self.generator, seed, offset, self.is_fixed, self.offset)
+    def move_on(self) -> tuple[int, int]:
+        """Leave the generator as the call did; return its seed and offset of before."""
+        if not self.is_fixed:
+            return self.generator.advance(self.end[1] - self.begin[1])
+        before = self.generator.where()
+        self.generator.put(*self.end)
+        return before
 
 
 class Draws:
@@ -69,11 +78,12 @@ class Draws:
     def drew(self, generator: Any, words: np.ndarray) -> None:
         """Note the key words that a generator has just given for one operator."""
         seed, offset = generator.where()
-        if id(generator) not in self._generators:
-            self._of(generator).offset = offset - 1
+        is_new = id(generator) not in self._generators
         drawn = self._of(generator)
-        if not drawn.is_fixed and seed == drawn.seed:
-            self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.offset)
+        if is_new:
+            drawn.begin = seed, offset - 1
+        if not drawn.is_fixed and seed == drawn.begin[0]:
+            self._sources[words.tobytes()] = Later(drawn.at, offset - 1 - drawn.begin[1])
 
     def drew_on_host(self, generator: torch.Generator, words: np.ndarray) -> None:
         """Note key words that a generator of the CPU has seeded; each call asks it again."""
@@ -127,38 +137,59 @@ class Draws:
     def undo(self) -> None:
         """Put each generator back to where the call found it."""
         for drawn in self._generators.values():
-            drawn.generator.put(drawn.seed, drawn.offset)
+            drawn.generator.put(*drawn.begin)
 
-    def end(self) -> list[Left]:
-        """Return how a call leaves each generator."""
-        return [drawn.left() for drawn in self._generators.values()]
+    def end(self) -> list[_Drawn]:
+        """Return the generators, each with how the call leaves it."""
+        for drawn in self._generators.values():
+            drawn.end = drawn.generator.where()
+        return list(self._generators.values())
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:
     return state.contiguous().numpy().tobytes()
 
 
-class Left(NamedTuple):
-    """A generator as a call leaves it.
+class Numbers:
+    """The numbers that a program is given: constants, numbers of the tape, and key words."""
 
-    Attributes:
-      generator: one of ours.
-      seed: of the generator afterwards.
-      offset: of the generator afterwards.
-      is_fixed: whether each call leaves it there.
-      begin: its offset when the call began.
-    """
+    def __init__(self, draws: Draws, state: State, numbers: list[Any]):
+        """Take the draws of the observed call, a graph, and Python's numbers in it."""
+        floats: list[float] = []
+        integers: list[int] = []
+        self.slots: list[tuple[int, int]] = []  # of floats: place, and slot of the tape
+        self._words: list[tuple[int, Any]] = []  # of four integers: first place, and which draw
+        rest = iter(numbers)
+        sources = (source for step in state.steps() for source in step.sources)
+        for source in sources:
+            if isinstance(source, Words):
+                words = tuple(islice(rest, 4))
+                drawn = draws.source(words)
+                if isinstance(drawn, Later | OnTape):
+                    self._words.append((len(integers), drawn))
+                integers += words
+            elif isinstance(source, Moving):
+                integers += islice(rest, source.length)
+            elif isinstance(source, Number):
+                number = next(rest)
+                if isinstance(number, GivenNumber):
+                    self.slots.append((len(floats), number.slot))
+                (floats if isinstance(number, float) else integers).append(number)
+        self._floats, self._integers = np.array(floats, np.float64), np.array(integers, np.int64)
 
-    generator: Any
-    seed: int
-    offset: int
-    is_fixed: bool
-    begin: int
-
-    def move_on(self) -> tuple[int, int]:
-        """Leave the generator as a call does; return its seed and offset of before."""
-        if not self.is_fixed:
-            return self.generator.advance(self.offset - self.begin)
-        before = self.generator.where()
-        self.generator.put(self.seed, self.offset)
-        return before
+    def of_call(self, env: list[Any], drawn_from: list[tuple[int, int]]) -> tuple[Any, Any]:
+        """Return the vectors of a call; ``drawn_from`` are seeds and offsets of its generators."""
+        floats, integers = self._floats, self._integers
+        if self.slots:
+            floats = floats.copy()
+            for at, slot in self.slots:
+                floats[at] = env[slot]
+        if self._words:
+            integers = integers.copy()
+            for at, drawn in self._words:
+                if isinstance(drawn, OnTape):
+                    integers[at : at + 4] = env[drawn.slot]
+                else:
+                    seed, offset = drawn_from[drawn.at]
+                    integers[at : at + 4] = generators.words(seed, offset + drawn.steps)
+        return floats, integers

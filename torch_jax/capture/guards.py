@@ -6,7 +6,8 @@ Everything is compared by identity first, in a few passes of C, since nearly alw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from itertools import repeat
+from operator import attrgetter, is_, is_not
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ class Guards:
         self,
         tensors: Sequence[torch.Tensor],
         entries: Sequence[Entry],
-        gradients: Sequence[tuple[torch.Tensor, Any]],
+        without: Sequence[torch.Tensor],
         lists: Sequence[Any],
     ):
         """Take what must not change.
@@ -35,7 +36,7 @@ class Guards:
         Args:
           tensors: must see the same memories in the same form.
           entries: these dicts must hold the same values.
-          gradients: the ``.grad`` of each tensor must be this one.
+          without: must have no ``.grad``.
           lists: must be as long; dicts of hooks, too.
         """
         self._tensors = list(tensors)
@@ -45,8 +46,7 @@ class Guards:
         self._entries = list(entries)
         columns: list[Any] = [list(column) for column in zip(*entries, strict=True)] or [[], [], []]
         self._dicts, self._keys, self._values = columns
-        self._owners = [tensor for tensor, _ in gradients]
-        self._gradients = [gradient for _, gradient in gradients]
+        self._without = list(without)
         self._lists, self._lengths = list(lists), list(map(len, lists))
 
     def changed(self) -> str | None:
@@ -61,8 +61,9 @@ class Guards:
             found = self._other_entry()
             if found is not None:
                 return found
-        if not all(map(is_, map(_gradient, self._owners), self._gradients)):
-            return self._other_gradient()
+        if any(map(is_not, map(_gradient, self._without), repeat(None))):
+            tensor = next(one for one in self._without if one.grad is not None)
+            return f"the .grad of a {errors.describe(tensor)} was None, now it is another"
         if list(map(len, self._lists)) != self._lengths:
             return "an optimizer has other parameters, or a module other hooks"
         return None
@@ -80,11 +81,6 @@ class Guards:
                     return "the state or the groups of an optimizer are others, as after loading"
                 return f"{_shown(key)} was {_shown(old)}, now it is {_shown(new)}"
         return None
-
-    def _other_gradient(self) -> str:
-        pairs = zip(self._owners, self._gradients, strict=True)
-        tensor, old = next((t, old) for t, old in pairs if t.grad is not old)
-        return f"the .grad of a {errors.describe(tensor)} was {_shown(old)}, now it is another"
 
 
 def _are_equal(old: Any, new: Any) -> bool:

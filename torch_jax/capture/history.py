@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch_jax.budgets import EXPLANATIONS_KEPT, RUNS_BEFORE_WARNING
-from torch_jax.capture.share import Share
+from torch_jax.budgets import (
+    CALLS_BEFORE_HINT,
+    EXPLANATIONS_KEPT,
+    RUNS_BEFORE_WARNING,
+    SHARE_WORTH_A_HINT,
+)
 from torch_jax.core import compilations, log
 from torch_jax.core.compilations import NOTHING, Counts
+from torch_jax.recorded.path import State
+from torch_jax.recorded.recorder import Listener
 
 
 class Explanation(NamedTuple):
@@ -75,72 +82,108 @@ class Explanation(NamedTuple):
         return str(self)
 
 
+class Share(Listener):
+    """Python's share of a recorded call, if all calls record one and the same graph.
+
+    Nothing is proven by it: it is a hint that ``jit(pure=True)`` would pay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._graphs: list[int] = []
+        self._last: list[int] = []
+        self._alike = 0
+        self._begin = self._python = self._first = 0.0
+
+    def begins(self) -> None:
+        """Begin a call."""
+        self._begin, self._graphs = time.perf_counter(), []
+
+    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
+        """Note a graph that is about to run."""
+        if not self._graphs:
+            self._python += time.perf_counter() - self._begin
+        self._graphs.append(id(state))
+
+    def ends(self) -> str | None:
+        """End a call; return the hint, once, when it is due."""
+        if self._graphs != self._last or len(self._graphs) != 1:
+            self._last, self._alike, self._python = self._graphs, 0, 0.0
+            self._first = time.perf_counter()  # behind this call, which may have compiled
+            return None
+        self._alike += 1
+        if self._alike != CALLS_BEFORE_HINT:
+            return None
+        python, step = (
+            seconds / CALLS_BEFORE_HINT * 1e3
+            for seconds in (self._python, time.perf_counter() - self._first)
+        )
+        if python < SHARE_WORTH_A_HINT * step:
+            return None
+        return (
+            f"{self._alike} calls, one graph; Python takes {python:.2f} of {step:.2f} ms: "
+            "jit(pure=True) would skip it"
+        )
+
+
 class History:
-    """The history of one function."""
+    """The history of one function; ``now`` is what happened so far."""
 
     def __init__(self, name: str):
-        self.name = name
-        self.observed = self.recorded = 0
-        self.observed_programs = self.recorded_programs = NOTHING
-        self.reasons: list[str] = []
-        self.last: tuple[int, int, int] = (0, 0, 0)  # captured, donated, numbers
-        self.notes: list[str] = []
+        self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._share = Share()
         _histories.add(self)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the function."""
+        return self.now.name
 
     @contextlib.contextmanager
     def recorded_call(self) -> Iterator[Share]:
         """Count the block, a call that is recorded; gives what is to hear of its graphs."""
-        self.recorded += 1
+        self.now = self.now._replace(recorded=self.now.recorded + 1)
         before = compilations.here()
-        self._share.name = self.name
+        self._share.name = self.now.name
         self._share.begins()
         try:
             yield self._share
         finally:
-            done = compilations.here().minus(before)
-            self.recorded_programs = self.recorded_programs.plus(done)
+            programs = self.now.recorded_programs.plus(compilations.here().minus(before))
+            self.now = self.now._replace(recorded_programs=programs)
             hint = self._share.ends()
             if hint is not None:
-                self._note(hint)
+                self.note(hint)
                 log.LOGGER.info("%s: %s", self.name, hint)
 
     def note_observed(
         self, reason: str | None, replay: Any, seconds: float, programs: Counts
     ) -> None:
         """Note an observed call of a pure function, and the seconds that all of it took."""
-        self.observed += 1
-        self.observed_programs = self.observed_programs.plus(programs)
+        now = self.now
+        self.now = now._replace(
+            observed=now.observed + 1, observed_programs=now.observed_programs.plus(programs)
+        )
         if replay is not None:
-            self.last = replay.sizes()
+            self.now = self.now._replace(**replay.sizes())
         log.observes(self.name, reason, seconds)
-        if reason is not None and len(self.reasons) < EXPLANATIONS_KEPT:
-            self.reasons.append(reason)
-            if len(self.reasons) == RUNS_BEFORE_WARNING:
+        if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
+            self.now = self.now._replace(reasons=(*now.reasons, reason))
+            if len(self.now.reasons) == RUNS_BEFORE_WARNING:
                 self._warn()
 
     def _warn(self) -> None:
-        reasons = "; ".join(dict.fromkeys(self.reasons))
+        reasons = "; ".join(dict.fromkeys(self.now.reasons))
         warnings.warn(
-            f"{self.name} is pure, and yet its Python ran {self.observed} times: {reasons}. "
+            f"{self.name} is pure, and yet its Python ran {self.now.observed} times: {reasons}. "
             "Call its .explain() for more.",
             stacklevel=7,
         )
 
-    def runs_python(self, why: str) -> None:
-        """Note why Python runs at each call of a function that was said to be pure."""
-        self._note(f"Python runs at each call: {why}")
-
-    def _note(self, note: str) -> None:
-        if note not in self.notes and len(self.notes) < EXPLANATIONS_KEPT:
-            self.notes.append(note)
-
-    def explanation(self) -> Explanation:
-        """Return the history so far."""
-        return Explanation(
-            self.name, self.recorded, self.recorded_programs, self.observed, self.observed_programs,
-            tuple(self.reasons), *self.last, tuple(self.notes),
-        )  # fmt: skip
+    def note(self, note: str) -> None:
+        """Note why Python runs at each call, or what would pay."""
+        if note not in self.now.notes and len(self.now.notes) < EXPLANATIONS_KEPT:
+            self.now = self.now._replace(notes=(*self.now.notes, note))
 
 
 _histories: weakref.WeakSet[History] = weakref.WeakSet()
@@ -164,6 +207,6 @@ def explain(function: Any = None) -> Any:
         found = getattr(compiled, "history", None)
         if not isinstance(found, History):
             raise TypeError(f"{function!r} is not compiled with torch_jax.jit")
-        return found.explanation()
-    lines = [str(one.explanation()) for one in sorted(_histories, key=lambda h: h.name)]
+        return found.now
+    lines = [str(one.now) for one in sorted(_histories, key=lambda h: h.name)]
     return "\n".join(lines) or "no function has been compiled with torch_jax.jit"

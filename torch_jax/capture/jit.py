@@ -13,7 +13,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
@@ -25,8 +25,8 @@ from torch_jax.capture.pure import Pure
 from torch_jax.capture.training import hooks
 from torch_jax.core import absent
 from torch_jax.core.active import ACTIVE
+from torch_jax.recorded.elsewhere import Lowered
 from torch_jax.recorded.lazy import is_recording, observed
-from torch_jax.recorded.lowered import Lowered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +41,14 @@ _OLD = {
 }
 
 
+class _Options(TypedDict, total=False):
+    """The options of :func:`jit`."""
+
+    pure: bool
+    audit: str
+    dynamic: dict[str, dict[int, Any]] | None
+
+
 class _Jit(Protocol):
     """The decorator that :func:`jit` is without a function."""
 
@@ -51,32 +59,11 @@ class _Jit(Protocol):
 
 
 @overload
-def jit(
-    function: None = None,
-    *,
-    pure: bool = False,
-    audit: str = "warn",
-    dynamic: dict[str, dict[int, Any]] | None = None,
-    **old: Any,
-) -> _Jit: ...
+def jit(function: None = None, **options: Unpack[_Options]) -> _Jit: ...
+@overload  # a module is callable too, as above
+def jit(function: M, **options: Unpack[_Options]) -> M: ...  # type: ignore[overload-overlap]
 @overload
-def jit(
-    function: M,
-    *,
-    pure: bool = False,
-    audit: str = "warn",
-    dynamic: dict[str, dict[int, Any]] | None = None,
-    **old: Any,
-) -> M: ...
-@overload
-def jit(
-    function: Callable[P, R],
-    *,
-    pure: bool = False,
-    audit: str = "warn",
-    dynamic: dict[str, dict[int, Any]] | None = None,
-    **old: Any,
-) -> Jitted[P, R]: ...
+def jit(function: Callable[P, R], **options: Unpack[_Options]) -> Jitted[P, R]: ...
 def jit(function: Any = None, **options: Any) -> Any:
     """Compile what a function of tensors, or a module, does with XLA; without rewriting it.
 
@@ -138,7 +125,7 @@ def lower(function: Any, *args: Any, **kwargs: Any) -> Lowered:
 def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
     compiled: Jitted[..., Any] = Jitted(module._call_impl, **options)
-    compiled.history.name = type(module).__name__
+    compiled.history.now = compiled.history.now._replace(name=type(module).__name__)
     module._compiled_call_impl = compiled
     return module
 
@@ -243,7 +230,7 @@ class Jitted(Generic[P, R]):
 
     def explain(self) -> history.Explanation:
         """Return what was recorded, compiled, skipped, and why; prints as a few lines."""
-        return self.history.explanation()
+        return self.history.now
 
     def clear_cache(self) -> None:
         """Forget every program of this function that skips Python."""

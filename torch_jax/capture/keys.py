@@ -6,6 +6,8 @@ compare in C; the names of their fields cost something only where a difference i
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 import weakref
 from collections.abc import Callable
@@ -174,40 +176,33 @@ def _aliases(leaves: list[Any]) -> tuple[int, ...] | None:
     return of_storages + tuple(first.setdefault(id(t), at) for at, t in enumerate(tensors))
 
 
+def _autocast(device: str) -> Any:
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+
+
+# Modes and settings that change what the same code does.
+WORLD: dict[str, Callable[[], Any]] = {
+    "grad mode": torch.is_grad_enabled,
+    "inference mode": torch.is_inference_mode_enabled,
+    "the default dtype": torch.get_default_dtype,
+    "autocast on jax": functools.partial(_autocast, "jax"),
+    "autocast on cpu": functools.partial(_autocast, "cpu"),
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "the default device": pytorch.default_device,
+    "a setting of torch_jax": config.version,
+    "the precision of float32 products": precision.with_switch,
+    "the environment": regions.is_enabled,
+    "an override": overrides.state,
+    "anomaly mode": torch.is_anomaly_enabled,
+    "the cache of autocast": torch.is_autocast_cache_enabled,
+}
+_READ = list(WORLD.values())
+
+
 def world() -> tuple:
-    """Return modes and settings that change what the same code does; named by ``WORLD``."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        bool(torch.is_autocast_enabled("jax")) and torch.get_autocast_dtype("jax"),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.are_deterministic_algorithms_enabled(),
-        pytorch.default_device(),
-        config.version(),
-        precision.with_switch(),
-        regions.is_enabled(),
-        overrides.state(),
-        torch.is_anomaly_enabled(),
-        torch.is_autocast_cache_enabled(),
-    )
+    """Return the modes and settings in force, in the order of ``WORLD``."""
+    return tuple(map(operator.call, _READ))
 
-
-WORLD = (
-    "grad mode",
-    "inference mode",
-    "the default dtype",
-    "autocast on jax",
-    "autocast on cpu",
-    "deterministic algorithms",
-    "the default device",
-    "a setting of torch_jax",
-    "the precision of float32 products",
-    "the environment",
-    "an override",
-    "anomaly mode",
-    "the cache of autocast",
-)
 
 # --- comparing and explaining them ----------------------------------------------------------------
 

@@ -29,12 +29,11 @@ class LeftBehind(NamedTuple):
       new: results that get new storages, in the order of the templates' outputs.
       flags: results that are false where an index was out of range.
       gradients: those that it replaced, and what by.
-      held: tensors whose ``.grad`` must be as it was, and that; an argument by its place.
-      moving: the same of those whose ``.grad`` is read, whichever it is, and this call's.
+      without: tensors that must have no ``.grad``; an argument by its place.
+      moving: those whose ``.grad`` is read, whichever it is, and this call's.
       raised: tensors that count the call's writes, an argument by its place, and how many.
       connected: tensors of the result that gradients flow from.
       positions: of these among the leaves of the result.
-      residuals: results that their backward pass needs.
     """
 
     result: Template
@@ -42,12 +41,11 @@ class LeftBehind(NamedTuple):
     new: list[int]
     flags: list[int]
     gradients: list[tuple[Any, Template | None]]
-    held: list[tuple[Any, Any]]
+    without: list[Any]
     moving: list[tuple[Any, torch.Tensor]]
     raised: list[tuple[Any, int]]
     connected: list[torch.Tensor]
     positions: list[int]
-    residuals: list[int]
 
     def counted(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors that count the writes of a call, as often as each is written."""
@@ -63,7 +61,7 @@ class LeftBehind(NamedTuple):
     def guarded(
         self, observer: Observer
     ) -> tuple[list[torch.Tensor], list[Entry], list, list[Any]]:
-        """Return the tensors, entries of dicts, gradients and lists that must not change."""
+        """Return the tensors, entries, tensors without gradients, and lists of :class:`Guards`."""
         given = set(map(id, observer.leaves))
         memories = {
             id(leaf.untyped_storage()) for leaf in observer.leaves if isinstance(leaf, torch.Tensor)
@@ -76,9 +74,9 @@ class LeftBehind(NamedTuple):
         ]
         entries = [entry for module in observer.modules.values() for entry in entries_of(module)]
         optimizers = observer.optimizers
-        held = [(owner, gradient) for owner, gradient in self.held if type(owner) is not int]
+        without = [owner for owner in self.without if type(owner) is not int]
         hooks = [one for module in observer.modules.values() for one in hooks_of(module)]
-        return tensors, entries + optimizers.world(), held, [*optimizers.lists(), *hooks]
+        return tensors, entries + optimizers.world(), without, [*optimizers.lists(), *hooks]
 
 
 def describe(observer: Observer, result: list[Any]) -> LeftBehind:
@@ -90,7 +88,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     observer.keep_out_what_is_wrong()
     results = Results(observer, set(map(id, connected)))
     template = results.of(result[0])
-    gradients, held, moving = _gradients(observer, results)
+    gradients, without, moving = _gradients(observer, results)
     written = []
     for at, one in enumerate(observer.storages.met):
         if one.is_written():
@@ -105,8 +103,8 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         break
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
-        [flag.index for flag, _, _ in observer.checks], gradients, held, moving,
-        _raised(observer), connected, positions, [],
+        [flag.index for flag, _, _ in observer.checks], gradients, without, moving,
+        _raised(observer), connected, positions,
     )  # fmt: skip
 
 
@@ -134,8 +132,8 @@ def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
 
 
 def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
-    """Return the gradients that the call replaced, those to be guarded, and those that move."""
-    changed, held, moving = [], [], []
+    """Return the gradients that the call replaced, who must have none, and those that move."""
+    changed, without, moving = [], [], []
     places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
     stepped = {id(p) for one in observer.optimizers.stepped for p in parameters_of(one)}
     for known in observer.optimizers.gradients.values():
@@ -147,16 +145,16 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
             if was_read:
                 moving.append((owner, before))
             elif before is None and id(tensor) in stepped:
-                held.append((owner, None))
+                without.append(owner)
             continue
         known.reset |= before is not None
         if was_read and before is not None:
             moving.append((owner, before))
             known.reset = False  # it is read, and must not be let go of before the call
         elif not known.reset:
-            held.append((owner, None))
+            without.append(owner)
         changed.append((known, None if after is None else results.of(after)))
-    return changed, held, moving
+    return changed, without, moving
 
 
 def _raised(observer: Observer) -> list[tuple[Any, int]]:

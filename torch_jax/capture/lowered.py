@@ -6,18 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.observer import Observer, looks_at_a_value
-from torch_jax.capture.storages import OfStorage
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
-from torch_jax.core.x64 import x64
-from torch_jax.memory import sharding
 from torch_jax.memory.storage import give_back
 from torch_jax.recorded import lazy
-from torch_jax.recorded.lowered import Lowered
-from torch_jax.recorded.program import Program
-from torch_jax.recorded.recorder import by_kind
+from torch_jax.recorded.elsewhere import Lowered
 
 
 def lowered(call: Callable[[], Any]) -> Lowered:
@@ -29,28 +23,14 @@ def lowered(call: Callable[[], Any]) -> Lowered:
         try:
             with observer.watching():
                 result = [call()]
-            left = describe(observer, result)
             if recorder.recording is not recording:
                 raise looks_at_a_value()
-            program = _program(observer, recording, left)
+            program = recording.lowered()
+            result.clear()  # which the program gives, since it was alive
         finally:
             recorder.leave(recording)
             _put_back(observer)
     return Lowered(program)
-
-
-def _program(observer: Observer, recording: Any, left: LeftBehind) -> Any:
-    """Return what JAX lowers for what the call has written, returned and left behind."""
-    state, nodes, numbers, arrays = recording.written_down()
-    outputs = tuple(dict.fromkeys([*(node for _, node in left.written), *left.new, *left.flags]))
-    forms = [(tuple(array.shape), array.dtype) for array in arrays]
-    written = [OfStorage(at) for at, _ in left.written]
-    sources = enumerate(observer.sources(arrays))
-    donated = tuple(at for at, s in sources if isinstance(s, OfStorage) and s in written)
-    with x64():
-        program = Program(state, outputs, donated, forms.__getitem__)
-        wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
-        return program.lower(*by_kind(numbers), arrays, wanted=wanted)
 
 
 def _put_back(observer: Observer) -> None:

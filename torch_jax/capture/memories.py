@@ -87,7 +87,7 @@ class Memories:
         self._held = set(map(id, met)) - leaves.keys()
         self._fixed: list[Any] = [None if id(one) in leaves else one for one in met]
         self._gradients = FoundGradients(left.moving, observer.storages.place_of)
-        self._without_gradient = [owner for owner, _ in left.held if type(owner) is int]
+        self._without_gradient = [owner for owner in left.without if type(owner) is int]
         self.captured = len(met) - len(self._given)
 
     def of_call(self, leaves: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ which a later call finds it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -82,10 +82,10 @@ class Observer(Listener):
 
     takes_checks = needs_program = True
 
-    def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor] | None = None):
-        """Take the arguments; and by their place the tensors that some are copies of."""
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor] | None = None):
+        """Take the arguments; and tensors over the own memories of those that see copies."""
         self.leaves = leaves
-        self.storages = Storages(leaves, parts or {})
+        self.storages = Storages(leaves, own or {})
         self.tape = Tape()
         self.host = Host(self)
         self.draws = Draws(self)
@@ -200,15 +200,19 @@ class Observer(Listener):
 
         An operator on the CPU raises there before it writes; here it is known afterwards.
         """
-        if not self.checks:
-            return
-        flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
-        for one in self.storages.met:
-            old, new = one.old(), one.storage.array
-            if type(new) is Node and old.shape == new.shape and old.dtype == new.dtype:
-                pair: list[Any] = [new, old]
-                kept = _where(flags, *map(storage.wrap, pair))
-                storage.put_back((one.storage,), (new,), (storage.held_by(kept),))
+        if self.checks:
+            flags = [storage.wrap(flag, torch.bool) for flag, _, _ in self.checks]
+            self.choose(flags, {id(one.storage): one.old() for one in self.storages.met})
+
+    def choose(self, flags: list[torch.Tensor], before: dict[int, Any]) -> None:
+        """Have storages hold what they held ``before``, by their id, where a flag is false."""
+        for memory in self.storages.all():
+            new = memory.array
+            old = before.get(id(memory), new)
+            if new is not old and old.shape == new.shape and old.dtype == new.dtype:
+                with pytorch.no_dispatch_modes():  # which would take them for tensors of before
+                    kept = _where(flags, storage.wrap(new), storage.wrap(old))
+                storage.put_back((memory,), (new,), (storage.held_by(kept),))
 
     def forget_what_nobody_has(self) -> None:
         """Forget leaves that the call has made of older memory, and that the user cannot reach.
@@ -223,11 +227,12 @@ class Observer(Listener):
                 del gradients[key]
                 self.wanted.pop(key, None)
 
-    def raise_failed_checks(self) -> None:
-        """Raise what an operator would have raised, had it been able to look."""
-        for flag, message, kind in self.checks:
-            if not on_host(flag.get()):
-                raise kind(f"{message} (in a function under torch_jax.jit)")
+
+def raise_failed_checks(checks: Iterable[tuple[Any, str, type[Exception]]]) -> None:
+    """Raise what an operator would have raised, had it been able to look at these truth values."""
+    for flag, message, kind in checks:
+        if not on_host(flag):
+            raise kind(f"{message} (in a function under torch_jax.jit)")
 
 
 @jax_function

@@ -15,9 +15,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from torch_jax.capture import autograd_nodes
+from torch_jax.capture.draws import Numbers
 from torch_jax.capture.left_behind import LeftBehind
-from torch_jax.capture.numbers_of_calls import Numbers
-from torch_jax.capture.observer import Graph, Observer
+from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Call
 from torch_jax.capture.storages import OfResult, OfStorage
 from torch_jax.core import trees
@@ -83,32 +83,37 @@ class Pullback:
         recorder.leave(recording)
         state, _, numbers, arrays = recording.written_down()
         self._sources = observer.sources(arrays)
-        self._numbers = Numbers(observer, Graph(state, numbers, self._sources, None))
+        self._numbers = Numbers(observer.draws, state, numbers)
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         # the place of each gradient's memory among the results, or the gradient of a result itself
         self._made: list[tuple[Any, Form] | None] = [
             None if g is None else (_place(observer, held_by(g)), Form.of(g)) for g in found
         ]
         nodes = [one[0] for one in self._made if one is not None and type(one[0]) is int]
-        forms = [(tuple(array.shape), array.dtype) for array in arrays]
-        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), forms.__getitem__)
+        self._program = Program(state, tuple(dict.fromkeys(nodes)), (), arrays)
 
-    def connect(self, replay: Any, call: Call, leaves: Sequence[Any], arrays: list[Any]) -> Any:
+    def connect(
+        self, call: Call, leaves: Sequence[Any], storages: list[Any], arrays: list[Any], drawn: Any
+    ) -> Any:
         """Return the result of a call, connected with what gradients flow to.
 
-        ``arrays`` are the residuals.
+        Args:
+          call: its values.
+          leaves: its arguments.
+          storages: those that its program has read.
+          arrays: the residuals.
+          drawn: where it found each generator.
         """
         template = self._result
         built = list(map(call.leaf, template.leaves))
         of_node = dict(zip(self.residuals, arrays, strict=True))
-        storages = replay.launch.memories.of_call(leaves)
         saved = [_saved(source, of_node, storages) for source in self._sources]
         inputs, held = (
             [leaves[one] if type(one) is int else one for one in tensors]
             for tensors in (self._inputs, self._saved)
         )
         outputs = [built[at] for at in self._positions]
-        connected = _Connected.apply(self, saved, outputs, held, replay.drawn_from, *inputs)
+        connected = _Connected.apply(self, saved, outputs, held, drawn, *inputs)
         for at, tensor in zip(self._positions, connected, strict=True):
             built[at] = tensor
         return trees.unflatten(template.form, built)

@@ -31,7 +31,7 @@ from torch_jax.capture.history import History
 from torch_jax.capture.keys import CallKey
 from torch_jax.capture.left_behind import LeftBehind, describe
 from torch_jax.capture.memories import SHARES
-from torch_jax.capture.observer import Observer, Refusal
+from torch_jax.capture.observer import Observer, Refusal, raise_failed_checks
 from torch_jax.capture.pullback import Pullback
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.tape import Changed
@@ -81,7 +81,7 @@ class Pure:
         """Have Python run at each call from now on, and say so."""
         self.is_broken = True
         self._replays.clear()
-        self.history.runs_python(why)
+        self.history.note(f"Python runs at each call: {why}")
         warnings.warn(why, stacklevel=stacklevel)
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -128,16 +128,16 @@ class Pure:
     def _observed(self, call: SortedCall) -> Observed:
         world = keys.world()
         before = {at: memory_of(call.leaves[at]) for at in call.parts}
-        found = observe(self._function, call)
+        with call.by_value() as own:
+            found = observe(self._function, call, own)
+            outside = {at for at in own if _is_reached(call, at, found.result)}
         if keys.world() != world and found.refusal is None:
             found = found._replace(refusal=_LEAVES_MODE)
-        given_out = [at for at in call.parts if _is_given_out(call.leaves[at], found.result)]
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
-                given_out.append(at)
-                with torch.no_grad():
-                    call.parts[at].copy_(call.leaves[at])
-        if given_out:
+                outside.add(at)
+                own[at].copy_(call.leaves[at])  # the part has counted the write
+        if outside:
             self._whole.add(call.key)
             found = found._replace(result=_with_parts(found.result, call), replay=None)
         outer_backward.await_gradients(found.result)
@@ -192,23 +192,28 @@ class Pure:
         return keys.difference(next(reversed(self._replays)), key)
 
 
-def observe(function: Callable[..., Any], call: SortedCall) -> Observed:
-    """Call a function, and find out how to repeat the call without its Python."""
-    observer = Observer(call.leaves, call.parts)
+def observe(
+    function: Callable[..., Any], call: SortedCall, own: dict[int, torch.Tensor]
+) -> Observed:
+    """Call a function, and find out how to repeat the call without its Python.
+
+    ``own`` are tensors that see the memories of the call's parts, by place.
+    """
+    leaves = [call.parts.get(at, leaf) for at, leaf in enumerate(call.leaves)]
+    observer = Observer(leaves, own)
     torch.clear_autocast_cache()  # it has casts of parameters, which later calls have to make again
     with observed(observer):
         with observer.watching():
-            args, kwargs = arguments = call.arguments()
+            args, kwargs = call.given
             result = [function(*args, **kwargs)]
         torch.clear_autocast_cache()
         observer.optimizers.notice_set_numbers()
-        after, form = trees.flatten(arguments)
-        if form != call.key.form or any(map(operator.is_not, after, call.leaves)):
-            call.follow(arguments)
+        after, form = trees.flatten(call.given)
+        if form != call.key.form or any(map(operator.is_not, after, leaves)):
             observer.refuse("it changes a list or dict among its arguments: return the new value")
         left = describe(observer, result)
         observer.is_over = True
-    observer.raise_failed_checks()
+    raise_failed_checks((flag.get(), *error) for flag, *error in observer.checks)
     replay = _replay(observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
@@ -229,10 +234,7 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
         return None
     if observer.graphs[0].program is None:
         return None
-    backward = None
-    if left.connected and observer.wanted:
-        backward = Pullback(observer, left)
-        left = left._replace(residuals=backward.residuals)
+    backward = Pullback(observer, left) if left.connected and observer.wanted else None
     left = left._replace(connected=[])  # which hold the whole graph of this call
     return None if observer.refusal else Replay(observer, left, backward)
 
@@ -241,39 +243,32 @@ def _replay(observer: Observer, left: LeftBehind) -> Replay | None:
 
 
 def _writes_parts(replay: Replay, call: SortedCall) -> str | None:
-    launch = replay.launch
-    if any(launch.memories.is_fixed(launch.written, part) for part in call.parts.values()):
+    if any(replay.memories.is_fixed(replay.written, part) for part in call.parts.values()):
         return "it writes into what an argument is a part of"
     return None
 
 
-def _is_given_out(copy: torch.Tensor, result: Any) -> bool:
-    """Return whether the result has a tensor over the memory of an argument's copy."""
-    memories = (
-        leaf.untyped_storage() for leaf in pytree.tree_leaves(result) if is_jax_tensor(leaf)
-    )
-    return any(memory is copy.untyped_storage() for memory in memories)
+def _is_reached(call: SortedCall, at: int, result: Any) -> bool:
+    """Return whether a part sees its own memory again, or the result has a tensor over its copy."""
+    copied = call.leaves[at].untyped_storage()
+    leaves = filter(is_jax_tensor, (call.parts[at], *pytree.tree_leaves(result)))
+    own, *others = (leaf.untyped_storage() for leaf in leaves)
+    return own is not copied or any(one is copied for one in others)
 
 
 def _with_parts(result: Any, call: SortedCall) -> Any:
-    """Return the result with the parts, and views of them, in place of their copies."""
-    pairs = [(call.leaves[at], part) for at, part in call.parts.items()]
+    """Return the result with views of the parts in place of views of their copies."""
+    parts = {id(call.leaves[at].untyped_storage()): part for at, part in call.parts.items()}
 
     def replaced(leaf: Any) -> Any:
-        for copy, part in pairs:
-            if leaf is copy:
-                return part
-            if is_jax_tensor(leaf) and leaf.untyped_storage() is copy.untyped_storage():
-                return _view_of(part, leaf)
-        return leaf
+        part = parts.get(id(leaf.untyped_storage())) if is_jax_tensor(leaf) else None
+        return leaf if part is None else _view_of(part, leaf)
 
     return pytree.tree_map(replaced, result)
 
 
 def _view_of(part: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     """Return the view of a part that corresponds to ``view``, a view of the part's copy."""
-    memory = part.untyped_storage()
-    if view.untyped_storage() is memory:
-        return view
     offset = int(part.storage_offset()) * part.element_size() // view.element_size()
-    return Form.of(view)._replace(offset=offset + int(view.storage_offset())).over(memory)
+    form = Form.of(view)._replace(offset=offset + int(view.storage_offset()))
+    return form.over(part.untyped_storage())

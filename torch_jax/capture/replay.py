@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch.autograd.graph import increment_version
 
 from torch_jax import config
+from torch_jax.budgets import ARRAYS_WORTH_CALM
+from torch_jax.capture.draws import Numbers
 from torch_jax.capture.gradients import Gradients
 from torch_jax.capture.guards import Guards
-from torch_jax.capture.launch import Launch
 from torch_jax.capture.left_behind import LeftBehind
-from torch_jax.capture.numbers_of_calls import Numbers
-from torch_jax.capture.observer import Observer
+from torch_jax.capture.memories import Memories
+from torch_jax.capture.observer import Observer, raise_failed_checks
 from torch_jax.capture.results import Call
-from torch_jax.core import policies
-from torch_jax.memory.transfer import on_host
+from torch_jax.capture.storages import OfStorage
+from torch_jax.capture.tape import Changed
+from torch_jax.compiler.donation import copy_shared
+from torch_jax.core import errors, policies, signals
+from torch_jax.core.collection import no_collection
+from torch_jax.core.lent import lent
+from torch_jax.core.tracers import TracedElsewhere, is_traced_elsewhere
+from torch_jax.core.x64 import x64
+from torch_jax.memory import lending, sharding
+from torch_jax.memory.storage import memory_in
 
 
 class Replay:
@@ -25,48 +35,66 @@ class Replay:
     Attributes:
       graph: the operators of the observed call.
       left: what the call left behind.
-      launch: the program, with the storages that it reads and writes.
+      memories: the storages that the program reads and writes.
+      written: which of them it writes.
       audits: when a call is observed again, and compared.
       read: the numbers of optimizers that steps have read before any scheduler moved on.
-      drawn_from: where the last call found each generator.
     """
 
     def __init__(self, observer: Observer, left: LeftBehind, backward: Any = None):
         self.graph, self.left, self.backward = observer.graphs[0], left, backward
+        graph = self.graph
         self.audits, self.read = Due(), observer.optimizers.read
         self._tape, self._generators = observer.tape, observer.draws.end()
-        self._numbers = Numbers(observer, self.graph)
+        self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
-        self.launch = Launch(observer, left)
-        errors = [(message, kind) for _, message, kind in observer.checks]
-        self._checks = list(zip(self.launch.places(left.flags), errors, strict=True))
-        self._new = self.launch.places(left.new)
-        self._residuals = self.launch.places(left.residuals)
+        self.memories = Memories(observer, left)
         self.gradients = Gradients(left.gradients, [left.result])
         self.guards = Guards(*left.guarded(observer))
-        self.drawn_from: list[tuple[int, int]] = []
+        self._program = graph.program
+        self._places = {node: at for at, node in enumerate(self._program.outputs)}
+        errors = [(message, kind) for _, message, kind in observer.checks]
+        self._checks = list(zip(self._places_of(left.flags), errors, strict=True))
+        self._new = self._places_of(left.new)
+        self._residuals = self._places_of(backward.residuals if backward else ())
+        self._others = [one for one in graph.sources if not isinstance(one, OfStorage)]
+        others = iter(range(len(self._others)))
+        # of each array that the program is given: the place of its storage, ``~`` of the others
+        self._order = [s.at if isinstance(s, OfStorage) else ~next(others) for s in graph.sources]
+        self.written = [at for at, _ in left.written]
+        self._results = self._places_of(node for _, node in left.written)
+        self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
+        arrays = [observer.storages.met[at].storage.array for at in self.written]
+        self._placeholders = [lent(array.shape, array.dtype) for array in arrays]
+        many = len(self._program.outputs) > ARRAYS_WORTH_CALM
+        self._calm: Callable[[], Any] = no_collection if many else contextlib.nullcontext
 
-    def sizes(self) -> tuple[int, int, int]:
-        """Return how many tensors are captured, memories donated, and numbers read at each call."""
-        launch = self.launch
-        return launch.memories.captured, len(launch.donated), len(self._numbers.slots)
+    def _places_of(self, nodes: Iterable[int]) -> list[int]:
+        """Return where results of the graph are among the outputs of the program."""
+        return [self._places[node] for node in nodes]
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many tensors, memories and numbers the program takes, for ``explain``."""
+        captured, numbers = self.memories.captured, len(self._numbers.slots)
+        return {"captured": captured, "donated": len(self._donated), "numbers": numbers}
 
     def changed(self, leaves: Sequence[Any]) -> str | None:
         """Return why the program does not serve a call with these arguments; None where it does."""
-        return self.launch.memories.changed(leaves) or self.guards.changed()
+        return self.memories.changed(leaves) or self.guards.changed()
 
     def is_due(self, leaves: Sequence[Any]) -> bool:
         """Return whether an audit is due: by count, or by an argument in another memory."""
-        is_new = self.launch.memories.meets_another(leaves)
+        is_new = self.memories.meets_another(leaves)
         return self.audits.is_due() or (is_new and self.audits.is_on())
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run; raises :class:`Changed` where a number is not as it was."""
         env = self._tape.play() if self._tape.steps else self._tape.env
-        self.drawn_from = drawn_from = [one.move_on() for one in self._generators]
+        drawn_from = [one.move_on() for one in self._generators]
         self.gradients.clear(leaves)
         try:
-            outputs = self.launch(leaves, *self._numbers.of_call(env, drawn_from))
+            storages = self.memories.of_call(leaves)
+            outputs = self._launch(leaves, storages, *self._numbers.of_call(env, drawn_from))
             for tensor in self.left.counted(leaves):
                 increment_version(tensor)
             call = Call(leaves, [outputs[at] for at in self._new])
@@ -74,17 +102,72 @@ class Replay:
         except BaseException:
             self.gradients.drop()
             raise
-        self._raise_failed_checks(outputs)
+        if self._checks and policies.checks_indices():
+            raise_failed_checks((outputs[at], *error) for at, error in self._checks)
         if self.backward is None:
             return self.left.result.build(call)
-        return self.backward.connect(self, call, leaves, [outputs[at] for at in self._residuals])
+        residuals = [outputs[at] for at in self._residuals]
+        return self.backward.connect(call, leaves, storages, residuals, drawn_from)
 
-    def _raise_failed_checks(self, outputs: list[Any]) -> None:
-        """Raise what an operator would have raised, had it been able to look."""
-        if self._checks and policies.checks_indices():
-            for at, (message, kind) in self._checks:
-                if not on_host(outputs[at]):
-                    raise kind(f"{message} (in a function under torch_jax.jit)")
+    # --- the program ------------------------------------------------------------------------------
+
+    def _launch(self, leaves: Sequence[Any], storages: list, floats: Any, integers: Any) -> list:
+        """Run the program, and put back what it has written; returns its outputs."""
+        others = [source.read(leaves) for source in self._others]
+        while True:
+            try:
+                with self._calm():
+                    return self._run(storages, others, floats, integers)
+            except TracedElsewhere:  # another thread has lent a memory, or has only recorded it
+                for memory in storages:
+                    memory_in(memory)
+
+    def _run(self, storages: list, others: list, floats: Any, integers: Any) -> list[Any]:
+        arrays: list[Any] = []
+
+        def arguments() -> tuple:
+            copy_shared(arrays, self._donated)
+            given = [arrays[at] if at >= 0 else others[~at] for at in self._order]
+            return floats, integers, given
+
+        try:
+            with x64():
+                return signals.undisturbed(
+                    lending.run,
+                    self._sharded if sharding.Use.begun else self._program,
+                    arguments,
+                    arrays,
+                    [storages[at] for at in self.written],
+                    self.written,
+                    self._placeholders,
+                    self._results,
+                    storages,
+                )
+        except (TypeError, ValueError) as error:
+            if is_traced_elsewhere(arrays):
+                raise TracedElsewhere from error
+            if errors.is_deleted(error):
+                raise errors.translate(error, "in a function under torch_jax.jit") from error
+            raise Changed(f"the memory behind a tensor has another form now: {error}") from error
+        except RuntimeError as error:
+            raise errors.translate(error, "in a function under torch_jax.jit") from error
+
+    def _sharded(self, floats: Any, integers: Any, arrays: list[Any]) -> list[Any]:
+        """Run over arrays that may lie on a mesh; what is written keeps its sharding."""
+        placed = sharding.on_one_mesh(arrays) or arrays
+        at_of = {at: n for n, at in enumerate(self._order) if at >= 0}
+        written = [
+            (arrays[at_of[at]], result)
+            for at, result in zip(self.written, self._results, strict=True)
+            if at in at_of
+        ]
+        wanted: list[Any] = [None] * len(self._program.outputs)
+        for old, result in written:
+            wanted[result] = sharding.sharding_of(old)
+        outputs = self._program(floats, integers, placed, tuple(wanted))
+        for old, result in written:
+            (outputs[result],) = sharding.kept([old], [outputs[result]])
+        return outputs
 
 
 class Due:

@@ -18,7 +18,7 @@ from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.core import trees
 from torch_jax.core.node import Node
 from torch_jax.memory import storage
-from torch_jax.memory.form import Argument, Form, NewTensor, Same
+from torch_jax.memory.form import Argument, Form, InputView, NewTensor, Same
 from torch_jax.memory.storage import is_jax
 
 _PLAIN = (
@@ -26,18 +26,6 @@ _PLAIN = (
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer,
 )  # fmt: skip
 _ANCHOR = torch.empty(0, requires_grad=True)
-
-
-class View(NamedTuple):
-    """A tensor over the memory of an older one: a view of it, or detached.
-
-    Attributes:
-      source: the leaf of the older tensor.
-      form: how it sees the memory.
-    """
-
-    source: Any
-    form: Form
 
 
 class FixedTensor(NamedTuple):
@@ -86,7 +74,7 @@ class Call:
             return self.arguments[leaf.place]
         if kind is FixedTensor:
             return leaf.form.over(storage.storage_of(leaf.array))
-        return leaf.form.over(self.leaf(leaf.source).untyped_storage())
+        return leaf.form.over(self.leaf(leaf.input).untyped_storage())
 
     def _tensor(self, leaf: NewTensor) -> torch.Tensor:
         tensor = self._tensors.get(leaf.number)
@@ -165,7 +153,7 @@ class Results:
         at = self._observer.storages.place_of(value.untyped_storage())
         older = self._observer.storages.met[at].tensor
         place = self._arguments.get(id(older))
-        return View(Same(older) if place is None else Argument(place), Form.of(value))
+        return InputView(Same(older) if place is None else Argument(place), Form.of(value))
 
 
 class _Spent(torch.autograd.Function):
@@ -200,10 +188,10 @@ def all_leaves(templates: Sequence[Template | None]) -> Iterator[Any]:
 def _alike(was: Any, now: Any) -> bool:
     if type(was) is not type(now):
         return False
-    if isinstance(was, FixedTensor):
+    if isinstance(was, FixedTensor | InputView):
         return was.form == now.form
     if not isinstance(was, Same):
-        return bool(was == now) if not isinstance(was, View) else was.form == now.form
+        return bool(was == now)
     if was.value is now.value:
         return True
     if isinstance(was.value, float | complex):

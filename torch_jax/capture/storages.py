@@ -33,6 +33,10 @@ class Fixed(NamedTuple):
 
     array: Any
 
+    def read(self, _leaves: Any) -> Any:
+        """Return the array of one call."""
+        return self.array
+
 
 class Met:
     """A storage that is older than the call.
@@ -64,10 +68,10 @@ class Storages:
       met: the older ones, in the order in which operators met them.
     """
 
-    def __init__(self, leaves: list[Any], parts: dict[int, torch.Tensor]):
-        """Take the arguments, and the originals of those that are copies, by their place."""
+    def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
+        """Take the arguments, and tensors over the own memories of those that see copies."""
         self.met: list[Met] = []
-        self._copies = {id(t.untyped_storage()): (leaves[at], t) for at, t in parts.items()}
+        self._copies = {id(t.untyped_storage()): (leaves[at], t) for at, t in own.items()}
         self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
         self._made: dict[int, weakref.ref] = {}  # by the id of the storage
         self._sources: dict[int, tuple[Any, Any]] = {}  # by the id of the array
@@ -93,8 +97,8 @@ class Storages:
         if id(memory) in self._at:
             return
         if id(memory) in self._copies:  # the function reaches the original, too, and may write it
-            copy, original = self._copies.pop(id(memory))
-            copy.data = original
+            part, own = self._copies.pop(id(memory))
+            part.data = own
         array = memory_in(memory)
         if self._source(array) is not None:  # storages share an array until one is written
             array = copy_of(array)

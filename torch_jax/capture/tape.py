@@ -11,6 +11,7 @@ later call with another outcome raises :class:`Changed`, and is recorded.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -77,7 +78,8 @@ class Tape:
         """Have later calls raise :class:`Changed` if ``slot`` does not hold the present value."""
         if (what, slot, operands) not in self._expected:
             self._expected.add((what, slot, operands))
-            self.record(_Expect(what, self.env[slot]), (slot, *operands), None, needed=True)
+            check = functools.partial(_expect, what, self.env[slot])
+            self.record(check, (slot, *operands), None, needed=True)
 
     def forget(self) -> None:
         """Let :meth:`once` read everything again, because a step may have written it."""
@@ -110,13 +112,8 @@ class Tape:
         return env
 
 
-class _Expect:
-    """A step that raises :class:`Changed` where a value is not that of the observed call."""
-
-    def __init__(self, what: str, outcome: Any):
-        self.what, self.outcome = what, outcome
-
-    def __call__(self, outcome: Any, *operands: Any) -> None:
-        if outcome != self.outcome or type(outcome) is not type(self.outcome):
-            numbers = ", ".join(map(repr, operands))
-            raise Changed(f"{self.what}({numbers}) was {self.outcome!r}, now it is {outcome!r}")
+def _expect(what: str, expected: Any, found: Any, *operands: Any) -> None:
+    """Raise :class:`Changed` where a value is not that of the observed call."""
+    if found != expected or type(found) is not type(expected):
+        numbers = ", ".join(map(repr, operands))
+        raise Changed(f"{what}({numbers}) was {expected!r}, now it is {found!r}")

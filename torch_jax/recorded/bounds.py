@@ -8,13 +8,15 @@ checked with values.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from torch_jax._private.jaxprs import core
+from torch_jax._private.jaxprs import called_once, core
 from torch_jax.recorded.path import Constant, Result, State
 
 # The least and the greatest of an array's elements; None for what are no integers.
@@ -114,92 +116,47 @@ def _within(interval: Interval, whole: Interval) -> Interval:
 def _equation(equation: Any, given: list[Interval]) -> list[Interval]:
     """Return the intervals of an equation's results; None where nothing is known."""
     name = equation.primitive.name
-    inner = equation.params.get(_CALLS.get(name, ""))
+    inner = called_once(equation)
     if inner is not None:
         return intervals(inner, given)
     if name in ("sort", "optimization_barrier"):
         return given
+    shape = equation.invars[0].aval.shape if given else ()
     if name == "top_k":
-        (aval,) = [atom.aval for atom in equation.invars]
-        return [given[0], (0, aval.shape[equation.params.get("axis", -1)] - 1)]
+        return [given[0], (0, shape[equation.params.get("axis", -1)] - 1)]
+    if name in ("argmax", "argmin"):
+        return [(0, max(math.prod(shape[axis] for axis in equation.params["axes"]) - 1, 0))]
     rule = _RULES.get(name)
-    if rule is None:
+    if rule is None or None in given:
         return [None] * len(equation.outvars)
     return [rule(equation, *given)]
 
 
-# Equations that call a jaxpr once, and the parameter that it is.
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-}
-
-
-def _hull(*given: Interval) -> Interval:
-    ends = [interval for interval in given if interval is not None]
-    if len(ends) < len(given):
-        return None
-    return min(low for low, _ in ends), max(high for _, high in ends)
+def _hull(_equation: Any, *given: Any) -> Interval:
+    return min(low for low, _ in given), max(high for _, high in given)
 
 
 def _by_ends(function: Callable[..., int]) -> Callable[..., Interval]:
-    """Return the rule of a function that is monotonic in either operand."""
+    """Return the rule of a function that is monotonic in each operand."""
 
-    def rule(equation: Any, *given: Interval) -> Interval:
-        if None in given:
-            return None
-        values = [function(*ends) for ends in _corners(given)]
+    def rule(_equation: Any, *given: Any) -> Interval:
+        values = [function(*ends) for ends in itertools.product(*given)]
         return min(values), max(values)
 
     return rule
 
 
-def _corners(given: Sequence[Any]) -> list[tuple[int, ...]]:
-    corners: list[tuple[int, ...]] = [()]
-    for interval in given:
-        corners = [(*corner, end) for corner in corners for end in interval]
-    return corners
-
-
-def _comparing(holds: Callable[[int, int], bool]) -> Callable[..., Interval]:
-    """Return the rule of an order between integers."""
-
-    def rule(equation: Any, a: Interval, b: Interval) -> Interval:
-        if a is None or b is None:
-            return _BOTH
-        found = {int(holds(x, y)) for x, y in ((a[0], b[1]), (a[1], b[0]))}
-        return (min(found), max(found))
-
-    return rule
-
-
-def _logical(function: Callable[[int, int], int]) -> Callable[..., Interval]:
-    """Return the rule of ``and`` and ``or``, of truth values only."""
-
-    def rule(equation: Any, a: Interval, b: Interval) -> Interval:
-        if not _is_bool(equation) or a is None or b is None:
-            return None
-        return function(a[0], b[0]), function(a[1], b[1])
-
-    return rule
-
-
-def _differ(equation: Any, a: Interval, b: Interval) -> Interval:
-    """Bound ``ne``."""
-    return (1, 1) if a and b and (a[1] < b[0] or b[1] < a[0]) else _BOTH
-
-
-def _not(equation: Any, a: Interval) -> Interval:
-    return None if a is None or not _is_bool(equation) else (1 - a[1], 1 - a[0])
+def _logical(function: Callable[..., int]) -> Callable[..., Interval]:
+    """Return the rule of ``and``, ``or`` and ``not``, of truth values only."""
+    rule = _by_ends(function)
+    return lambda equation, *given: rule(equation, *given) if _is_bool(equation) else None
 
 
 def _is_bool(equation: Any) -> bool:
     return equation.outvars[0].aval.dtype == np.bool_
 
 
-def _truth(equation: Any, a: Interval) -> Interval:
+def _truth(equation: Any, a: Any) -> Interval:
     """Bound ``reduce_and`` and ``reduce_or``: of no elements they give their neutral element."""
     if 0 in equation.invars[0].aval.shape:
         neutral = int(equation.primitive.name == "reduce_and")
@@ -207,89 +164,56 @@ def _truth(equation: Any, a: Interval) -> Interval:
     return a if _is_bool(equation) else None
 
 
-def _position(equation: Any, a: Interval) -> Interval:
-    """Bound ``argmax`` and ``argmin``."""
-    shape = equation.invars[0].aval.shape
-    return 0, max(math.prod(shape[axis] for axis in equation.params["axes"]) - 1, 0)
-
-
-def _iota(equation: Any, *sizes: Interval) -> Interval:
+def _iota(equation: Any, *_sizes: Any) -> Interval:
     return 0, max(equation.params["shape"][equation.params["dimension"]] - 1, 0)
 
 
-def _remainder(equation: Any, a: Interval, b: Interval) -> Interval:
+def _remainder(_equation: Any, a: Any, b: Any) -> Interval:
     """Bound a remainder, which has the sign of the dividend, as in C."""
-    if a is None or b is None or b[0] <= 0:
+    if b[0] <= 0:
         return None
     most = b[1] - 1
     return max(-most, a[0]) if a[0] < 0 else 0, min(most, a[1]) if a[1] > 0 else 0
 
 
-def _clamp(equation: Any, low: Interval, a: Interval, high: Interval) -> Interval:
-    if low is None or a is None or high is None:
-        return None
-    ends = [min(max(end, least), most) for end, least, most in zip(a, low, high, strict=True)]
-    return ends[0], ends[1]
-
-
-def _gathered(equation: Any, a: Interval, indices: Interval) -> Interval:
+def _gathered(equation: Any, a: Any, _indices: Any) -> Interval:
     """Bound a gather by its operand; a mode that fills may give other values."""
     return a if "FILL" not in str(equation.params["mode"]).upper() else None
 
 
-def _same(equation: Any, a: Interval, *rest: Interval) -> Interval:
-    return a
-
-
-def _any_of(equation: Any, *given: Interval) -> Interval:
-    return _hull(*given)
-
-
-def _selected(equation: Any, which: Interval, *cases: Interval) -> Interval:
-    return _hull(*cases)
-
-
-def _padded(equation: Any, a: Interval, value: Interval) -> Interval:
-    return _hull(a, value)
-
-
-def _updated(equation: Any, a: Interval, update: Interval, *starts: Interval) -> Interval:
-    return _hull(a, update)
-
-
+# Of equations with one result. Each takes the equation and the intervals of all operands, which are
+# known; where a rule gives None, the result may be any value of its dtype.
 _RULES: dict[str, Callable[..., Interval]] = {
-    "add": _by_ends(lambda a, b: a + b),
-    "sub": _by_ends(lambda a, b: a - b),
-    "mul": _by_ends(lambda a, b: a * b),
-    "neg": _by_ends(lambda a: -a),
+    "add": _by_ends(operator.add),
+    "sub": _by_ends(operator.sub),
+    "mul": _by_ends(operator.mul),
+    "neg": _by_ends(operator.neg),
     "max": _by_ends(max),
     "min": _by_ends(min),
     "rem": _remainder,
-    "clamp": _clamp,
-    "ge": _comparing(lambda a, b: a >= b),
-    "gt": _comparing(lambda a, b: a > b),
-    "le": _comparing(lambda a, b: a <= b),
-    "lt": _comparing(lambda a, b: a < b),
-    "ne": _differ,
+    "clamp": _by_ends(lambda low, a, high: min(max(a, low), high)),
+    "ge": _by_ends(operator.ge),
+    "gt": _by_ends(operator.gt),
+    "le": _by_ends(operator.le),
+    "lt": _by_ends(operator.lt),
+    "ne": lambda _, a, b: (1, 1) if a[1] < b[0] or b[1] < a[0] else None,
     "and": _logical(min),
     "or": _logical(max),
-    "not": _not,
+    "not": _logical(lambda a: 1 - a),
     "reduce_and": _truth,
     "reduce_or": _truth,
-    "argmax": _position,
-    "argmin": _position,
     "iota": _iota,
     "gather": _gathered,
-    "select_n": _selected,
-    "concatenate": _any_of,
-    "pad": _padded,
-    "dynamic_update_slice": _updated,
+    "select_n": lambda equation, _which, *cases: _hull(equation, *cases),
+    "concatenate": _hull,
+    "pad": _hull,
+    "dynamic_update_slice": lambda equation, a, update, *_starts: _hull(equation, a, update),
     **dict.fromkeys(
         (
             "broadcast_in_dim", "convert_element_type", "copy", "cummax", "cummin",
             "dynamic_slice", "expand_dims", "reshape", "rev", "slice", "squeeze", "stop_gradient",
             "transpose",
         ),
-        _same,
+        lambda _, a, *_rest: a,
     ),
 }  # fmt: skip

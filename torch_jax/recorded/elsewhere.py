@@ -1,18 +1,57 @@
-"""Programs for chips that are elsewhere: a recording is lowered in place of being run.
-
-Its results are arrays without elements (:mod:`torch_jax.core.absent`).
-"""
+"""Programs that are lowered and not run: to look at, or for chips that are elsewhere."""
 
 from __future__ import annotations
 
+import functools
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
-from torch_jax.core.absent import Absent
-from torch_jax.memory import sharding
-from torch_jax.recorded.lowered import Lowered
+from torch_jax import target
+from torch_jax._private import jax_core
+from torch_jax.compiler import disk_cache, options
 from torch_jax.recorded.path import State
-from torch_jax.recorded.program import Program, keep, program_for
+from torch_jax.recorded.program import Program
 from torch_jax.target import Target
+
+
+class Lowered:
+    """A program that was lowered but not run; XLA compiles it when it is first asked about.
+
+    With the setting ``target`` it is compiled for chips that are elsewhere.
+
+    Attributes:
+      kept_in: the folder in which the executable is kept for those chips; None: nowhere.
+    """
+
+    kept_in: Path | None = None
+
+    def __init__(self, program: Any):
+        """Take what JAX has lowered, a ``jax.stages.Lowered``."""
+        self._lowered = program
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """Return the executable, as ``jax.stages.Compiled``."""
+        is_here = target.chosen() is None
+        with nullcontext() if is_here else disk_cache.elsewhere(self.kept_in):
+            return self._lowered.compile(options.of_lowered(self._lowered))
+
+    def as_text(self, dialect: str = "stablehlo") -> str:
+        """Return the program as text: ``stablehlo``, or ``hlo`` as XLA optimized it."""
+        if dialect == "stablehlo":
+            return self._lowered.as_text()
+        if dialect == "hlo":
+            return self.compiled.as_text()
+        raise ValueError(f"dialect must be 'stablehlo' or 'hlo', not {dialect!r}")
+
+    def cost_analysis(self) -> Any:
+        """Return XLA's estimates: ``flops``, ``bytes accessed`` …"""
+        return jax_core.costs_of(self.compiled)
+
+    def memory_analysis(self) -> Any:
+        """Return the executable's memory: ``argument_size_in_bytes``, ``temp_size_in_bytes`` …"""
+        return self.compiled.memory_analysis()
 
 
 class ForTarget(Lowered):
@@ -66,29 +105,3 @@ class Programs:
 
 OPEN: list[Programs] = []
 """Of the blocks of :func:`torch_jax.compile_for` that are open."""
-
-
-def stand_in(name: str, state: State, nodes: list, given: tuple, live: Any, dead: Any) -> None:
-    """Lower a graph in place of running it, and give its live results a form.
-
-    Args:
-      name: of the jitted function.
-      state: the graph.
-      nodes: all of its results.
-      given: floats, integers and arrays.
-      live: numbers of the results that code outside can reach.
-      dead: numbers of the arrays that only this recording holds.
-    """
-    arrays = given[2]
-    program, is_new = program_for(
-        state, lambda: (live, dead), lambda at: (tuple(arrays[at].shape), arrays[at].dtype), False
-    )
-    if is_new:
-        keep(state, program)
-    wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
-    if OPEN and not OPEN[-1].is_over:
-        OPEN[-1].run(name, program, state, given, wanted)
-    for at, place in zip(program.outputs, wanted, strict=True):
-        node = nodes[at]
-        node.array = sharding.settled(node, Absent(node.shape, node.dtype, place))
-        node.recording = None

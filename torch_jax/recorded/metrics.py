@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from typing import Any
 
 from torch_jax.budgets import EXPLANATIONS_KEPT
 from torch_jax.core import log, tracers
@@ -49,17 +48,12 @@ class Counts:
         with self._lock:
             self.early[line] += 1
 
-    def compiled(self, explanation: str) -> None:
-        """Count a new program."""
+    def compiled(self, explanation: str, seconds: float) -> None:
+        """Count and log a new program, with the reason."""
+        log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)
         with self._lock:
             self.compiles += 1
             self.explanations.append(explanation)
 
 
 COUNTS = Counts()
-
-
-def compiled(explanation: Any, seconds: float) -> None:
-    """Count and log a compiled graph, with the reason."""
-    COUNTS.compiled(explanation)
-    log.LOGGER.info("compiled %s (in %.2f s)", explanation, seconds)

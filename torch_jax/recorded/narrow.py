@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-_INNER = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
-"""Equations that take their operands as the jaxpr in a parameter does, with its name."""
+from torch_jax._private.jaxprs import called_once
 
 
 def narrow(jaxpr: Any) -> frozenset[int]:
@@ -55,5 +54,5 @@ def _narrows(eqn: Any, at: int, known: dict[int, frozenset[int]]) -> bool:
     """Return whether an equation takes of its operand a float32 only."""
     if eqn.primitive.name == "convert_element_type":
         return eqn.params["new_dtype"] == np.float32
-    inner = eqn.params.get(_INNER.get(eqn.primitive.name, ""))
+    inner = called_once(eqn)
     return inner is not None and at in _narrow(inner.jaxpr, known)

@@ -47,11 +47,11 @@ class Program:
         state: State,
         outputs: tuple[int, ...],
         donated: tuple[int, ...],
-        form: Callable[[int], Any],
+        arrays: Sequence[Any],
     ):
-        """Take a graph and its wanted results; ``form`` gives an array's shape and dtype."""
+        """Take a graph, its wanted results, and arrays like those that it is given."""
         steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
-        pairs = [(form(at), heirs.get(at)) for at in donated]
+        pairs = [(_form(arrays[at]), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs, self.donated = outputs, donated
         self._floats, self._doubles = _floats(steps)
@@ -221,7 +221,7 @@ Alive = tuple[tuple[int, ...], frozenset[int]]
 
 
 def program_for(
-    state: State, alive: Callable[[], Alive], form: Callable[[int], Any], may_collect: bool = True
+    state: State, alive: Callable[[], Alive], arrays: Sequence[Any], may_collect: bool = True
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
@@ -234,7 +234,7 @@ def program_for(
     Args:
       state: the graph.
       alive: returns the reachable results, and the arrays that only the recording can reach.
-      form: shape and dtype of an array, by its number.
+      arrays: those that the graph is given.
       may_collect: whether there is time to collect garbage.
     """
     live, dead = alive()
@@ -244,15 +244,15 @@ def program_for(
         found = _serving(state, *alive())
     if found is not None:
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
-            donated = _donatable(state, found.outputs, dead, form)
+            donated = _donatable(state, found.outputs, dead, arrays)
             if len(donated) > len(found.donated):
-                return Program(state, found.outputs, donated, form), True
+                return Program(state, found.outputs, donated, arrays), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
     outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
-    donated = _donatable(state, outputs, donatable, form)
-    return Program(state, outputs, donated, form), True
+    donated = _donatable(state, outputs, donatable, arrays)
+    return Program(state, outputs, donated, arrays), True
 
 
 def keep(state: State, program: Program) -> None:
@@ -292,17 +292,22 @@ def _collect(state: State) -> None:
 
 
 def _donatable(
-    state: State, outputs: Sequence[int], dead: frozenset[int], form: Callable[[int], Any]
+    state: State, outputs: Sequence[int], dead: frozenset[int], arrays: Sequence[Any]
 ) -> tuple[int, ...]:
     """Return the dead arrays that have the form of a result, one for each result."""
     forms = _forms(state)
     free = Counter(forms[at] for at in outputs)
     found = []
     for at in sorted(dead):
-        if free[form(at)] > 0:
-            free[form(at)] -= 1
+        form = _form(arrays[at])
+        if free[form] > 0:
+            free[form] -= 1
             found.append(at)
     return tuple(found)
+
+
+def _form(array: Any) -> tuple[tuple[int, ...], Any]:
+    return tuple(array.shape), array.dtype
 
 
 def _forms(state: State) -> list[Any]:

@@ -28,10 +28,11 @@ from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
 from torch_jax.memory.windows import Place, operand, operands
-from torch_jax.recorded import bounds, limits, metrics
+from torch_jax.recorded import bounds, limits
 from torch_jax.recorded.bodies import body_of
-from torch_jax.recorded.elsewhere import stand_in
+from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
+from torch_jax.recorded.metrics import COUNTS
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
 from torch_jax.recorded.path import (
     BOOL,
@@ -105,7 +106,7 @@ class Recording:
             if not self._is_over:
                 self.recorder.leave(self)
                 if is_early and self.log[-1][0].operators and not self.recorder.is_patient:
-                    metrics.COUNTS.looked_at()
+                    COUNTS.looked_at()
                 self._is_early = is_early
                 self._run()
                 self._is_over = True
@@ -117,7 +118,7 @@ class Recording:
         state, nodes, numbers, arrays = self.written_down()
         if not state.operators:
             return
-        metrics.COUNTS.ran(state.operators)
+        COUNTS.ran(state.operators)
         if _live(nodes):
             self._compute(state, nodes, numbers, arrays)
         limits.cut()
@@ -136,8 +137,7 @@ class Recording:
         given = *by_kind(numbers), arrays
         listener = self.recorder.listener
         if absent.is_chosen():
-            name = "" if listener is None else listener.name
-            stand_in(name, state, nodes, given, _live(nodes), _dead(arrays))
+            self._stand_in(state, nodes, given)
             return
         if listener is not None:
             listener.before(state, numbers, arrays)
@@ -169,14 +169,12 @@ class Recording:
         if not state.programs:
             if state.runs < max(self._first_compiled(state) - 1, 1 + self._is_early):
                 return None
+        may_collect = not self.recorder.is_patient
         program, is_new = program_for(
-            state,
-            lambda: (_live(nodes), _dead(arrays)),
-            lambda at: _form(arrays[at]),
-            may_collect=not self.recorder.is_patient,
+            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect
         )
         if is_new:
-            report = functools.partial(metrics.compiled, explain(state, self.new, program))
+            report = functools.partial(COUNTS.compiled, explain(state, self.new, program))
             if self._first_compiled(state) > 1:
                 program.compile_aside(state.runs + 1, arrays, len(integers), report)
             else:
@@ -185,7 +183,7 @@ class Recording:
         if state.runs < program.from_run:
             return None
         if not is_new:
-            metrics.COUNTS.found()
+            COUNTS.found()
         program.wait()
         return program
 
@@ -202,14 +200,34 @@ class Recording:
         live = _live(nodes)
         results = run_one_by_one(state.steps(), given, live)
         for at, array in zip(live, results, strict=True):
-            nodes[at].array = sharding.settled(nodes[at], array)
-            nodes[at].recording = None
+            _settle(nodes[at], array)
+
+    def _stand_in(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
+        """Lower a graph for chips that are elsewhere, and give its live results a form."""
+        arrays, listener = given[2], self.recorder.listener
+        program, is_new = program_for(
+            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect=False
+        )
+        if is_new:
+            keep(state, program)
+        wanted = _wanted(program, nodes)
+        if OPEN and not OPEN[-1].is_over:
+            name = "" if listener is None else listener.name
+            OPEN[-1].run(name, program, state, given, wanted)
+        for at, place in zip(program.outputs, wanted, strict=True):
+            _settle(nodes[at], Absent(nodes[at].shape, nodes[at].dtype, place))
+
+    def lowered(self) -> Any:
+        """Return what JAX lowers for what is written down, in place of running it."""
+        state, nodes, numbers, arrays = self.written_down()
+        program, _ = program_for(
+            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect=False
+        )
+        return program.lower(*by_kind(numbers), arrays, wanted=_wanted(program, nodes))
 
     def _launch(self, program: Program, nodes: list, given: tuple) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
-        wanted: tuple = ()
-        if sharding.Use.begun:
-            wanted = tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
+        wanted = _wanted(program, nodes) if sharding.Use.begun else ()
         floats, integers, arrays = given
         if program.from_run:
             self.log = self.log[:1]  # which holds the arrays, too
@@ -236,6 +254,17 @@ def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
     return floats, [int(number) for number in numbers if not isinstance(number, float)]
 
 
+def _wanted(program: Program, nodes: list[Any]) -> tuple:
+    """Return the shardings that a program's results are to have, None where XLA decides."""
+    return tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
+
+
+def _settle(node: Node, array: Any) -> None:
+    """Give a node what was computed for it."""
+    node.array = sharding.settled(node, array)
+    node.recording = None
+
+
 def _live(nodes: list[Any]) -> tuple[int, ...]:
     """Return the results that code outside of the recording can reach."""
     return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
@@ -246,10 +275,6 @@ def _dead(arrays: list[Any]) -> frozenset[int]:
     counts = enumerate(_references(arrays))
     dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) in _ARRAYS)
     return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
-
-
-def _form(array: Any) -> tuple[tuple[int, ...], Any]:
-    return tuple(array.shape), array.dtype
 
 
 class Listener:

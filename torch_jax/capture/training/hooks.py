@@ -8,7 +8,7 @@ observed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from torch_jax.capture.training import scaling  # noqa: F401, enters replacements
-from torch_jax.capture.training.optimizer_state import move_counts
+from torch_jax.capture.training.optimizer_state import move_counts, saved
 from torch_jax.capture.training.optimizers import parameters_of
 from torch_jax.core import patching
 from torch_jax.core.active import ACTIVE
@@ -101,23 +101,16 @@ def _after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 @patch("torch.optim.lr_scheduler.LRScheduler", AT_FIRST_JIT, is_registration=True)
 def _patch_schedulers(_kind: Any) -> Any:
-    """Have the host move a scheduler on at each call: that is plain Python."""
-    patch_schedulers()
-    return restore_schedulers
+    """Have the host move schedulers on at each call, those of the classes that exist by now."""
+    steps = [(kind, vars(kind)["step"]) for kind in _schedulers()]
+    for kind, step in steps:
+        kind.step = _on_host(step)
 
+    def restore() -> None:
+        for kind, step in steps:
+            kind.step = step
 
-def patch_schedulers() -> None:
-    """Have every scheduler class that exists by now step at each call, Python skipped or not."""
-    for kind in _schedulers():
-        step = vars(kind).get("step")
-        if step is not None and not hasattr(step, "_torch_jax_original"):
-            kind.step = _on_host(step)
-
-
-def restore_schedulers() -> None:
-    """Take back what :func:`patch_schedulers` did."""
-    for kind in _schedulers():
-        kind.step = getattr(kind.step, "_torch_jax_original", kind.step)
+    return restore
 
 
 def _schedulers() -> Iterator[Any]:
@@ -139,20 +132,12 @@ def _on_host(original: Any) -> Any:
         save = functools.partial(_save_schedule, self)
         return ACTIVE.observer.optimizers.on_host(action, save)
 
-    step._torch_jax_original = original  # type: ignore[attr-defined]
     return step
 
 
-def _save_schedule(scheduler: Any) -> Any:
-    inner = [_save_schedule(one) for one in getattr(scheduler, "_schedulers", ())]
-    state = dict(vars(scheduler))
-    groups = [dict(group) for group in scheduler.optimizer.param_groups]
-
-    def undo() -> None:
-        for undo_one in inner:
-            undo_one()
-        vars(scheduler).update(state)
-        for group, values in zip(scheduler.optimizer.param_groups, groups, strict=True):
-            group.update(values)
-
-    return undo
+def _save_schedule(scheduler: Any) -> Callable[[], None]:
+    schedulers: list[Any] = [scheduler]
+    for one in schedulers:  # those that it is made of, too
+        schedulers += getattr(one, "_schedulers", ())
+    groups = [group for one in schedulers for group in one.optimizer.param_groups]
+    return saved([*(one.__dict__ for one in schedulers), *groups])

@@ -6,6 +6,7 @@ its own, and each optimizer would be compiled twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -79,31 +80,35 @@ def _make_momentum(optimizer: Any, group: dict, lists: Any) -> None:
             optimizer.state[parameter]["momentum_buffer"] = buffers[index]
 
 
+def saved(dicts: Iterable[dict]) -> Callable[[], None]:
+    """Return a function that gives dicts back the entries that they have now."""
+    before = [(one, dict(one)) for one in dicts]
+
+    def restore() -> None:
+        for one, entries in before:
+            one.clear()
+            one.update(entries)
+
+    return restore
+
+
 class Entries:
     """Remember an optimizer's groups and states, to find what a step sets, and to put it back."""
 
     def __init__(self, optimizer: Any):
-        self._optimizer, self._states = optimizer, dict(optimizer.state)
-        self._before = [(one, dict(one)) for one in self._dicts()]
+        self._optimizer = optimizer
+        self._before = {id(one): dict(one) for one in self._dicts()}
+        self.restore = saved([optimizer.state, *self._dicts()])
 
     def _dicts(self) -> list[dict]:
         return [*self._optimizer.param_groups, *self._optimizer.state.values()]
 
     def set_by_step(self) -> str | None:
         """Return the key of an entry that is another object now, or new and no tensor."""
-        before = {id(one): entries for one, entries in self._before}
         for one in self._dicts():
-            known = before.get(id(one), {})
+            known = self._before.get(id(one), {})
             for key, value in one.items():
                 is_new_tensor = key not in known and isinstance(value, torch.Tensor)
                 if not is_new_tensor and value is not known.get(key, one):
                     return key
         return None
-
-    def restore(self) -> None:
-        """Put every entry back."""
-        self._optimizer.state.clear()
-        self._optimizer.state.update(self._states)
-        for one, entries in self._before:
-            one.clear()
-            one.update(entries)

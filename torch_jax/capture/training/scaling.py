@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import torch
 
 from torch_jax._private import pytorch
@@ -18,8 +16,6 @@ from torch_jax.capture.training.optimizer_state import Entries, keep_steps_on_de
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.patching import AT_FIRST_JIT, around
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.dispatch.call_jax import jax_function
-from torch_jax.memory import storage
 from torch_jax.memory.storage import is_jax
 
 _SCALER = "torch.amp.grad_scaler.GradScaler"
@@ -57,16 +53,9 @@ def _maybe_opt_step(original: Any, scaler: Any, optimizer: Any, state: Any, *arg
             memory.array = before[id(memory)]
         raise NotTraceableError(why)
     observer.only_first = only_first
-    skipped = sum(found)
     # state that the step has made, for later calls to find
     before = {id(one.storage): one.old() for one in observer.storages.met} | before
-    for memory in observer.storages.all():
-        old = before.get(id(memory), memory.array)
-        if memory.array is not old and old.shape == memory.array.shape:
-            both = [storage.wrap(array) for array in (memory.array, old)]
-            with pytorch.no_dispatch_modes():  # which would take them for tensors of before
-                kept = storage.held_by(_chosen(skipped, *both))
-            storage.put_back((memory,), (memory.array,), (kept,))
+    observer.choose([sum(found) == 0], before)
     return result
 
 
@@ -85,8 +74,3 @@ def _why_not_skipped(optimizer: Any, key: str | None, only_first: str | None) ->
         "GradScaler.step skips one. Pass capturable=True to the optimizer if it has that, or drop "
         "pure=True."
     )
-
-
-@jax_function
-def _chosen(skipped: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    return jnp.where(skipped != 0, old, new)
