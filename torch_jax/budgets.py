@@ -37,9 +37,9 @@ ENTRIES_REMEMBERED = 1 << 12
 # Places of views in their memories, and integers of recorded operators. More than of other entries:
 # when they are forgotten, the same view has another number, and its programs are compiled again.
 PLACES_REMEMBERED = 1 << 16
-# Of the memory maps that Linux gives a process: from there on entries are dropped. And how many new
-# entries come between two looks, of which each takes milliseconds.
+# Of the memory maps that Linux gives a process: from there on entries are dropped.
 SHARE_OF_MEMORY_MAPS = 0.5
+# New entries between two looks at the process's memory maps, of which each takes milliseconds.
 ENTRIES_BETWEEN_LOOKS_AT_MAPS = 64
 # Traces of a JAX function, and states of one, each with its traces.
 TRACES_OF_A_FUNCTION = 256

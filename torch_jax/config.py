@@ -195,8 +195,8 @@ SETTINGS: dict[str, Setting] = {
         (),
         "How many compiled eager operators are kept, over all operators (an entry is one operator "
         "with one set of shapes, dtypes and static arguments); those go first that have not been "
-        "called for the longest time. Each takes up to 1.4 MB, and on the CPU memory maps: where the "
-        "process has taken half of those that Linux gives it (65,530), entries go earlier.",
+        "called for the longest time. Each takes up to 1.4 MB, and on the CPU memory maps: where "
+        "the process has taken half of those that Linux gives it (65,530), entries go earlier.",
     ),
     "target": Setting(
         "here",
