@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -73,3 +75,17 @@ def test_one_bound_over_all_entries(monkeypatch):
         assert torch.neg(torch.ones(1, device="jax")).item() == -1
     finally:
         config.set("cache_size", before)
+
+
+@pytest.mark.usefixtures("eager_by_xla")
+def test_entries_go_before_memory_maps_run_out(monkeypatch):
+    """XLA's programs for the CPU take maps, and a process without any left would end."""
+    limit = bound._maps() + 1  # one more program is too much
+    monkeypatch.setattr(bound, "_most_maps", lambda: limit)
+    monkeypatch.setattr(bound, "ENTRIES_BETWEEN_LOOKS_AT_MAPS", 4)
+    counts = []
+    for n in range(1, 40):
+        assert torch.neg(torch.full((n,), 2.0, device="jax")).sum().item() == -2 * n
+        counts.append(_entries())
+    assert any(after < before for before, after in itertools.pairwise(counts))
+    assert torch.neg(torch.ones(1, device="jax")).item() == -1
