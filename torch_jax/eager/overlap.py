@@ -48,12 +48,18 @@ def _verdict(op: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) ->
     if kinds <= {"apart"}:
         return None
     small = "part" not in kinds and twins.can_be_small(op)
-    make = _Small() if small else _Same(tensors)
     if op.name() == _WRITE:
         op = torch.ops.aten.copy_.default
         given = {"self": given["self"], "src": given["source"]}
-    error = twins.refusal(op, twins.twins(op, given, make))
-    return str(error) if error is not None and "single memory location" in str(error) else None
+    makes = [_Small()] * small + [_Same(tensors)]
+    errors_of_twins = (twins.refusal(op, twins.twins(op, given, make)) for make in makes)
+    # small twins may be refused for their sizes
+    error = next((e for e in errors_of_twins if e is None or _is_about_memory(e)), None)
+    return None if error is None else str(error)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    return "single memory location" in str(error)
 
 
 def _pairs(op: Any, given: dict[str, Any]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
