@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import torch_jax
+from tests.support.compare import assert_same
 from tests.support.jitted import assert_skipped, both
 from tests.support.values import ones
 from torch_jax.memory.storage import memory_of
@@ -196,3 +197,72 @@ def test_a_cache_of_keys_is_written_in_place(write, captured, pure):
         if value > 1:  # no copy was made
             assert memory_of(cache).unsafe_buffer_pointer() == before
     assert cache[:, 2].tolist() == [[4.0] * 4] * 2 and cache.sum().item() == 32
+
+
+# --- effects on older tensors beside their elements -----------------------------------------------
+
+EFFECTS = {
+    "requires_grad_": lambda x, w: x.requires_grad_() if x.is_leaf else None,
+    "detach_": lambda x, w: x.detach_(),
+    "retain_grad": lambda x, w: x.retain_grad() if x.requires_grad else None,
+    "hook": lambda x, w: x.register_hook(lambda g: g * 3) if x.requires_grad else None,
+    "t_": lambda x, w: x.t_(),
+    "unsqueeze_": lambda x, w: x.unsqueeze_(0),
+    "resize_": lambda x, w: None if x.requires_grad else x.resize_(2, 4),
+    "written with gradients": lambda x, w: x.mul_(w[0]),
+    "a row is written with gradients": lambda x, w: x[0].copy_(w[0]),
+    "no gradient from here on": lambda x, w: setattr(w, "grad", None),
+    "another gradient": lambda x, w: setattr(w, "grad", torch.ones_like(w)),
+    "data": lambda x, w: setattr(x, "data", x.data * 2),
+}
+
+
+@pytest.mark.parametrize("computed", [False, True], ids=["given", "computed"])
+@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.filterwarnings("ignore:.*(cannot skip its Python|its Python ran 5 times)")
+def test_effects_on_what_is_older_than_a_pure_call(effect, computed):
+    """Where a call without Python could not repeat them, Python runs at each call, and says so."""
+
+    def outcomes(device, compile):
+        weight = torch.eye(4).to(device).requires_grad_()
+
+        def function(x):
+            EFFECTS[effect](x, weight)
+            return (x.reshape(-1, 4) @ weight).square().sum()
+
+        function = compile(function)
+        for value in range(1, 8):
+            given = torch.full((4, 4), float(value)).to(device)
+            x = given.requires_grad_() * 1 if computed else given
+            (function(x) + x.sum()).backward()
+            grad = x.grad if x.is_leaf or x.retains_grad else None
+            yield x.detach(), x.shape, x.requires_grad, x.is_leaf, grad, given.grad, weight.grad
+
+    plain = outcomes("cpu", lambda function: function)
+    pure = outcomes("jax", lambda function: torch_jax.jit(function, pure=True))
+    for found, wanted in zip(pure, plain, strict=True):
+        assert_same(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot skip its Python")
+def test_a_part_and_what_it_is_a_part_of():
+    """An argument ``data[0:4]`` is given by value, until the function reaches ``data`` as well."""
+
+    def outcomes(device, compile):
+        data = torch.arange(12.0).to(device)
+
+        def function(part):
+            part.add_(part * 2)
+            total = data.sum()
+            part.mul_(0.5)
+            data.add_(1)
+            return total + part.sum()
+
+        function = compile(function)
+        for _ in range(6):
+            yield function(data[0:4]), data
+
+    plain = outcomes("cpu", lambda function: function)
+    pure = outcomes("jax", lambda function: torch_jax.jit(function, pure=True))
+    for found, wanted in zip(pure, plain, strict=True):
+        assert_same(found, wanted)

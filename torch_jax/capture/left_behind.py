@@ -13,8 +13,8 @@ from torch_jax.capture.guards import Entry, entries_of, hooks_of
 from torch_jax.capture.memories import grad_of
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
-from torch_jax.capture.storages import version_of
-from torch_jax.capture.training.optimizers import parameters_of
+from torch_jax.capture.storages import outline, version_of
+from torch_jax.core import errors
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory.storage import is_jax_tensor
@@ -93,6 +93,14 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     for at, one in enumerate(observer.storages.met):
         if one.is_written():
             written.append((at, _number(observer, one.storage)))
+    for tensor, before in observer.outlines():
+        if outline(tensor) != before or _has_new_history(observer, tensor):
+            observer.refuse(
+                f"a tensor that is older than the call ({errors.describe(tensor)}) gets another "
+                "form, history, requires_grad or hook: return a new tensor",
+                is_of_first=True,
+            )
+            break
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
     for stray in () if observer.only_first else observer.storages.strays(known):
         shown = f"{stray.array.dtype}{list(stray.array.shape)}"
@@ -117,6 +125,11 @@ def _number(observer: Observer, memory: Any) -> int:
     return 0
 
 
+def _has_new_history(observer: Observer, tensor: torch.Tensor) -> bool:
+    """Return whether a backward pass from a tensor would go through the call."""
+    return observer.is_of_call(tensor.grad_fn) and not autograd_nodes.is_spent(tensor)
+
+
 def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
     """Return which leaves of the result have gradients that the function leaves to its caller."""
     if observer.went_back:
@@ -135,7 +148,6 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
     """Return the gradients that the call replaced, who must have none, and those that move."""
     changed, without, moving = [], [], []
     places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
-    stepped = {id(p) for one in observer.optimizers.stepped for p in parameters_of(one)}
     for known in observer.optimizers.gradients.values():
         tensor, before, after = known.tensor, known.before, known.tensor.grad
         known.place = places.get(id(tensor))
@@ -144,7 +156,7 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
         if before is after and not known.reset:
             if was_read:
                 moving.append((owner, before))
-            elif before is None and id(tensor) in stepped:
+            elif before is None:  # or the call has let go of it before it took the tensor
                 without.append(owner)
             continue
         known.reset |= before is not None

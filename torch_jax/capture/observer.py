@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch_jax._private import dynamo, pytorch
 from torch_jax.capture.cpu_tensors import Host, is_host
 from torch_jax.capture.draws import Draws
-from torch_jax.capture.storages import OfResult, Storages
+from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
 from torch_jax.capture.training.optimizers import Optimizers
 from torch_jax.core import errors, tracers
@@ -86,6 +86,13 @@ class Observer(Listener):
         """Take the arguments; and tensors over the own memories of those that see copies."""
         self.leaves = leaves
         self.storages = Storages(leaves, own or {})
+        self._outlines = {
+            at: outline(leaf)
+            for at, leaf in enumerate(leaves)
+            if isinstance(leaf, torch.Tensor)
+            and leaf.layout is torch.strided
+            and at not in (own or {})
+        }
         self.tape = Tape()
         self.host = Host(self)
         self.draws = Draws(self)
@@ -152,12 +159,17 @@ class Observer(Listener):
         if not is_jax_storage(memory) or self.storages.is_made(memory):
             return
         self.storages.meet(memory, tensor)
-        if tensor.requires_grad and not self._is_of_call(tensor.grad_fn):
+        if tensor.requires_grad and not self.is_of_call(tensor.grad_fn):
             self.wanted[id(tensor)] = tensor
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
 
-    def _is_of_call(self, node: Any) -> bool:
+    def outlines(self) -> Iterator[tuple[torch.Tensor, tuple]]:
+        """Yield the tensors that are older than the call, with their outlines before it."""
+        yield from ((self.leaves[at], before) for at, before in self._outlines.items())
+        yield from ((one.tensor, one.outline) for one in self.storages.met)
+
+    def is_of_call(self, node: Any) -> bool:
         """Return whether a node of autograd's graph was made by the call."""
         return node is not None and node._sequence_nr() > self._last_node
 

@@ -131,12 +131,14 @@ class Pure:
         with call.by_value() as own:
             found = observe(self._function, call, own)
             outside = {at for at in own if _is_reached(call, at, found.result)}
+            at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
         if keys.world() != world and found.refusal is None:
             found = found._replace(refusal=_LEAVES_MODE)
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
                 outside.add(at)
-                own[at].copy_(call.leaves[at])  # the part has counted the write
+                if at not in at_home:
+                    own[at].copy_(call.leaves[at])  # the part has counted the write
         if outside:
             self._whole.add(call.key)
             found = found._replace(result=_with_parts(found.result, call), replay=None)

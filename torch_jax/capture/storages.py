@@ -44,12 +44,12 @@ class Met:
     Attributes:
       storage: of PyTorch; later calls read its memory.
       tensor: the first tensor over it that an operator took.
-      version: of that tensor, when it was met.
+      version: of that tensor, when it was met; ``outline`` likewise.
     """
 
     def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
         self.storage, self.tensor = storage, tensor
-        self.version = version_of(tensor)
+        self.version, self.outline = version_of(tensor), outline(tensor)
         self._array = weakref.ref(array)  # a strong reference would prevent donation
 
     def is_written(self) -> bool:
@@ -71,7 +71,10 @@ class Storages:
     def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
         """Take the arguments, and tensors over the own memories of those that see copies."""
         self.met: list[Met] = []
-        self._copies = {id(t.untyped_storage()): (leaves[at], t) for at, t in own.items()}
+        self._copies = {
+            id(t.untyped_storage()): (leaves[at], t, storage.held_by(leaves[at]))
+            for at, t in own.items()
+        }
         self._at: dict[int, int] = {}  # in ``met``, by the id of the storage
         self._made: dict[int, weakref.ref] = {}  # by the id of the storage
         self._sources: dict[int, tuple[Any, Any]] = {}  # by the id of the array
@@ -96,9 +99,6 @@ class Storages:
         """Note an older storage, over which an operator takes a tensor."""
         if id(memory) in self._at:
             return
-        if id(memory) in self._copies:  # the function reaches the original, too, and may write it
-            part, own = self._copies.pop(id(memory))
-            part.data = own
         array = memory_in(memory)
         if self._source(array) is not None:  # storages share an array until one is written
             array = copy_of(array)
@@ -106,6 +106,15 @@ class Storages:
         self._at[id(memory)] = len(self.met)
         self.comes_from(array, OfStorage(len(self.met)))
         self.met.append(Met(memory, tensor, array))
+        if id(memory) in self._copies:  # the function reaches the original, too, and may write it
+            self._put_back(*self._copies.pop(id(memory)))
+
+    @staticmethod
+    def _put_back(part: torch.Tensor, own: torch.Tensor, copied: Any) -> None:
+        """Have a part see its own memory, with what has been written to the copy meanwhile."""
+        value, part.data = part.data, own
+        if storage.held_by(value) is not copied:
+            own.copy_(value)
 
     def place_of(self, memory: Any) -> int | None:
         """Return the place of a storage among those met, None where it is none of them."""
@@ -143,6 +152,21 @@ class Storages:
         if found():
             gc.collect()  # reference cycles may hold some
         return found()
+
+
+def outline(tensor: torch.Tensor) -> tuple:
+    """Return what a call may change of a tensor beside its elements.
+
+    >>> before, x = outline(torch.ones(2, 3)), torch.ones(2, 3).t_()
+    >>> outline(x) == before
+    False
+    """
+    hooks = (getattr(tensor, name, None) for name in _HOOKS)
+    form = tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_leaf, tensor.retains_grad
+    return *form, *(len(found or ()) for found in hooks)
+
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def version_of(tensor: torch.Tensor) -> int:
