@@ -11,6 +11,7 @@ of floats than the CPU.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +52,18 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if answer is twins.UNKNOWN:
             return
         _answers[form] = answer
+        if answer is None and _unusual_masks(given):
+            _have_warned(op, given)
     _raise(_answers[form], op, args, kwargs)
+
+
+def _have_warned(op: Any, given: dict[str, Any]) -> None:
+    """Have the CPU's kernel warn of masks of bytes, once for each of them."""
+    tried = (jax.tree.map(_wide, named) for named in _twins(op, given))
+    for named in tried:
+        if pytorch.without_warnings(functools.partial(twins.refusal, op, named)) is None:
+            twins.refusal(op, named)
+            return
 
 
 def refuse_outputs(
