@@ -150,7 +150,8 @@ def test_only_what_a_policy_keeps_takes_memory():
     }
     # x of each layer is 0.5 MiB, what is in its middle 2 MiB, and its second product 0.5
     assert kept["nothing"] < 13
-    assert kept["nothing"] + 8 * 2 <= kept["names"] < 8 * 2 + 14
-    assert kept["nothing"] + 8 * 2 <= kept["dots"] < 8 * 2.5 + 14
+    least = 8 * 2 + 8  # of eight layers, and of the one that is computed
+    assert least <= kept["names"] < 8 * 2 + 14
+    assert least <= kept["dots"] < 8 * 2.5 + 14
     assert temporaries(torch_jax.scan_layers) > 40
     assert temporaries(functools.partial(scanned, options={})) < 16
