@@ -84,14 +84,13 @@ class Observer(Listener):
 
     def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor] | None = None):
         """Take the arguments; and tensors over the own memories of those that see copies."""
+        own = own or {}
         self.leaves = leaves
-        self.storages = Storages(leaves, own or {})
+        self.storages = Storages(leaves, own)
         self._outlines = {
             at: outline(leaf)
             for at, leaf in enumerate(leaves)
-            if isinstance(leaf, torch.Tensor)
-            and leaf.layout is torch.strided
-            and at not in (own or {})
+            if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
         }
         self.tape = Tape()
         self.host = Host(self)

@@ -264,6 +264,11 @@ def _sparse_mask(self, mask) -> Any:
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
+def _scaled(self: Any, other: Any, alpha: Any) -> torch.Tensor:
+    """Return the values of a summand, in the dtype of the sum: unsigned ones may be subtracted."""
+    return other._values().to(torch.result_type(self, other)) * alpha
+
+
 @_kernel("add.Tensor")
 def _add(self, other, *, alpha=1) -> Any:
     if self.layout == torch.strided:
@@ -277,8 +282,7 @@ def _add(self, other, *, alpha=1) -> Any:
             f"{tuple(other.shape)}"
         )
     indices = torch.cat([self._indices(), other._indices()], 1)
-    scaled = other._values().to(torch.result_type(self, other)) * alpha
-    return _make(self, indices, torch.cat([self._values(), scaled]))
+    return _make(self, indices, torch.cat([self._values(), _scaled(self, other, alpha)]))
 
 
 @_kernel("add_.Tensor")
@@ -291,8 +295,7 @@ def _add_to_dense(self, other, *, alpha=1) -> Any:
             "add: expected 'self' and 'other' to be of same size, but self has size "
             f"{tuple(self.shape)} while other has size {tuple(other.shape)}"
         )
-    scaled = other._values().to(torch.result_type(self, other)) * alpha
-    return _added(self, other, scaled.to(self.dtype))
+    return _added(self, other, _scaled(self, other, alpha).to(self.dtype))
 
 
 @_kernel("sub.Tensor")
