@@ -19,7 +19,7 @@ from torch_jax.core import waking
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import ladder
 from torch_jax.graphs.graph_run import GraphRun, running
-from torch_jax.graphs.runner import Runner, tensors_of
+from torch_jax.graphs.runner import Runner, first_names, tensors_of
 from torch_jax.memory import generators, storage
 from torch_jax.memory.border import users_array
 
@@ -63,7 +63,9 @@ class JaxInterpreter:
                 f"{type(module).__name__}: make one with torch.fx.symbolic_trace or torch.export"
             )
         self.module = module
-        self._names, held = _by_first_name(tensors_of(module))
+        tensors = tensors_of(module)
+        self._names = first_names(tensors)
+        held = {name: tensors[name] for name in self._names.values()}
         given = dict(state or {})
         unknown = given.keys() - self._names.keys()
         if unknown:
@@ -130,13 +132,6 @@ def key_words(key: Any) -> Any:
 def _generator(key: Any) -> Any:
     """Return the generator of draws without a key, None under a trace: they would be constants."""
     return generators.default_generator if key is None and jax_core.is_outside_traces() else None
-
-
-def _by_first_name(tensors: Mapping[str, torch.Tensor]) -> tuple[dict, dict[str, torch.Tensor]]:
-    """Return for each name the first one of the same tensor, and the tensors by these."""
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
-    return names, {name: tensors[name] for name in dict.fromkeys(names.values())}
 
 
 def _given(value: Any) -> Any:

@@ -42,6 +42,17 @@ def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
+def first_names(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return for each name the first one of the same tensor, which differs where weights are tied.
+
+    >>> x = torch.ones(1)
+    >>> first_names({"a": x, "b": x})
+    {'a': 'a', 'b': 'a'}
+    """
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+
+
 class Runner(fx.Interpreter):
     """Runs a graph on jax tensors; ``tensors`` are those that it holds, by qualified name."""
 

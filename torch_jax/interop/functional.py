@@ -18,6 +18,7 @@ from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
+from torch_jax.graphs.runner import first_names
 from torch_jax.interop import crossing
 from torch_jax.interop.to_jax_function import is_by_jax, run
 from torch_jax.memory import border, dtypes, storage
@@ -298,13 +299,8 @@ def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
 
 
 def _first_names(module: torch.nn.Module) -> dict[str, str]:
-    """Return for each name of a parameter or buffer the first one of the same tensor."""
-    named = (
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    )
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return first_names(parameters | dict(module.named_buffers(remove_duplicate=False)))
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

@@ -28,6 +28,7 @@ from torch_jax.eager import variants
 from torch_jax.eager.signature import DROP, DTYPE, NUMBER, NUMBERS, Signature, signature
 from torch_jax.exporting.symbolic import sizes as symbolic_numbers
 from torch_jax.exporting.symbolic.views import VIEWS
+from torch_jax.graphs.runner import first_names
 from torch_jax.memory import dtypes, transfer
 from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
@@ -103,12 +104,8 @@ class SymbolicProgram:
         _without_checks(self.program.graph_module)
         held = self.program.state_dict | self.program.constants
         self._specs = self.program.graph_signature.input_specs
-        first: dict[int, str] = {}
-        self._first = {
-            spec.target: first.setdefault(id(held[spec.target]), spec.target)
-            for spec in self._specs
-            if spec.target is not None
-        }
+        targets = (spec.target for spec in self._specs if spec.target is not None)
+        self._first = first_names({target: held[target] for target in targets})
         self.state = {n: transfer.array_of(held[n].detach()) for n in self._first.values()}
 
     def __call__(self, state: Mapping[str, jax.Array], args: tuple, kwargs: dict) -> Any:
