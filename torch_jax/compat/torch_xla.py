@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,9 +27,7 @@ def devices() -> list[torch.device]:
     return [device()]
 
 
-def real_devices() -> list[str]:
-    """Return the kind of the devices, such as ``["CPU:0"]``."""
-    return [f"{xla_model.xla_device_hw(device())}:{world.local_rank()}"]
+real_devices = xla_model.xla_real_devices
 
 
 def device_count() -> int:
@@ -48,15 +46,11 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 @contextmanager
-def _step() -> Any:
+def step() -> Iterator[None]:
+    """Run the operators of a block together, as one program, when it ends."""
     with lazy.lazy():
         yield
         xla_model.mark_step()
-
-
-def step() -> AbstractContextManager[None]:
-    """Return a block whose operators run together, as one program, when it ends."""
-    return _step()
 
 
 def compile(

@@ -63,9 +63,7 @@ def make_kernel_from_pallas(
     return call
 
 
-def convert_torch_dtype_to_jax(dtype: torch.dtype) -> Any:
-    """Return a dtype of PyTorch's as JAX's."""
-    return dtypes.to_jax(dtype)
+convert_torch_dtype_to_jax = dtypes.to_jax
 
 
 def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> Any:

@@ -10,13 +10,11 @@ from torch_jax import config
 from torch_jax.capture import jit
 from torch_jax.compat.xla import world
 
-_MODES = {True: "eager", False: "lazy"}
-
 
 def eager_mode(enable: bool) -> None:
     """Run operators at once, or record them until a step ends."""
     world.begin()
-    config.set("mode", _MODES[bool(enable)])
+    config.set("mode", "eager" if enable else "lazy")
 
 
 use_eager_mode = eager_mode

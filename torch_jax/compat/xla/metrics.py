@@ -9,9 +9,7 @@ from torch_jax.observe import metrics as own
 _TEXT = "explanations"
 
 
-def metrics_report() -> str:
-    """Return all counts as text."""
-    return own.report()
+metrics_report = own.report
 
 
 def short_metrics_report(
@@ -30,8 +28,11 @@ def counter_names() -> list[str]:
 
 
 def counter_value(name: str) -> Any:
-    """Return a number of :func:`torch_jax.metrics`; None if there is no such number."""
+    """Return a number, or counts by place, of :func:`torch_jax.metrics`; None for other names."""
     return own.metrics().get(name)
+
+
+metric_data = counter_value
 
 
 def metric_names() -> list[str]:
@@ -40,19 +41,9 @@ def metric_names() -> list[str]:
     return [name for name, value in counted if name not in counter_names() and name != _TEXT]
 
 
-def metric_data(name: str) -> Any:
-    """Return the counts of such a name; None if there are none."""
-    return own.metrics().get(name)
-
-
 def executed_fallback_ops() -> list[str]:
     """Return the operators that ran on the CPU."""
     return list(own.metrics()["cpu_fallbacks"])
 
 
-def clear_all() -> None:
-    """Count from nothing again."""
-    own.reset_metrics()
-
-
-clear_counters = clear_metrics = clear_all
+clear_all = clear_counters = clear_metrics = own.reset_metrics

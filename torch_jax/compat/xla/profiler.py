@@ -10,12 +10,9 @@ import jax
 
 from torch_jax.core import waking
 
-
-class Trace(jax.profiler.TraceAnnotation):
-    """A block that is named in the profile."""
-
-    def __init__(self, name: str, **kwargs: Any):
-        super().__init__(name, **kwargs)
+Trace = jax.profiler.TraceAnnotation
+stop_server = jax.profiler.stop_server
+stop_trace = jax.profiler.stop_trace
 
 
 class StepTrace(jax.profiler.StepTraceAnnotation):
@@ -31,20 +28,10 @@ def start_server(port: int, only_on_master: bool = True) -> Any:
     return jax.profiler.start_server(port)
 
 
-def stop_server() -> None:
-    """Serve no more."""
-    jax.profiler.stop_server()
-
-
 def start_trace(log_dir: str) -> None:
     """Begin a profile in a folder."""
     waking.wake()
     jax.profiler.start_trace(log_dir)
-
-
-def stop_trace() -> None:
-    """End the profile, and write it."""
-    jax.profiler.stop_trace()
 
 
 def trace(

@@ -21,44 +21,11 @@ def using_pjrt() -> bool:
     return True
 
 
-def world_size() -> int:
-    """Return the number of processes."""
-    return world.size()
-
-
-def global_ordinal() -> int:
-    """Return the number of this process."""
-    return world.rank()
-
-
-def local_ordinal() -> int:
-    """Return the number of this process on its host."""
-    return world.local_rank()
-
-
-def process_count() -> int:
-    """Return the number of processes."""
-    return world.size()
-
-
-def process_index() -> int:
-    """Return the number of this process."""
-    return world.rank()
-
-
-def local_process_count() -> int:
-    """Return the number of processes of this host."""
-    return world.local_size()
-
-
-def global_device_count() -> int:
-    """Return the number of devices of all processes: one each."""
-    return world.size()
-
-
-def local_device_count() -> int:
-    """Return the number of devices that the processes of this host have."""
-    return world.local_size()
+# each process has one device
+world_size = process_count = global_device_count = world.size
+global_ordinal = process_index = world.rank
+local_process_count = local_device_count = world.local_size
+local_ordinal = world.local_rank
 
 
 def addressable_device_count() -> int:
@@ -113,10 +80,10 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
 
 def _attributes(device: Any) -> dict[str, Any]:
     found = {"name": f"{device_type()}:{device.id}"}
-    known = {
-        name: getattr(device, name, None) for name in ("coords", "core_on_chip", "slice_index")
-    }
-    return found | {name: value for name, value in known.items() if value is not None}
+    for name in ("coords", "core_on_chip", "slice_index"):
+        if getattr(device, name, None) is not None:
+            found[name] = getattr(device, name)
+    return found
 
 
 def host_index() -> int:
