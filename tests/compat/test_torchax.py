@@ -23,6 +23,7 @@ from torch_jax.compat.ax import (
     flax,
     interop,
     jaten,
+    jittable,
     jlibrary,
     jtorch,
     mappings,
@@ -157,7 +158,7 @@ def test_functions_that_users_trace_themselves():
 @pytest.mark.slow
 def test_a_training_step_is_that_of_optax():
     model = net().to("jax")
-    module = interop.JittableModule(model)
+    module = jittable.JittableModule(model)
     optimizer = optax.adam(0.1)
     step = train.make_train_step(
         lambda weights, buffers, x: module.functional_call("forward", weights, buffers, x),
@@ -242,7 +243,7 @@ def test_dropout_differs_from_call_to_call():
     keyed = interop.jax_jit(lambda x: x * 0 + interop.torch_view(_uniform(env)))
     assert keyed(ones).tolist() != keyed(ones).tolist()
 
-    module = interop.JittableModule(net(0.5).to("jax"))
+    module = jittable.JittableModule(net(0.5).to("jax"))
     key = jax.random.key_data(jax.random.key(1))
 
     def call(key):

@@ -1,4 +1,4 @@
-"""The file of each module of a bridge, and the names that are not carried over.
+"""The files of each module of a bridge, and the names that are not carried over.
 
 A public name of a bridge without an equal in this package is listed in :data:`NOT_CARRIED` with a
 replacement: no name of a bridge is missing without an explanation.
@@ -13,7 +13,7 @@ MODULES: dict[str, str] = {
     "torch_xla.backends": "xla.backends",
     "torch_xla.core.functions": "xla.functions",
     "torch_xla.core.xla_builder": "xla.xla_builder",
-    "torch_xla.core.xla_model": "xla.xla_model",
+    "torch_xla.core.xla_model": "xla.collectives xla.xla_model",
     "torch_xla.debug.metrics": "xla.metrics",
     "torch_xla.debug.profiler": "xla.profiler",
     "torch_xla.distributed.fsdp": "xla.fsdp",
@@ -45,7 +45,7 @@ MODULES: dict[str, str] = {
     "torchax.config": "ax.configuration",
     "torchax.export": "ax.export",
     "torchax.flax": "ax.flax",
-    "torchax.interop": "ax.interop",
+    "torchax.interop": "ax.jittable ax.interop",
     "torchax.mesh_util": "ax.mesh_util",
     "torchax.ops.jaten": "ax.jaten",
     "torchax.ops.jlibrary": "ax.jlibrary",

@@ -12,7 +12,7 @@ import torch
 
 from torch_jax import config
 from torch_jax._version import __version__ as __version__
-from torch_jax.compat.ax import views
+from torch_jax.compat.ax import interop
 from torch_jax.compat.ax.checkpoint import load_checkpoint as load_checkpoint
 from torch_jax.compat.ax.checkpoint import save_checkpoint as save_checkpoint
 from torch_jax.compat.ax.environment import Environment
@@ -106,7 +106,7 @@ def compile(fn: Any, options: CompileOptions | None = None) -> Any:
             "Dynamo, torch_jax.export exports"
         )
     if not isinstance(fn, torch.nn.Module):
-        return views.jitted(fn, options.jax_jit_kwargs)
+        return interop.jitted(fn, options.jax_jit_kwargs)
     module = JittableModule(fn, extra_jit_args=options.jax_jit_kwargs or None)
     for name in options.methods_to_compile:
         module.make_jitted(name)

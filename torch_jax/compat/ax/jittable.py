@@ -13,7 +13,8 @@ from torch_jax._private import pytorch
 from torch_jax.capture.jit import jit
 from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import default_env, tensor_of
-from torch_jax.compat.ax.views import jitted
+from torch_jax.compat.ax.interop import jitted
+from torch_jax.graphs.runner import first_names
 
 Tensors = dict[str, torch.Tensor]
 
@@ -76,9 +77,7 @@ class JittableModule(nn.Module):
         own["_model"], own["_env"] = m, env or default_env()
         own["_options"], own["_jitted"] = extra_jit_args, {}
         params, own["buffers"] = extract_all_buffers(m)
-        own["_first"] = (
-            _first_names(params) if dedup_parameters else {name: name for name in params}
-        )
+        own["_first"] = first_names(params) if dedup_parameters else {n: n for n in params}
         own["params"] = {name: params[name] for name in dict.fromkeys(own["_first"].values())}
 
     @property  # type: ignore[misc]
@@ -151,9 +150,3 @@ class JittableModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module's ``forward``, compiled."""
         return self.jittable_call("forward", *args, **kwargs)
-
-
-def _first_names(tensors: Tensors) -> dict[str, str]:
-    """Return for each name the first one of the same tensor."""
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}

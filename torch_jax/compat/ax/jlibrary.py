@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from torch_jax.compat.ax.interop import of_arrays
 from torch_jax.compat.ax.jaten import op
-from torch_jax.compat.ax.views import of_arrays
 
 
 def register_jax_composite(

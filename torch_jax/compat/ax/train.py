@@ -12,12 +12,11 @@ import optax
 import torch
 from torch import nn
 
-from torch_jax.compat.ax import draws, views
-from torch_jax.compat.ax.interop import gradient_checkpoint, jax_value_and_grad
+from torch_jax.compat.ax import draws, interop
 from torch_jax.interop.from_jax import from_jax_function
 
-remat = views.torch_view(jax.remat)
-mark_sharding = views.torch_view(jax.lax.with_sharding_constraint)
+remat = interop.torch_view(jax.remat)
+mark_sharding = interop.torch_view(jax.lax.with_sharding_constraint)
 
 
 def make_train_step(
@@ -45,17 +44,17 @@ def make_train_step(
             return loss_fn(model_fn(weights, buffers, args), label)
 
     policy = {"policy": remat_policy}
-    loss = loss_of if remat_policy is None else gradient_checkpoint(loss_of, policy)
-    value_and_grad = jax_value_and_grad(loss)
+    loss = loss_of if remat_policy is None else interop.gradient_checkpoint(loss_of, policy)
+    value_and_grad = interop.jax_value_and_grad(loss)
 
     def step(weights: Any, buffers: Any, opt_state: Any, args: Any, label: Any) -> Any:
         with jax.named_scope("compute_gradient"):
             value, gradient = value_and_grad(weights, buffers, args, label)
         with jax.named_scope("optimizer_updates"):
-            updates, opt_state = views.call_jax(
+            updates, opt_state = interop.call_jax(
                 optax_optimizer.update, gradient, opt_state, weights
             )
-            weights = views.call_jax(optax.apply_updates, weights, updates)
+            weights = interop.call_jax(optax.apply_updates, weights, updates)
         return value, weights, opt_state
 
     return step
@@ -106,7 +105,7 @@ class ScannedModule(nn.Module):
 
         def body(args: tuple, given: Any) -> Any:
             weights, words = given
-            one = views.of_arrays(layer, lambda: words)
+            one = interop.of_arrays(layer, lambda: words)
             first, *others = args
             return (
                 jax.checkpoint(one, policy=self.checkpoint_policy)(args, weights),

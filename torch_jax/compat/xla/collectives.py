@@ -12,21 +12,15 @@ from torch.utils import _pytree
 
 from torch_jax.compat.xla import world
 
-REDUCE_SUM = "sum"
-REDUCE_MUL = "mul"
-REDUCE_AND = "and"
-REDUCE_OR = "or"
-REDUCE_MIN = "min"
-REDUCE_MAX = "max"
-
 _OPERATIONS: dict[str, Any] = {
-    REDUCE_SUM: dist.ReduceOp.SUM,
-    REDUCE_MUL: dist.ReduceOp.PRODUCT,
-    REDUCE_AND: dist.ReduceOp.BAND,
-    REDUCE_OR: dist.ReduceOp.BOR,
-    REDUCE_MIN: dist.ReduceOp.MIN,
-    REDUCE_MAX: dist.ReduceOp.MAX,
+    "sum": dist.ReduceOp.SUM,
+    "mul": dist.ReduceOp.PRODUCT,
+    "and": dist.ReduceOp.BAND,
+    "or": dist.ReduceOp.BOR,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
 }
+REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = _OPERATIONS
 
 
 def _check(groups: Any) -> None:
@@ -74,11 +68,10 @@ def all_gather(
 ) -> torch.Tensor:
     """Return the tensors of all processes, one after the other along a dimension."""
     _check(groups)
-    parts = [torch.empty_like(value) for _ in range(world.size())]
+    parts = [value.detach()]
     if world.size() > 1:
+        parts = [torch.empty_like(value) for _ in range(world.size())]
         _run("allgather", [parts], [value.detach().contiguous()])
-    else:
-        parts = [value.detach()]
     whole = torch.cat(parts, dim)
     return whole if output is None else output.copy_(whole)
 

@@ -13,22 +13,7 @@ import torch
 from torch.utils import _pytree
 
 from torch_jax._private import pytorch
-from torch_jax.compat.xla import world
-from torch_jax.compat.xla.collectives import REDUCE_AND as REDUCE_AND
-from torch_jax.compat.xla.collectives import REDUCE_MAX as REDUCE_MAX
-from torch_jax.compat.xla.collectives import REDUCE_MIN as REDUCE_MIN
-from torch_jax.compat.xla.collectives import REDUCE_MUL as REDUCE_MUL
-from torch_jax.compat.xla.collectives import REDUCE_OR as REDUCE_OR
-from torch_jax.compat.xla.collectives import REDUCE_SUM as REDUCE_SUM
-from torch_jax.compat.xla.collectives import all_gather as all_gather
-from torch_jax.compat.xla.collectives import all_reduce as all_reduce
-from torch_jax.compat.xla.collectives import all_to_all as all_to_all
-from torch_jax.compat.xla.collectives import broadcast_master_param as broadcast_master_param
-from torch_jax.compat.xla.collectives import collective_broadcast as collective_broadcast
-from torch_jax.compat.xla.collectives import mesh_reduce as mesh_reduce
-from torch_jax.compat.xla.collectives import on_cpu
-from torch_jax.compat.xla.collectives import reduce_scatter as reduce_scatter
-from torch_jax.compat.xla.collectives import rendezvous as rendezvous
+from torch_jax.compat.xla import collectives, world
 from torch_jax.device import device_module
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.recorded import lazy
@@ -39,8 +24,7 @@ _DEVICES = {"cpu": "CPU", "gpu": "CUDA", "cuda": "CUDA", "rocm": "ROCM", "tpu": 
 class _Step(threading.local):
     """Functions that this thread has put off to the end of its step."""
 
-    def __init__(self) -> None:
-        self.closures: list[tuple[Callable[..., Any], tuple]] = []
+    closures: tuple[tuple[Callable[..., Any], tuple], ...] = ()
 
 
 _step = _Step()
@@ -152,7 +136,7 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 def mark_step(wait: bool = False) -> None:
     """End a step: run recorded operators, then the functions of :func:`add_step_closure`."""
     lazy.sync(wait)
-    closures, _step.closures = _step.closures, []
+    closures, _step.closures = _step.closures, ()
     for closure, args in closures:
         closure(*args)
 
@@ -161,7 +145,7 @@ def add_step_closure(
     closure: Callable[..., Any], args: tuple = (), run_async: bool = False
 ) -> None:
     """Call a function at the end of the step, when its tensors have values."""
-    _step.closures.append((closure, args))
+    _step.closures = *_step.closures, (closure, args)
 
 
 def wait_device_ops(devices: Sequence[Any] = ()) -> None:
@@ -196,7 +180,7 @@ def reduce_gradients(
     weights = (w for group in optimizer.param_groups for w in group["params"])
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if gradients:
-        all_reduce(REDUCE_SUM, gradients, 1.0 / world.size(), groups)
+        collectives.all_reduce("sum", gradients, 1.0 / world.size(), groups)
 
 
 # --- files and rates ------------------------------------------------------------------------------
@@ -208,9 +192,8 @@ def save(
     """Save as tensors of the CPU, in the first process; all wait for the file."""
     mark_step()
     if not master_only or is_master_ordinal(local=not global_master):
-        moved = on_cpu(data)
-        torch.save(moved, file_or_path)
-    rendezvous("torch_xla.core.xla_model.save")
+        torch.save(collectives.on_cpu(data), file_or_path)
+    collectives.rendezvous("torch_xla.core.xla_model.save")
 
 
 class RateTracker:
