@@ -18,7 +18,10 @@ def register_torch_dispatch_op(
     needs_env: bool = False,
     is_view_op: bool = False,
 ) -> Callable[..., Any]:
-    """Replace an operator by a function of arrays, or of tensors; return the function."""
+    """Replace an operator, or a function of PyTorch's, by a function of arrays, or of tensors.
+
+    Return the function.
+    """
     function = impl_callable
     if needs_env:
         function = functools.partial(impl_callable, env=default_env())
@@ -27,13 +30,4 @@ def register_torch_dispatch_op(
     return impl_callable
 
 
-def register_torch_function_op(
-    torch_func: Any,
-    impl_callable: Callable[..., Any],
-    is_jax_function: bool = True,
-    is_user_defined: bool = False,
-    needs_env: bool = False,
-    is_view_op: bool = False,
-) -> Callable[..., Any]:
-    """Replace a function of PyTorch's by a function; return that."""
-    return register_torch_dispatch_op(torch_func, impl_callable, is_jax_function, True, needs_env)
+register_torch_function_op = register_torch_dispatch_op
