@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ class _Put(threading.local):
     """The key that was last put on this thread, and the place where its draws began."""
 
     key: Any = None
-    place: tuple[Any, Any] | None = None
+    place: tuple[Any, Any] = None, None
 
 
 _put = _Put()
@@ -56,6 +56,14 @@ def _place() -> tuple[Any, Any]:
     return generators.default_generator.where()
 
 
+def _go_to(root: Any, steps: int) -> None:
+    """Go to a place of draws."""
+    if is_in_program():
+        ACTIVE.tracer.words, ACTIVE.tracer.steps = root, steps
+    else:
+        generators.default_generator.put(root, steps)
+
+
 def key_now() -> Any:
     """Return the key of the next draw, without a draw: the one that was put, until one is drawn.
 
@@ -64,7 +72,7 @@ def key_now() -> Any:
     if is_raw():
         return None
     root, steps = _place()
-    if _put.place is not None and steps == _put.place[1] and _is_same(root, _put.place[0]):
+    if steps == _put.place[1] and _is_same(root, _put.place[0]):
         return _put.key
     if is_in_program():
         return None if root is None else key_of(ACTIVE.tracer.peek())
@@ -90,11 +98,10 @@ def put_key(key: Any) -> None:
 
 
 def _begin(key: Any, words: Any) -> None:
-    if is_in_program():
-        ACTIVE.tracer.words, ACTIVE.tracer.steps = words, 0
-    else:
+    if not is_in_program():
         high, low = np.asarray(words)[:2].tolist()
-        generators.default_generator.put(high << 32 | low, 0)
+        words = high << 32 | low
+    _go_to(words, 0)
     _put.key, _put.place = key, _place()
 
 
@@ -114,9 +121,7 @@ def key_of(words: Any) -> Any:
     if words is None:
         return None
     with x64():
-        words = jnp.asarray(words)
-        key = jax.random.wrap_key_data(words[:2], impl="threefry2x32")
-        return jax.random.fold_in(jax.random.fold_in(key, words[2]), words[3])
+        return generators.key(jnp.asarray(words))
 
 
 def as_key(given: Any) -> Any:
@@ -142,28 +147,14 @@ def drawing_from(key: Any) -> Iterator[None]:
     """Let the random operators of a block draw from a key."""
     words = key_words(as_key(key))
     put = _put.key, _put.place
-    if is_in_program():
-        run, before = ACTIVE.tracer, _place()
+    is_traced = not is_in_program() and (is_raw() or tracers.is_traced(words))
+    with program(words) if is_traced else nullcontext():
+        before = _place()
         _begin(key, words)
         try:
             yield
         finally:
-            run.words, run.steps = before
-            _put.key, _put.place = put
-    elif is_raw() or tracers.is_traced(words):
-        with program(words):
-            _put.key, _put.place = key, _place()
-            try:
-                yield
-            finally:
-                _put.key, _put.place = put
-    else:
-        own, before = generators.default_generator, _place()
-        _begin(key, words)
-        try:
-            yield
-        finally:
-            own.put(*before)
+            _go_to(*before)
             _put.key, _put.place = put
 
 
@@ -195,8 +186,8 @@ class _Gradients(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        detaches = func in _DETACH
+        kwargs = kwargs or {}
+        name, detaches = getattr(func, "__name__", ""), func in _DETACH
         writes = name.endswith("_") and not name.endswith("__") or name == "__setitem__"
         if writes and _is_stopped(args[0]):
             raise tracers.NotTraceableError(
@@ -204,19 +195,15 @@ class _Gradients(TorchFunctionMode):
                 f"({tracers.user_line()}), which JAX takes for another one: write to the tensor "
                 "itself, or use torch_jax.to_jax_function"
             )
-        kwargs = kwargs or {}
-        if writes or not (detaches or not torch.is_grad_enabled()):
+        if writes or (torch.is_grad_enabled() and not detaches):
             return func(*args, **kwargs)
         if not detaches and _in_autograd_function():
             args, kwargs = _pytree.tree_map_only(
                 _is_traced, lambda tensor: _through(_unknown, tensor), (args, kwargs)
             )
             return func(*args, **kwargs)
-        held = {
-            id(t.untyped_storage())
-            for t in _pytree.tree_leaves((args, kwargs))
-            if storage.is_jax_tensor(t)
-        }
+        leaves = filter(storage.is_jax_tensor, _pytree.tree_leaves((args, kwargs)))
+        held = {id(tensor.untyped_storage()) for tensor in leaves}
 
         def stopped(tensor: torch.Tensor) -> torch.Tensor:
             shares = id(tensor.untyped_storage()) in held
@@ -273,14 +260,13 @@ class Regions(threading.local):
     """The blocks of an environment that are open on this thread."""
 
     def __init__(self) -> None:
-        self.open: list[ExitStack] = []
+        self.open: list[AbstractContextManager[None]] = []
 
     def enter(self) -> None:
         """Begin a block."""
-        stack = ExitStack()
-        if is_raw():
-            stack.enter_context(program())
-        self.open.append(stack)
+        block = program() if is_raw() else nullcontext()
+        block.__enter__()
+        self.open.append(block)
 
     def leave(self, *exception: Any) -> None:
         """End the last block."""

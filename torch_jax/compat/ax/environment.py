@@ -160,8 +160,8 @@ class Environment(contextlib.ContextDecorator):
         self, *, mesh: Any = _UNSET, prng: Any = _UNSET, autocast_dtype: Any = _UNSET
     ) -> Iterator[None]:
         """Set in a block another mesh, a key that random operators draw from, or autocast."""
-        given = {"mesh": mesh, "autocast_dtype": autocast_dtype}
-        given = {name: value for name, value in given.items() if value is not _UNSET}
+        named = (("mesh", mesh), ("autocast_dtype", autocast_dtype))
+        given = {name: value for name, value in named if value is not _UNSET}
         before = {name: getattr(self._properties, name) for name in given}
         with contextlib.ExitStack() as stack:
             if prng is not _UNSET and prng is not None:
@@ -231,9 +231,8 @@ def _moved(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return crossing.out(value if is_jax(value) else transfer.to_device(value), is_narrow())
+    is_elsewhere = isinstance(value, torch.Tensor) and not is_jax(value)
+    return array_of(transfer.to_device(value) if is_elsewhere else value)
 
 
 def is_narrow() -> bool:
