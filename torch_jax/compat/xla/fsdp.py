@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,24 +72,15 @@ class XlaFullyShardedDataParallel(Wrapper):
         return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type)
 
 
-_meshes: list[Any] = []
-
-
+@functools.cache
 def _mesh() -> Any:
     """Return a mesh of all processes in a row."""
-    if not _meshes:
-        if not dist.is_initialized():
-            dist.init_process_group(xla_backend.NAME, init_method="xla://")
-        _meshes.append(init_device_mesh(pytorch.DEVICE_TYPE, (world.size(),)))
-    return _meshes[0]
+    if not dist.is_initialized():
+        dist.init_process_group(xla_backend.NAME, init_method="xla://")
+    return init_device_mesh(pytorch.DEVICE_TYPE, (world.size(),))
 
 
 def checkpoint_module(module: nn.Module) -> nn.Module:
     """Let a module be computed again in the backward pass."""
-    forward = module.forward
-
-    def computed_again(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    module.forward = computed_again
+    module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
     return module

@@ -39,9 +39,7 @@ class MpDeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         one = self._sharding if isinstance(self._sharding, ShardingSpec) else None
-        where = (
-            {"mesh": one.mesh.jax_mesh, "spec": one.mesh.named(one.partition_spec)} if one else {}
-        )
+        where = {"mesh": one.mesh.jax_mesh, "spec": one.jax_spec()} if one else {}
         batches = DeviceLoader(self._loader, ahead=max(self._ahead, 1), **where)
         for number, batch in enumerate(batches, start=1):
             yield batch if one or not self._sharding else self._laid(batch)

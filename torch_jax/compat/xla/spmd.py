@@ -107,16 +107,9 @@ class HybridMesh(Mesh):
         super().__init__([device.id for device in grid.flat], grid.shape, axis_names)
 
 
-class ShardingType(enum.IntEnum):
-    """Kinds of shardings, by PyTorch/XLA's names."""
-
-    REPLICATED = 0
-    MAXIMAL = 1
-    TUPLE = 2
-    TILED = 3
-    MANUAL = 4
-    PARTIAL = 5
-    UNKNOWN = 6
+ShardingType = enum.IntEnum(
+    "ShardingType", "REPLICATED MAXIMAL TUPLE TILED MANUAL PARTIAL UNKNOWN", start=0
+)
 
 
 @dataclass
@@ -192,23 +185,22 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Spec) -> torch.Te
             f"Partition spec length ({len(partition_spec)}) should be equal to the input rank "
             f"({len(t.shape)})."
         )
-    spec = mesh.named(tuple(partition_spec))
-    if isinstance(t, nn.Parameter) or not storage.is_jax(t):
-        own.shard(t, mesh.jax_mesh, spec)
-    else:
-        t.data = own.with_sharding_constraint(t.detach(), spec, mesh.jax_mesh)
+    _lay(t, mesh.jax_mesh, mesh.named(tuple(partition_spec)))
     return t
+
+
+def _lay(t: torch.Tensor, mesh: jax.sharding.Mesh, spec: Spec) -> None:
+    if isinstance(t, nn.Parameter) or not storage.is_jax(t):
+        own.shard(t, mesh, spec)
+    else:
+        t.data = own.with_sharding_constraint(t.detach(), spec, mesh)
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Let each device hold all of a tensor, in place."""
     found = sharding_of(t)
     if found is not None:
-        whole = (None,) * t.dim()
-        if isinstance(t, nn.Parameter):
-            own.shard(t, found.mesh, whole)
-        else:
-            t.data = own.with_sharding_constraint(t.detach(), whole, found.mesh)
+        _lay(t, found.mesh, (None,) * t.dim())
     return t
 
 
@@ -232,9 +224,7 @@ def wrap_as_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
-    """Return the argument: a tensor over devices is a tensor."""
-    return t
+unwrap_sharded_tensor = wrap_as_sharded_tensor
 
 
 def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:

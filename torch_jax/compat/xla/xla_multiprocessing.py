@@ -6,10 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torch_jax.compat.xla import xla_backend
 from torch_jax.distributed import spawn as processes
-
-xla_backend.register()
 
 _COUNTS = ("CPU_NUM_DEVICES", "GPU_NUM_DEVICES")
 
