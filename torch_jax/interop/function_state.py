@@ -140,16 +140,12 @@ class _Walk:
         self.met[id(value)] = len(self.met), value
         if kind is types.FunctionType:
             self._add_function(value)
+        elif kind in _PARTS:
+            self._add_all(kind, _PARTS[kind](value))
         elif isinstance(value, _BY_EQUALITY):
             self.found += kind, value
-        elif kind is types.MethodType:
-            self._add_all(kind, (value.__func__, value.__self__))
-        elif kind is functools.partial:
-            self._add_all(kind, (value.func, value.args, value.keywords))
-        elif kind is types.ModuleType:
+        elif kind is types.ModuleType or kind is object:  # an object holds nothing
             self._add_same(value)
-        elif kind is types.CellType:
-            self._add_all(kind, _contents(value))
         elif issubclass(kind, (tuple, list)):
             self._add_all(kind, value)
             self._add_attributes(value)
@@ -159,12 +155,6 @@ class _Walk:
             self._add_all("default", [getattr(value, "default_factory", None)])
         elif kind in (set, frozenset):
             self._add_set(kind, value)
-        elif kind is weakref.ReferenceType:
-            self._add_all(kind, (value(),))
-        elif kind is object:  # which holds nothing
-            self._add_same(value)
-        elif kind is slice:
-            self._add_all(kind, (value.start, value.stop, value.step))
         elif isinstance(value, np.ndarray | np.generic):
             self._add_numpy(value)
         elif isinstance(value, type) and not _is_of_library(value):
@@ -210,13 +200,13 @@ class _Walk:
             self.add(function.__dict__["__wrapped__"])
         if is_library(code.co_filename):
             return
-        names, known = _names(code), function.__globals__
+        names, known = names_of(code), function.__globals__
         for name in sorted(names.globals):
             if name in known:
                 self.found.append(name)
                 self._add_global(known[name], names)
 
-    def _add_global(self, value: Any, names: Any) -> None:
+    def _add_global(self, value: Any, names: Names) -> None:
         """Add a global; for a module of the user's, also its attributes that the code may read."""
         self.add(value)
         if type(value) is types.ModuleType and not _is_library_module(value):
@@ -277,27 +267,26 @@ _OF_CLASSES = frozenset(
 )
 
 
-_names_by_code: weakref.WeakKeyDictionary[types.CodeType, Names] = weakref.WeakKeyDictionary()
-
-
-def _names(code: types.CodeType) -> Names:
-    """Return the names that code mentions; they are kept as long as the code lives."""
-    names = _names_by_code.get(code)
-    if names is None:
-        names = _names_by_code[code] = names_of.__wrapped__(code)
-    return names
-
-
-def _module_of(value: Any) -> types.ModuleType | None:
-    """Return the module that an object itself names, as a wrapper of a function does."""
-    return sys.modules.get(str(getattr(value, "__dict__", {}).get("__module__")))
-
-
 def _contents(cell: types.CellType) -> tuple:
     try:
         return (cell.cell_contents,)
     except ValueError:  # a variable that has no value yet
         return ()
+
+
+# The values that an object of a class holds.
+_PARTS: dict[type, Callable[[Any], tuple]] = {
+    types.MethodType: lambda method: (method.__func__, method.__self__),
+    functools.partial: lambda call: (call.func, call.args, call.keywords),
+    types.CellType: _contents,
+    weakref.ReferenceType: lambda reference: (reference(),),
+    slice: lambda cut: (cut.start, cut.stop, cut.step),
+}
+
+
+def _module_of(value: Any) -> types.ModuleType | None:
+    """Return the module that an object itself names, as a wrapper of a function does."""
+    return sys.modules.get(str(getattr(value, "__dict__", {}).get("__module__")))
 
 
 @functools.cache

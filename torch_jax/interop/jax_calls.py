@@ -177,14 +177,10 @@ _others = _States()
 
 def _is_wide(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether JAX's 64-bit types are on in a function with these arguments."""
-    doubles = (torch.float64, torch.complex128)
-    return _has_wide_types_on() or any(t.dtype in doubles for t in tensors)
-
-
-def _has_wide_types_on() -> bool:
-    """Return whether the user has JAX's 64-bit types on; inside a trace they are always on."""
     state = jax_core.x64_state()
-    return bool(state.value if ACTIVE.tracer is None else state.get_global())
+    # inside a trace they are always on, also where the user has not asked for them
+    is_on = state.value if ACTIVE.tracer is None else state.get_global()
+    return bool(is_on) or any(t.dtype in (torch.float64, torch.complex128) for t in tensors)
 
 
 def _trace(function: Any, wide: bool, structure: Any, given: Arguments) -> Traced:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -39,12 +38,9 @@ def _of_jaxpr(jaxpr: Any) -> tuple:
         params = tuple((name, _of_param(value)) for name, value in sorted(eqn.params.items()))
         read = tuple(map(variable, eqn.invars))
         made = tuple((variable(v), _of_aval(v.aval)) for v in eqn.outvars)
-        equations.append((eqn.primitive, params, read, made, _context(eqn)))
+        context = Same(type(getattr(eqn, "ctx", None)))
+        equations.append((eqn.primitive, params, read, made, context))
     return tuple(inputs), tuple(equations), tuple(map(variable, jaxpr.outvars))
-
-
-def _context(eqn: Any) -> Any:
-    return Same(type(getattr(eqn, "ctx", None)))
 
 
 def _of_aval(aval: Any) -> Any:
@@ -74,7 +70,7 @@ def _of_param(value: Any) -> Any:
         return tuple((k, _of_param(v)) for k, v in value.items())
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _of_constant(value)
-    if isinstance(value, Callable):  # type: ignore[arg-type]
+    if callable(value):
         return Same(value)
     try:
         hash(value)
