@@ -65,11 +65,6 @@ def gradient(array: Any, result: torch.Tensor) -> torch.Tensor:
     return made if made.dtype == result.dtype else made.to(result.dtype)
 
 
-def cotangent_type(array: Any) -> Any:
-    """Return shape, dtype and axes of the gradient of a result."""
-    return jax.typeof(array)
-
-
 def packed(array: Any, narrow: bool) -> Any:
     """Return a residual without 64-bit types."""
     array = jnp.asarray(array)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,43 +40,15 @@ Begin = Callable[[Any], FunctionRun]
 """Begins a run with key words."""
 
 
-@jax.tree_util.register_pytree_node_class
-class Pullback:
-    """A traced backward pass, and the arrays that it takes from the forward pass.
-
-    Attributes:
-      outputs: which results of the function have gradients.
-    """
-
-    def __init__(self, jaxpr: Any, outputs: tuple[int, ...], residuals: list[Any]):
-        self.jaxpr, self.outputs, self.residuals = jaxpr, outputs, residuals
-
-    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
-        with x64():
-            consts = [
-                crossing.unpacked(one, aval)
-                for one, aval in zip(self.residuals, self._avals(), strict=True)
-            ]
-            return jax.core.eval_jaxpr(self.jaxpr, consts, *gradients)
-
-    def _avals(self) -> list[Any]:
-        return [variable.aval for variable in self.jaxpr.constvars]
-
-    def tree_flatten(self) -> tuple[list[Any], _Form]:
-        """Return the residuals as leaves, for JAX."""
-        return self.residuals, _Form(self.jaxpr, self.outputs)
-
-    @classmethod
-    def tree_unflatten(cls, form: _Form, residuals: Any) -> Pullback:
-        """Return a pullback with other residuals, for JAX."""
-        return cls(form.jaxpr, form.outputs, list(residuals))
-
-
-class _Form:
-    """All of a pullback but its residuals.
+@jax.tree_util.register_static
+class BackwardPass:
+    """A traced backward pass, which JAX takes for a constant.
 
     Two traces of one function are equal here: JAX compares the results of a function and of its
     forward rule, each of which was traced by itself.
+
+    Attributes:
+      outputs: which results of the function have gradients.
     """
 
     def __init__(self, jaxpr: Any, outputs: tuple[int, ...]):
@@ -85,10 +57,36 @@ class _Form:
         self._key = outputs, tuple(shown)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self._key == other._key
+        return isinstance(other, BackwardPass) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
+
+
+class Pullback(NamedTuple):
+    """A backward pass, and the arrays that it takes from the forward pass."""
+
+    traced: BackwardPass
+    residuals: list[Any]
+
+    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+        jaxpr = self.traced.jaxpr
+        with x64():
+            pairs = zip(self.residuals, jaxpr.constvars, strict=True)
+            consts = [crossing.unpacked(array, variable.aval) for array, variable in pairs]
+            return jax.core.eval_jaxpr(jaxpr, consts, *gradients)
+
+
+@contextmanager
+def running(
+    program: Program, begin: Begin, words: Any, arrays: Sequence[Any]
+) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """Run a program on arrays in this context; yield them as tensors, and the results."""
+    run = begin(words)
+    with x64(), begun(run):
+        tensors = [run.mode.adopt(crossing.tensor(array)) for array in arrays]
+        with program(tensors) as results:
+            yield tensors, results
 
 
 class Differentiable:
@@ -115,22 +113,15 @@ class Differentiable:
 
     def _results(self, words: Any, arrays: Sequence[Any]) -> list[Any]:
         narrow = crossing.is_narrow()
-        with self._running(words, arrays) as (_, results):
+        with running(self._program, self._begin, words, arrays) as (_, results):
             return [crossing.out(result, narrow) for result in results]
 
     def _results_and_pullback(self, words: Any, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
         narrow = crossing.is_narrow()
-        with self._running(words, arrays) as (leaves, results):
+        with running(self._program, self._begin, words, arrays) as (tensors, results):
             given_out = [crossing.out(result, narrow) for result in results]
+            leaves = [tensor for tensor in tensors if tensor.requires_grad]
             return given_out, _pullback(leaves, results, given_out, narrow)
-
-    @contextmanager
-    def _running(self, words: Any, arrays: Sequence[Any]) -> Iterator[tuple[list, list]]:
-        run = self._begin(words)
-        with x64(), begun(run):
-            leaves = [run.mode.adopt(crossing.tensor(array)) for array in arrays]
-            with self._program(leaves) as results:
-                yield [leaf for leaf in leaves if leaf.requires_grad], results
 
     # --- its derivative ---------------------------------------------------------------------------
 
@@ -140,7 +131,7 @@ class Differentiable:
 
     def _backward(self, kept: tuple, gradients: Sequence[Any]) -> tuple:
         words, arrays, pullback = kept
-        given = [gradients[i] for i in pullback.outputs]
+        given = [gradients[i] for i in pullback.traced.outputs]
         found = iter(self.back(words, arrays, pullback, given))
         return None, [crossing.of_axes(next(found), a) if _is_inexact(a) else None for a in arrays]
 
@@ -158,13 +149,13 @@ class Differentiable:
 
     def _back_forward(self, words: Any, arrays: Any, pullback: Any, gradients: Any) -> tuple:
         given = [*arrays, *map(jnp.conj, gradients)]
-        results, next_one = self._derived(pullback.outputs, len(arrays)).run(words, given)
+        results, next_one = self._derived(pullback.traced.outputs, len(arrays)).run(words, given)
         return [jnp.conj(g) for g in results], (words, arrays, pullback, gradients, next_one)
 
     def _back_backward(self, kept: tuple, gradients: Sequence[Any]) -> tuple:
         words, arrays, pullback, before, next_one = kept
         given = [*arrays, *map(jnp.conj, before)]
-        derived = self._derived(pullback.outputs, len(arrays))
+        derived = self._derived(pullback.traced.outputs, len(arrays))
         _, found = derived._backward((words, given, next_one), [jnp.conj(g) for g in gradients])
         of_arrays, of_gradients = found[: len(arrays)], found[len(arrays) :]
         return None, of_arrays, None, [jnp.conj(g) for g in of_gradients]
@@ -203,8 +194,9 @@ def _pullback(
         found = _gradients_of(chosen, leaves, wide, False)
         return [jnp.conj(transfer.as_array(gradient)) for gradient in found]
 
-    closed = jax.make_jaxpr(pull)(*(crossing.cotangent_type(given_out[i]) for i in outputs))
-    return Pullback(closed.jaxpr, outputs, [crossing.packed(c, narrow) for c in closed.consts])
+    closed = jax.make_jaxpr(pull)(*(jax.typeof(given_out[i]) for i in outputs))
+    residuals = [crossing.packed(array, narrow) for array in closed.consts]
+    return Pullback(BackwardPass(closed.jaxpr, outputs), residuals)
 
 
 def _gradients_of(

@@ -214,7 +214,8 @@ class _Watch(pytorch.OperatorMode):
 
     def _refuse_host_draws(self, func: OpOverload, tensors: list, kwargs: dict[str, Any]) -> None:
         """Raise if random numbers are drawn on the CPU: once, while a program is traced."""
-        if any(map(_is_ours, tensors)) or (not tensors and _is_device(kwargs.get("device"))):
+        is_named = not tensors and generators.names_jax(kwargs.get("device"))
+        if is_named or any(map(_is_ours, tensors)):
             return
         raise tracers.NotTraceableError(
             f"{names.of_function(self.run.function)} draws random numbers on the CPU by {func} "
@@ -246,10 +247,6 @@ class _Watch(pytorch.OperatorMode):
 
 def _is_ours(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and storage.is_jax(tensor)
-
-
-def _is_device(device: Any) -> bool:
-    return device is not None and torch.device(device).type == pytorch.DEVICE_TYPE
 
 
 def _never_drops(func: OpOverload, args: tuple, kwargs: dict[str, Any]) -> bool:

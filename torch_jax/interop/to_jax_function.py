@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from torch_jax.core import trees, waking
+from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
-from torch_jax.core.x64 import x64
 from torch_jax.graphs import interpreter
 from torch_jax.interop import crossing, names
-from torch_jax.interop.derivatives import Differentiable
-from torch_jax.interop.function_run import FunctionRun, begun
+from torch_jax.interop.derivatives import Differentiable, running
+from torch_jax.interop.function_run import FunctionRun
 
 _ARRAY = object()
 
@@ -118,8 +118,10 @@ def run(
 
     begin = functools.partial(FunctionRun, function, host=host, refuse_stops=by_jax)
     words = None if rng is None else _words(rng)
-    how = functools.partial(_by_jax, program, begin) if by_jax else None
-    results = iter((how or Differentiable(program, begin).call)(words, arrays))
+    if by_jax:
+        results = iter(_by_jax(program, begin, words, arrays))
+    else:
+        results = iter(Differentiable(program, begin).call(words, arrays))
     tree, others = form
     return trees.unflatten(tree, [next(results) if one is _ARRAY else one for one in others])
 
@@ -147,12 +149,9 @@ def _words(rng: Any) -> Any:
 def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list[Any]:
     """Return the results as JAX differentiates them."""
     narrow = crossing.is_narrow()
-    tracer = begin(words)
-    with x64(), begun(tracer):
-        tensors = [tracer.mode.adopt(crossing.tensor(array)) for array in arrays]
-        with program(tensors) as results:
-            _refuse_functions(results, tracer.function)
-            return [crossing.out(result, narrow) for result in results]
+    with running(program, begin, words, arrays) as (_, results):
+        _refuse_functions(results, ACTIVE.tracer.function)
+        return [crossing.out(result, narrow) for result in results]
 
 
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
