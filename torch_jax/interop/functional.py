@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.distributed import rules
 from torch_jax.graphs import interpreter
 from torch_jax.graphs.runner import first_names
 from torch_jax.interop import crossing
@@ -99,12 +100,11 @@ def load_functional(
     >>> model.weight.sum().item()
     0.0
     """
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own, trained = _tensors_of(module), _trained(module)
     given = {**params, **(buffers or {})}
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     wanted = own if buffers is not None else {n: own[n] for n in own if n in trained or n in given}
     _check(type(module).__name__, given, {n: _Form.of(t) for n, t in wanted.items()})
-    names = _first_names(module)
+    names = first_names(dict(rules.tensors_of(module)))
     for name, array in given.items():
         tensor = own[name]
         new = border.tensor_of(array)
@@ -134,8 +134,8 @@ class Functional:
                 f"a torch.nn.Module is wanted, not a {type(module).__name__}: for a function there "
                 "is torch_jax.to_jax_function"
             )
-        tensors = dict(module.named_parameters()), dict(module.named_buffers())
-        for name, tensor in {**tensors[0], **tensors[1]}.items():
+        tensors, trained = _tensors_of(module), _trained(module)
+        for name, tensor in tensors.items():
             if torch.nn.parameter.is_lazy(tensor):
                 raise RuntimeError(
                     f"{name!r} of {type(module).__name__} has no shape yet: call the module once, "
@@ -143,16 +143,15 @@ class Functional:
                 )
         self.module, self.by_jax = module, is_by_jax(derivatives)
         self.modes = {part: part.training for part in module.modules()}
-        self.names = _first_names(module)
-        self.trained = {n: _Form.of(t) for n, t in tensors[0].items() if t.requires_grad}
-        frozen = {n: t for n, t in tensors[0].items() if not t.requires_grad}
-        self.kept = {n: _Form.of(t) for n, t in {**frozen, **tensors[1]}.items()}
+        self.names = first_names(dict(rules.tensors_of(module)))
+        self.trained = {n: _Form.of(t) for n, t in tensors.items() if n in trained}
+        self.kept = {n: _Form.of(t) for n, t in tensors.items() if n not in trained}
         # CPU tensors in attributes are moved for a module that has no tensor on the device
-        self.host = not any(map(is_jax, {**tensors[0], **tensors[1]}.values()))
+        self.host = not any(map(is_jax, tensors.values()))
 
     def arrays(self) -> tuple[Arrays, Arrays]:
         """Return the arrays of the parameters, and those of all other tensors."""
-        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        tensors = _tensors_of(self.module)
         return (
             {name: _array_of(tensors[name]) for name in self.trained},
             {name: _array_of(tensors[name]) for name in self.kept},
@@ -245,11 +244,11 @@ class Functional:
                 )
 
 
-class _Form:
+class _Form(NamedTuple):
     """Shape and dtype of the array that replaces a tensor."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
-        self.shape, self.dtype = shape, dtype
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Form:
@@ -298,9 +297,13 @@ def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:
         )
 
 
-def _first_names(module: torch.nn.Module) -> dict[str, str]:
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    return first_names(parameters | dict(module.named_buffers(remove_duplicate=False)))
+def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers, each under its first name."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _trained(module: torch.nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,7 +69,11 @@ def _class() -> Any:
             self.deterministic = not model.module.training
 
         def __call__(self, *args: Any, rngs: Any = None, method: Any = None, **kwargs: Any) -> Any:
-            variables = dict(_flat("", self.tensors))
+            variables = {
+                ".".join(map(str, path)): one
+                for path, one in nnx.iter_graph(self.tensors)
+                if isinstance(one, nnx.Variable)
+            }
             arrays = {name: variable[...] for name, variable in variables.items()}
             params = {name: arrays[name] for name in self.model.trained}
             kept = {name: arrays[name] for name in self.model.kept}
@@ -100,12 +103,3 @@ def _nested(nnx: Any, variables: dict[str, Any]) -> Any:
             place = vars(place)[part]
         setattr(place, last, variable)
     return tree
-
-
-def _flat(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the variables in dicts of dicts, by name."""
-    for name, one in vars(tree).items():
-        if isinstance(one, type(tree)):
-            yield from _flat(f"{prefix}{name}.", one)
-        elif not name.startswith("_pytree__"):
-            yield prefix + name, one
