@@ -50,14 +50,9 @@ class Linen(Once):
 
     def __init__(self, module: Any, structure: Any, paths: Sequence[tuple]):
         """Take ``paths``, those of the leaves of ``structure``."""
-        self.module, self._structure = module, structure
+        self.module, self.kind, self._structure = module, type(module), structure
         self.variables = [_of_linen(path) for path in paths]
         self._collections = sorted({v.collection for v in self.variables} - {"params"})
-
-    @property
-    def kind(self) -> type:
-        """Return the class of the module."""
-        return type(self.module)
 
     def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
         """Return a method's flags that ``train()`` and ``eval()`` decide, where a call does not."""
@@ -129,13 +124,11 @@ class Nnx(Once):
             self._graphs[training], state = nnx.split(module)
         self._flat = list(nnx.to_flat_state(state))
         self._random = [isinstance(v, nnx.RngState) for _, v in self._flat]
-        self.arrays = [
-            v.get_value() for (_, v), r in zip(self._flat, self._random, strict=True) if not r
-        ]
+        plain = [(path, v) for path, v in self._flat if not isinstance(v, nnx.RngState)]
+        self.arrays = [variable.get_value() for _, variable in plain]
         self.variables = [
             Variable(tuple(map(str, path)), type(v).__name__, isinstance(v, nnx.Param))
-            for (path, v), random in zip(self._flat, self._random, strict=True)
-            if not random
+            for path, v in plain
         ]
 
     def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:

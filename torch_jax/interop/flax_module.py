@@ -231,19 +231,15 @@ class FlaxModule(nn.Module):
 
     def _check(self, tensors: list[torch.Tensor], args: tuple, kwargs: dict) -> None:
         """Raise if a tensor is not on the device."""
-        for (_, name), tensor in zip(self._places, tensors, strict=True):
-            if tensor.device.type != pytorch.DEVICE_TYPE:
+        pairs = zip(self._places, tensors, strict=True)
+        own = ((f"its {name!r}", "model", tensor) for (_, name), tensor in pairs)
+        given = (("an argument", "x", leaf) for leaf in trees.flatten((args, kwargs))[0])
+        for name, moved, leaf in (*own, *given):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type != pytorch.DEVICE_TYPE:
                 raise RuntimeError(
-                    f"a module of flax runs on device 'jax', and its {name!r}, "
-                    f"{tensor.dtype}{list(tensor.shape)}, is on {str(tensor.device)!r}: "
-                    'model.to("jax")'
-                )
-        for tensor in trees.flatten((args, kwargs))[0]:
-            if isinstance(tensor, torch.Tensor) and tensor.device.type != pytorch.DEVICE_TYPE:
-                raise RuntimeError(
-                    f"a module of flax runs on device 'jax', and an argument, "
-                    f"{tensor.dtype}{list(tensor.shape)}, is on {str(tensor.device)!r}: "
-                    'x.to("jax")'
+                    f"a module of flax runs on device 'jax', and {name}, "
+                    f"{leaf.dtype}{list(leaf.shape)}, is on {str(leaf.device)!r}: "
+                    f'{moved}.to("jax")'
                 )
 
     def _needs_words(
