@@ -28,20 +28,10 @@ from torch_jax.ops.buckets import length_for
 # Processors whose scores do not depend on the length of the text: where they look at tokens, a
 # token that comes twice counts once. The text behind its end repeats the last token.
 _PROCESSORS = frozenset(
-    (
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "InfNanRemoveLogitsProcessor",
-        "LogitNormalization",
-        "MinPLogitsWarper",
-        "RepetitionPenaltyLogitsProcessor",
-        "SuppressTokensLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "TopHLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "TypicalLogitsWarper",
-    )
+    """EpsilonLogitsWarper EtaLogitsWarper InfNanRemoveLogitsProcessor LogitNormalization
+    MinPLogitsWarper RepetitionPenaltyLogitsProcessor SuppressTokensLogitsProcessor
+    TemperatureLogitsWarper TopHLogitsWarper TopKLogitsWarper TopPLogitsWarper
+    TypicalLogitsWarper""".split()
 )
 # Processors that forbid the end of a text before a length; this length is a number of the loop.
 _LEAST_LENGTHS = frozenset(("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"))
@@ -145,9 +135,8 @@ def generate_loop(
             done = length
             if length >= end or not bool(state.unfinished.any()):
                 break
-        text: Any = (
-            wrap(state.ids).cpu()[:, :done].to(input_ids.device)
-        )  # no program for each length
+        # cut on the CPU, which needs no program for each length
+        text: Any = wrap(state.ids).cpu()[:, :done].to(input_ids.device)
     if not generation_config.return_dict_in_generate:
         return text
     from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -263,9 +252,8 @@ class _Loop:
         self._samples, self._processors = samples, processors
 
         def begin(weights, given, ids, key, padded):
-            (state, _) = fn(
-                *weights, given, ids, padded, method=self._prompt, rng=_at(key, given.prompt)
-            )
+            rng = jax.random.fold_in(key, given.prompt)
+            state, _ = fn(*weights, given, ids, padded, method=self._prompt, rng=rng)
             return _State(*state)
 
         def go_on(weights, given, state, key, end):
@@ -273,9 +261,8 @@ class _Loop:
                 return (state.length < end) & state.unfinished.any()
 
             def token(state):
-                found, _ = fn(
-                    *weights, given, state, method=self._token, rng=_at(key, state.length)
-                )
+                rng = jax.random.fold_in(key, state.length)
+                found, _ = fn(*weights, given, state, method=self._token, rng=rng)
                 return _State(*found)
 
             return lax.while_loop(goes_on, token, state)
@@ -286,41 +273,23 @@ class _Loop:
     def _prompt(self, model: Any, given: _Given, ids: Any, padded: int) -> tuple:
         """Choose the first token; no operator reads behind the end of the prompt."""
         cache = _cache(model, ids.shape[1])
-        more = {} if given.positions is None else {"position_ids": given.positions}
-        found = model(
-            input_ids=ids[:, :padded],
-            attention_mask=given.mask,
-            use_cache=True,
-            return_dict=True,
-            **{_name_of_cache(): cache},
-            **more,
-        )
+        logits = _logits(model, ids[:, :padded], given.mask, given.positions, cache)
         last = (given.prompt - 1).reshape(1)
-        logits = found.logits.index_select(1, last)[:, 0]
-        unfinished = torch.ones_like(ids[:, 0])
-        keys, values = ([getattr(c, name) for c in cache.layers] for name in ("keys", "values"))
-        state = _State(ids, keys, values, unfinished, given.prompt)
-        return self._chosen(given, state, logits)
+        state = _State(ids, *_contents(cache), torch.ones_like(ids[:, 0]), given.prompt)
+        return self._chosen(given, state, logits.index_select(1, last)[:, 0])
 
     def _token(self, model: Any, given: _Given, state: _State) -> tuple:
         """Choose the next token."""
         state = _State(*state)
-        at = (state.length - 1).reshape(1)
+        last = state.ids.index_select(1, (state.length - 1).reshape(1))
         cache = _cache(model, state.ids.shape[1], state.keys, state.values, state.length - 1)
-        more = {}
-        if given.positions is not None:
-            last = given.positions.index_select(1, (given.prompt - 1).reshape(1))
-            more["position_ids"] = last + (state.length - given.prompt)
-        found = model(
-            input_ids=state.ids.index_select(1, at),
-            attention_mask=given.mask,
-            use_cache=True,
-            return_dict=True,
-            **{_name_of_cache(): cache},
-            **more,
-        )
-        keys, values = ([getattr(c, name) for c in cache.layers] for name in ("keys", "values"))
-        return self._chosen(given, state._replace(keys=keys, values=values), found.logits[:, -1])
+        positions = given.positions
+        if positions is not None:
+            positions = positions.index_select(1, (given.prompt - 1).reshape(1))
+            positions = positions + (state.length - given.prompt)
+        logits = _logits(model, last, given.mask, positions, cache)
+        keys, values = _contents(cache)
+        return self._chosen(given, state._replace(keys=keys, values=values), logits[:, -1])
 
     def _chosen(self, given: _Given, state: _State, logits: torch.Tensor) -> tuple:
         """Return the state after a token was chosen by its logits."""
@@ -347,6 +316,13 @@ class _Loop:
         return tuple(_State(ids, state.keys, state.values, unfinished, length + 1))
 
 
-def _at(key: Any, length: Any) -> Any:
-    """Return the key of the token at a place."""
-    return jax.random.fold_in(key, length)
+def _logits(model: Any, ids: Any, mask: Any, positions: Any, cache: Any) -> torch.Tensor:
+    """Run the model on tokens, whose keys and values it writes into the cache."""
+    given = {"input_ids": ids, "attention_mask": mask, _name_of_cache(): cache}
+    if positions is not None:
+        given["position_ids"] = positions
+    return model(use_cache=True, return_dict=True, **given).logits
+
+
+def _contents(cache: Any) -> tuple[list[Any], list[Any]]:
+    return [layer.keys for layer in cache.layers], [layer.values for layer in cache.layers]
