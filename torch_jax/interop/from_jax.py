@@ -13,7 +13,8 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.interop import jax_calls, jax_calls_in_graphs
+from torch_jax.interop import jax_calls
+from torch_jax.interop.jax_calls_in_graphs import TENSOR, program_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,9 +51,7 @@ def call_jax(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     >>> x.grad.cpu()
     tensor([ 3., 12.])
     """
-    if torch.compiler.is_dynamo_compiling():
-        return _call_in_graph(function, None, args, kwargs)
-    return jax_calls.call(function, None, args, kwargs)
+    return _call(function, None, args, kwargs)
 
 
 @overload
@@ -85,12 +84,16 @@ def _from_jax_function(function: Callable[..., Any], wide: bool | None) -> Calla
         raise TypeError(f"from_jax_function takes a function, not {type(function).__name__}")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            return _call_in_graph(function, wide, args, kwargs)
-        return jax_calls.call(function, wide, args, kwargs)
+        return _call(function, wide, args, kwargs)
 
     functools.update_wrapper(call, function)
     return call
+
+
+def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
+    if torch.compiler.is_dynamo_compiling():
+        return _call_in_graph(function, wide, args, kwargs)
+    return jax_calls.call(function, wide, args, kwargs)
 
 
 # --- in graphs of Dynamo's ------------------------------------------------------------------------
@@ -101,7 +104,7 @@ def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[s
     leaves, _ = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shown = pytree.tree_map(_describe, (args, kwargs))
-    number, order, result = _program_for(function, wide, shown)
+    number, order, result = program_for(function, wide, shown)
     given = [tensors[at] for at in order]
     return _filled(result, torch.ops.torch_jax.call_jax(given, number))
 
@@ -110,17 +113,10 @@ def _describe(leaf: Any) -> Any:
     """Return a leaf as a constant: the form of a tensor, the value of a number that may vary."""
     if isinstance(leaf, torch.Tensor):
         sizes = tuple([operator.index(size) for size in leaf.shape])
-        return jax_calls_in_graphs.TENSOR, sizes, leaf.dtype, leaf.device.type
+        return TENSOR, sizes, leaf.dtype, leaf.device.type
     if type(leaf) is float:
         return leaf.__float__()  # which Dynamo takes for the value, unlike float(leaf)
     return operator.index(leaf) if type(leaf) is int else leaf
-
-
-def _program_for(function: Any, wide: bool | None, shown: Any) -> Any:
-    return jax_calls_in_graphs.program_for(function, wide, shown)
-
-
-_program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _filled(result: Any, tensors: Any) -> Any:

@@ -33,11 +33,6 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tupl
       shown: ``(args, kwargs)``, where a tuple that begins with :data:`TENSOR` describes a tensor.
     """
     waking.wake()
-    with pytorch.no_dispatch_modes(), torch.no_grad():
-        return _program_for(function, wide, shown)
-
-
-def _program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tuple[int, ...], Any]:
     stand_ins: list[torch.Tensor] = []
 
     def stand_in(leaf: Any) -> Any:
@@ -50,17 +45,21 @@ def _program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tup
         stand_ins.append(storage.wrap(form))  # a trace asks for shape and dtype only
         return stand_ins[-1]
 
-    args, kwargs = pytree.tree_map(stand_in, shown, is_leaf=_is_tensor)
-    leaves, structure = trees.flatten((args, kwargs))
-    given = jax_calls.sort(function, leaves)
-    places = {id(tensor): at for at, tensor in enumerate(stand_ins)}
-    order = tuple(places[id(tensor)] for tensor in given.tensors)
-    state = state_of(function, given.static)
-    traced = jax_calls.traced_for(function, wide, structure, given)
+    with pytorch.no_dispatch_modes(), torch.no_grad():
+        args, kwargs = pytree.tree_map(stand_in, shown, is_leaf=_is_tensor)
+        leaves, structure = trees.flatten((args, kwargs))
+        given = jax_calls.sort(function, leaves)
+        places = {id(tensor): at for at, tensor in enumerate(stand_ins)}
+        order = tuple(places[id(tensor)] for tensor in given.tensors)
+        state = state_of(function, given.static)
+        traced = jax_calls.traced_for(function, wide, structure, given)
     _guard(function, given.static, state)
     count = len(traced.program.results)
     result = trees.unflatten(traced.structure, range(count))
     return traced.program.number, order, _shown(function, result)
+
+
+program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _shown(function: Any, result: Any) -> Any:

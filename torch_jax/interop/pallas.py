@@ -70,11 +70,12 @@ def pallas_op(
         return call(*arrays)
 
     def of_arrays(*arrays: Any, **static: Any) -> Any:
+        def forward(*given: Any) -> tuple[Any, tuple]:
+            results = call_kernel(*given, **static)
+            return results, (given, results)
+
         run = jax.custom_vjp(functools.partial(call_kernel, **static))
-        run.defvjp(
-            lambda *given: _kept(call_kernel(*given, **static), given),
-            lambda kept, gradients: _gradients(name, backward, kept, gradients, static),
-        )
+        run.defvjp(forward, functools.partial(_gradients, name, backward, static))
         return run(*map(jnp.asarray, arrays))
 
     functools.update_wrapper(of_arrays, kernel)
@@ -92,12 +93,8 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _kept(results: Any, arguments: tuple) -> tuple[Any, tuple]:
-    return results, (arguments, results)
-
-
 def _gradients(
-    name: str, backward: Callable[..., Any] | None, kept: tuple, gradients: Any, static: dict
+    name: str, backward: Callable[..., Any] | None, static: dict, kept: tuple, gradients: Any
 ) -> tuple:
     """Return the gradients of all arguments, from the function of the user's."""
     arguments, results = kept
