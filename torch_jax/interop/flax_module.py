@@ -21,7 +21,7 @@ from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, flags
-from torch_jax.interop.jax_defaults import asks_for_wide, narrowed
+from torch_jax.interop.jax_defaults import asks_for_wide, library, narrowed
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import wrap
 
@@ -60,7 +60,8 @@ def nn_from_flax(
     >>> layer.bias.grad.tolist()
     [4.0, 4.0]
     """
-    linen, nnx = _flax()
+    needed = 'torch_jax.nn_from_flax needs flax: pip install "torch_jax[flax]"'
+    linen, nnx = library("flax.linen", needed), library("flax.nnx", needed)
     waking.wake()
     if isinstance(module, nnx.Module):
         if args or kwargs or variables is not None:
@@ -81,16 +82,6 @@ def nn_from_flax(
     )
 
 
-def _flax() -> tuple[Any, Any]:
-    try:
-        from flax import linen, nnx
-    except ImportError as error:
-        raise ImportError(
-            'torch_jax.nn_from_flax needs flax: pip install "torch_jax[flax]"'
-        ) from error
-    return linen, nnx
-
-
 def _array(value: Any) -> jax.Array:
     """Return the array of a variable.
 
@@ -108,9 +99,8 @@ def _tensor(value: Any) -> torch.Tensor:
 
 def _on_device(value: Any) -> Any:
     """Return an example argument, on the device."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(pytorch.DEVICE_TYPE)
-    return _as_input(value)
+    value = _as_input(value)
+    return value.detach().to(pytorch.DEVICE_TYPE) if isinstance(value, torch.Tensor) else value
 
 
 def _as_input(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""JAX's default dtypes for its libraries, and the names of its trees.
+"""JAX's libraries: their import, the default dtypes that they leave to JAX, the names of trees.
 
 The package's own work has JAX's 64-bit types on. In code of optax or flax, which leaves dtypes to
 JAX's defaults, numbers and random draws would then be of float64.
@@ -6,6 +6,7 @@ JAX's defaults, numbers and random draws would then be of float64.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,14 @@ import jax
 import numpy as np
 
 from torch_jax._private import jax_core
+
+
+def library(name: str, message: str) -> Any:
+    """Return a module of a library that may be missing; ``message`` says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(message) from error
 
 
 def asks_for_wide(dtypes: Iterable[Any]) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch_jax.core import waking
 from torch_jax.graphs import interpreter
 from torch_jax.interop.functional import Functional
+from torch_jax.interop.jax_defaults import library
 
 
 def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
@@ -41,17 +42,9 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
     return _class()(Functional(module), rngs)
 
 
-def _nnx() -> Any:
-    try:
-        from flax import nnx
-    except ImportError as error:
-        raise ImportError("nnx_from_torch needs flax: pip install flax") from error
-    return nnx
-
-
 @functools.cache
 def _class() -> Any:
-    nnx = _nnx()
+    nnx = library("flax.nnx", "nnx_from_torch needs flax: pip install flax")
 
     class TorchModule(nnx.Module):  # type: ignore[name-defined]
         """A module of PyTorch; see :func:`nnx_from_torch`."""

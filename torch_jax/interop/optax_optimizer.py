@@ -7,7 +7,6 @@ or counts the state of an optimizer.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
@@ -22,6 +21,7 @@ from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
+from torch_jax.interop.jax_defaults import library
 from torch_jax.interop.optax_state import Leaf, Tree, in_groups
 from torch_jax.memory import dtypes, sharding, storage
 from torch_jax.memory.storage import is_jax
@@ -55,7 +55,7 @@ class Optax(Optimizer):
 
     def __init__(self, params: Any, tx: Any, **hyperparameters: Any):
         """See the class."""
-        _require_optax()
+        library("optax", 'torch_jax.optim needs optax: pip install "torch_jax[optax]"')
         self._tx, self._hyperparameters = tx, hyperparameters
         self._transformations: list[Any] = []  # of each group
         self._known: list[frozenset[str]] = []  # the hyperparameters of each group
@@ -140,9 +140,8 @@ class Optax(Optimizer):
         key = tuple(map(id, trees))
         program = self._programs.get(key)
         if program is None:
-            made = jax_function(_explaining(optax_state.program(trees, _takes_more)))
-            program = self._programs[key] = made
-        if not any(_takes_more(tree.tx) for tree in trees):
+            program = self._programs[key] = jax_function(optax_state.program(trees))
+        if not any(tree.takes_more for tree in trees):
             extra = {}
         active = [part.active for part in moved]
         gradients = [[parameter.grad for parameter in part.active] for part in moved]
@@ -151,7 +150,17 @@ class Optax(Optimizer):
             {name: self._number(part, name) for name in sorted(self._known[part.at])}
             for part in moved
         ]
-        news, states = program(active, gradients, kept, numbers, extra)
+        try:
+            news, states = program(active, gradients, kept, numbers, extra)
+        except TypeError as error:
+            if "required keyword-only" not in str(error):
+                raise
+            raise TypeError(
+                f"the transformation of optax needs more than gradients: {error}. Give it to the "
+                "step: optimizer.step(value=loss), or for a line search optimizer.step(closure, "
+                "value_fn=function), a function of JAX from the dict of parameters to the loss; "
+                "optax.lbfgs(1.0, linesearch=None) needs none"
+            ) from error
         _write(list(chain(*active, *kept)), list(chain(*news, *states)))
 
     def _number(self, part: _Part, name: str) -> torch.Tensor:
@@ -311,7 +320,8 @@ def _like(saved: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 def _compare(name: str, wanted: dict[str, Leaf], found: dict[str, torch.Tensor]) -> None:
     """Raise if the state found for a parameter is not of its transformation."""
     own = {key for key, leaf in wanted.items() if leaf.owner is not None}
-    if found and not (found.keys() <= wanted.keys() and _whole(own, found)):
+    is_whole = own <= found.keys() or not own & found.keys()  # none before the first gradient
+    if found and not (found.keys() <= wanted.keys() and is_whole):
         raise ValueError(
             f"the state of {name!r} has {sorted(found)}, and its transformation of optax keeps "
             f"{sorted(wanted)}"
@@ -322,11 +332,6 @@ def _compare(name: str, wanted: dict[str, Leaf], found: dict[str, torch.Tensor])
                 f"{key} of {name!r} has shape {list(value.shape)} in the state, and "
                 f"{list(wanted[key].spec.shape)} in its transformation of optax"
             )
-
-
-def _whole(wanted: set[str], found: Any) -> bool:
-    """Return whether all wanted leaves were found, or none: before the first gradient."""
-    return wanted <= found.keys() or not wanted & found.keys()
 
 
 def transformation(tx: Any, hyperparameters: dict[str, Any]) -> Any:
@@ -373,12 +378,6 @@ def _arguments(tx: Any) -> frozenset[str]:
     return frozenset(("lr", *inspect.signature(tx).parameters))
 
 
-def _takes_more(tx: Any) -> bool:
-    """Return whether a transformation's update takes more than gradients, state and parameters."""
-    kinds = [parameter.kind for parameter in inspect.signature(tx.update).parameters.values()]
-    return inspect.Parameter.VAR_KEYWORD in kinds or inspect.Parameter.KEYWORD_ONLY in kinds
-
-
 def _names(group: dict[str, Any]) -> list[str]:
     """Return the names of a group's parameters."""
     return group.get("param_names") or [str(at) for at in range(len(group["params"]))]
@@ -416,30 +415,3 @@ def _detached(value: Any) -> Any:
     if _is_number(value):
         return torch.tensor(value, dtype=torch.get_default_dtype()).to(pytorch.DEVICE_TYPE)
     return value
-
-
-def _explaining(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``update``, whose errors for missing arguments speak of :meth:`Optax.step`."""
-
-    @functools.wraps(update)
-    def run(*args: Any) -> Any:
-        try:
-            return update(*args)
-        except TypeError as error:
-            if "required keyword-only" not in str(error):
-                raise
-            raise TypeError(
-                f"the transformation of optax needs more than gradients: {error}. Give it to the "
-                "step: optimizer.step(value=loss), or for a line search optimizer.step(closure, "
-                "value_fn=function), a function of JAX from the dict of parameters to the loss; "
-                "optax.lbfgs(1.0, linesearch=None) needs none"
-            ) from error
-
-    return run
-
-
-def _require_optax() -> None:
-    try:
-        import optax  # noqa: F401
-    except ImportError as error:
-        raise ImportError('torch_jax.optim needs optax: pip install "torch_jax[optax]"') from error

@@ -6,7 +6,7 @@ dicts inside, one for each moment. Here that tree becomes a flat list of named l
 
 from __future__ import annotations
 
-import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -47,7 +47,9 @@ class Tree:
 
     Attributes:
       leaves: the leaves of the state, in the order of JAX.
+      kept: the leaves that are no hyperparameters; those are stored in the groups.
       names: those of the parameters.
+      takes_more: whether an update takes more than gradients, state and parameters.
     """
 
     def __init__(self, tx: Any, names: Sequence[str], shapes: Sequence[jax.ShapeDtypeStruct]):
@@ -73,6 +75,10 @@ class Tree:
             Leaf(*_named(path), numbers.get(path), spec, algorithm)
             for (path, _), spec, algorithm in zip(found, plain, random, strict=True)
         ]
+        self.kept = [leaf for leaf in self.leaves if leaf.number is None]
+        more = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        arguments = inspect.signature(tx.update).parameters.values()
+        self.takes_more = any(argument.kind in more for argument in arguments)
 
     def parameters(self, arrays: Sequence[Any]) -> dict[Name, Any]:
         """Return optax's tree of parameters, or of gradients."""
@@ -86,11 +92,6 @@ class Tree:
             for leaf in self.leaves
         ]
         return jax.tree_util.tree_unflatten(self._structure, arrays)
-
-    @functools.cached_property
-    def kept(self) -> list[Leaf]:
-        """Return the leaves that are no hyperparameters; those are stored in the groups."""
-        return [leaf for leaf in self.leaves if leaf.number is None]
 
     def taken_apart(self, state: Any) -> list[jax.Array]:
         """Return the arrays of :attr:`kept`.
@@ -197,7 +198,7 @@ def _python(value: Any) -> Any:
     return value.item()
 
 
-def program(trees: Sequence[Tree], takes: Callable[[Any], bool]) -> Callable[..., Any]:
+def program(trees: Sequence[Tree]) -> Callable[..., Any]:
     """Return one step of all groups, as a function of arrays: new parameters, and new states."""
     import optax
 
@@ -208,7 +209,7 @@ def program(trees: Sequence[Tree], takes: Callable[[Any], bool]) -> Callable[...
         ):
             with x64_as(tree.wide):
                 old, updates = tree.parameters(values), tree.parameters(gradients)
-                more = {"grad": updates, **extra} if takes(tree.tx) else {}
+                more = {"grad": updates, **extra} if tree.takes_more else {}
                 state = tree.build(arrays, given)
                 updates, state = tree.tx.update(updates, state, old, **more)
                 new = optax.apply_updates(old, updates)
