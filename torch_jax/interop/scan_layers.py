@@ -110,7 +110,7 @@ class _Loops(Recent):
 def _loop_of(module: torch.nn.Module, again: bool) -> Callable[..., Any]:
     """Return the loop over layers like this one, for the state that it is in."""
     known = vars(module).setdefault(_KEPT, _Loops(16))
-    key = keys.world(), again, tuple(_state_of(part) for part in module.modules())
+    key = keys.world(), again, tuple(_state_of(module).items())
     loop = known.find(key)
     if loop is None:
         loop = jax_function(functools.partial(_loop, Functional(module), again))
@@ -145,41 +145,26 @@ def _loop(
 # --- likeness -------------------------------------------------------------------------------------
 
 
-def _state_of(module: torch.nn.Module) -> tuple:
-    """Return the plain attributes of a module, which its Python may read."""
-    plain = ((n, v) for n, v in vars(module).items() if isinstance(v, _PLAIN))
-    return type(module), *((name, type(value), repr(value)) for name, value in plain)
+def _state_of(module: torch.nn.Module) -> dict[str, Any]:
+    """Return by name what Python may read of a layer: classes, forms of tensors, attributes."""
+    found: dict[str, Any] = {"submodules": tuple(dict(module.named_modules()))}
+    for path, part in module.named_modules():
+        prefix = f"{path}." if path else ""
+        found[f"{prefix}__class__"] = type(part)
+        for name, value in (vars(part) | part._parameters | part._buffers).items():
+            if isinstance(value, torch.Tensor):
+                found[prefix + name] = tuple(value.shape), value.dtype, value.requires_grad
+            elif isinstance(value, _PLAIN):
+                found[prefix + name] = type(value), repr(value)
+    return found
 
 
 def _check_alike(modules: list[torch.nn.Module]) -> None:
-    first = dict(modules[0].named_modules())
+    first = _state_of(modules[0])
     for index, module in enumerate(modules[1:], start=1):
-        other = dict(module.named_modules())
-        if other.keys() != first.keys():
-            raise ValueError(f"scan_layers: layer {index} has other submodules than layer 0")
-        for name, part in other.items():
-            _check_parts(first[name], part, f"{index}.{name}".rstrip("."))
-
-
-def _check_parts(one: torch.nn.Module, other: torch.nn.Module, label: str) -> None:
-    if type(one) is not type(other):
-        raise ValueError(
-            f"scan_layers: layer {label} is a {type(other).__name__}, not like layer 0"
-        )
-    for group in ("_parameters", "_buffers"):
-        forms = [_forms(getattr(m, group)) for m in (one, other)]
-        if forms[0] != forms[1]:
-            raise ValueError(f"scan_layers: layer {label} has {forms[1]}, layer 0 has {forms[0]}")
-    for name, value in vars(one).items():
-        now = vars(other).get(name)
-        if isinstance(value, _PLAIN) and (type(value), repr(value)) != (type(now), repr(now)):
-            raise ValueError(
-                f"scan_layers: {name} of layer {label} is {now!r}, of layer 0 {value!r}"
-            )
-
-
-def _forms(tensors: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if t is None else (tuple(t.shape), t.dtype, t.requires_grad)
-        for name, t in tensors.items()
-    }
+        other = _state_of(module)
+        for name, wanted in first.items():
+            if other.get(name) != wanted:
+                raise ValueError(
+                    f"scan_layers: {name} of layer {index} is {other.get(name)}, of layer 0 {wanted}"
+                )
