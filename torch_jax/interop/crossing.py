@@ -59,12 +59,6 @@ def out(result: torch.Tensor, narrow: bool) -> Any:
 _NARROW = {"i": np.int32, "u": np.uint32, "f": np.float32, "c": np.complex64}
 
 
-def gradient(array: Any, result: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of a result, in the result's dtype."""
-    made = storage.wrap(array)
-    return made if made.dtype == result.dtype else made.to(result.dtype)
-
-
 def packed(array: Any, narrow: bool) -> Any:
     """Return a residual without 64-bit types."""
     array = jnp.asarray(array)

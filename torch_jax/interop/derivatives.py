@@ -31,7 +31,7 @@ import torch
 from torch_jax.core.x64 import x64
 from torch_jax.interop import crossing
 from torch_jax.interop.function_run import FunctionRun, begun
-from torch_jax.memory import transfer
+from torch_jax.memory import storage, transfer
 
 Program = Callable[[Sequence[torch.Tensor]], AbstractContextManager[list[torch.Tensor]]]
 """A function of tensors as a context, in which its results may be differentiated."""
@@ -190,8 +190,9 @@ def _pullback(
 
     def pull(*gradients: Any) -> list[Any]:
         # PyTorch's gradient of a complex value is the conjugate of JAX's cotangent
-        wide = [crossing.gradient(jnp.conj(g), r) for g, r in zip(gradients, chosen, strict=True)]
-        found = _gradients_of(chosen, leaves, wide, False)
+        pairs = zip(gradients, chosen, strict=True)
+        given = [storage.wrap(jnp.conj(gradient)).to(result.dtype) for gradient, result in pairs]
+        found = _gradients_of(chosen, leaves, given, False)
         return [jnp.conj(transfer.as_array(gradient)) for gradient in found]
 
     closed = jax.make_jaxpr(pull)(*(jax.typeof(given_out[i]) for i in outputs))

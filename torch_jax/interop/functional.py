@@ -182,7 +182,8 @@ class Functional:
             with self._holding(held, training):
                 result = self._method(method)(*args, **kwargs)
                 self._refuse_written(params, before)
-                yield result, self._buffers_after(held)
+                now = dict(self.module.named_buffers(remove_duplicate=False))
+                yield result, {name: now.get(name, held[name]) for name in self.kept}
 
         given = dict(params), dict(buffers), args, kwargs
         return run(called, self.module, given, {}, rng, self.host, self.by_jax)
@@ -203,17 +204,16 @@ class Functional:
         """Give the module these tensors, and the modes that it had, in this context."""
         with _SWAPPING:
             every = {name: tensors[first] for name, first in self.names.items()}
-            before = {part: part.training for part in self.modes}
-            attributes = {part: dict(vars(part)) for part in self.modes}
+            before = {part: dict(vars(part)) for part in self.modes}
             try:
                 for part, mode in self.modes.items():
                     part.training = mode if training is None else training
                 with pytorch.reparametrized(self.module, every):
                     yield
             finally:
-                for part, mode in before.items():
-                    part.training = mode
-                    self._forget(part, attributes[part])
+                for part, attributes in before.items():
+                    part.training = attributes["training"]
+                    self._forget(part, attributes)
 
     def _forget(self, part: torch.nn.Module, before: dict[str, Any]) -> None:
         """Take back tensors that a call has set as attributes: under a trace they are tracers."""
@@ -229,10 +229,6 @@ class Functional:
                 "which functional returns the new value",
                 stacklevel=2,
             )
-
-    def _buffers_after(self, held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        now = dict(self.module.named_buffers(remove_duplicate=False))
-        return {name: now.get(name, held[name]) for name in self.kept}
 
     def _refuse_written(self, params: dict[str, torch.Tensor], before: dict[str, Any]) -> None:
         for name, tensor in params.items():
