@@ -21,7 +21,7 @@ from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, flags
-from torch_jax.interop.jax_defaults import asks_for_wide, library, narrowed
+from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import wrap
 
@@ -60,8 +60,9 @@ def nn_from_flax(
     >>> layer.bias.grad.tolist()
     [4.0, 4.0]
     """
-    needed = 'torch_jax.nn_from_flax needs flax: pip install "torch_jax[flax]"'
-    linen, nnx = library("flax.linen", needed), library("flax.nnx", needed)
+    require("flax", 'torch_jax.nn_from_flax needs flax: pip install "torch_jax[flax]"')
+    from flax import linen, nnx
+
     waking.wake()
     if isinstance(module, nnx.Module):
         if args or kwargs or variables is not None:

@@ -13,8 +13,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.interop import jax_calls
-from torch_jax.interop.jax_calls_in_graphs import TENSOR, program_for
+from torch_jax.interop import jax_calls, jax_calls_in_graphs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,7 +103,7 @@ def _call_in_graph(function: Any, wide: bool | None, args: tuple, kwargs: dict[s
     leaves, _ = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     shown = pytree.tree_map(_describe, (args, kwargs))
-    number, order, result = program_for(function, wide, shown)
+    number, order, result = _program_for(function, wide, shown)
     given = [tensors[at] for at in order]
     return _filled(result, torch.ops.torch_jax.call_jax(given, number))
 
@@ -113,10 +112,17 @@ def _describe(leaf: Any) -> Any:
     """Return a leaf as a constant: the form of a tensor, the value of a number that may vary."""
     if isinstance(leaf, torch.Tensor):
         sizes = tuple([operator.index(size) for size in leaf.shape])
-        return TENSOR, sizes, leaf.dtype, leaf.device.type
+        return jax_calls_in_graphs.TENSOR, sizes, leaf.dtype, leaf.device.type
     if type(leaf) is float:
         return leaf.__float__()  # which Dynamo takes for the value, unlike float(leaf)
     return operator.index(leaf) if type(leaf) is int else leaf
+
+
+def _program_for(function: Any, wide: bool | None, shown: Any) -> Any:
+    return jax_calls_in_graphs.program_for(function, wide, shown)
+
+
+_program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _filled(result: Any, tensors: Any) -> Any:

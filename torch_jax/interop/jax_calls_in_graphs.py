@@ -59,9 +59,6 @@ def program_for(function: Any, wide: bool | None, shown: Any) -> tuple[int, tupl
     return traced.program.number, order, _shown(function, result)
 
 
-program_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
 def _shown(function: Any, result: Any) -> Any:
     """Return a tree of numbers as tuples, constants for Dynamo: a name, keys and values."""
     if result is None or isinstance(result, int):

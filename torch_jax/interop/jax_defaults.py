@@ -16,10 +16,10 @@ import numpy as np
 from torch_jax._private import jax_core
 
 
-def library(name: str, message: str) -> Any:
-    """Return a module of a library that may be missing; ``message`` says how to install it."""
+def require(library: str, message: str) -> None:
+    """Raise if a library is missing; ``message`` says how to install it."""
     try:
-        return importlib.import_module(name)
+        importlib.import_module(library)
     except ImportError as error:
         raise ImportError(message) from error
 

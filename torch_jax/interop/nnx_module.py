@@ -10,7 +10,7 @@ import torch
 from torch_jax.core import waking
 from torch_jax.graphs import interpreter
 from torch_jax.interop.functional import Functional
-from torch_jax.interop.jax_defaults import library
+from torch_jax.interop.jax_defaults import require
 
 
 def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
@@ -44,7 +44,8 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
 
 @functools.cache
 def _class() -> Any:
-    nnx = library("flax.nnx", "nnx_from_torch needs flax: pip install flax")
+    require("flax", "nnx_from_torch needs flax: pip install flax")
+    from flax import nnx
 
     class TorchModule(nnx.Module):  # type: ignore[name-defined]
         """A module of PyTorch; see :func:`nnx_from_torch`."""

@@ -21,7 +21,7 @@ from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core.active import ACTIVE
 from torch_jax.dispatch.call_jax import jax_function
 from torch_jax.interop import optax_state
-from torch_jax.interop.jax_defaults import library
+from torch_jax.interop.jax_defaults import require
 from torch_jax.interop.optax_state import Leaf, Tree, in_groups
 from torch_jax.memory import dtypes, sharding, storage
 from torch_jax.memory.storage import is_jax
@@ -55,7 +55,7 @@ class Optax(Optimizer):
 
     def __init__(self, params: Any, tx: Any, **hyperparameters: Any):
         """See the class."""
-        library("optax", 'torch_jax.optim needs optax: pip install "torch_jax[optax]"')
+        require("optax", 'torch_jax.optim needs optax: pip install "torch_jax[optax]"')
         self._tx, self._hyperparameters = tx, hyperparameters
         self._transformations: list[Any] = []  # of each group
         self._known: list[frozenset[str]] = []  # the hyperparameters of each group
