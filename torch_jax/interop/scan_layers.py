@@ -164,7 +164,7 @@ def _check_alike(modules: list[torch.nn.Module]) -> None:
     for index, module in enumerate(modules[1:], start=1):
         other = _state_of(module)
         for name, wanted in first.items():
-            if other.get(name) != wanted:
+            if (now := other.get(name)) != wanted:
                 raise ValueError(
-                    f"scan_layers: {name} of layer {index} is {other.get(name)}, of layer 0 {wanted}"
+                    f"scan_layers: {name} of layer {index} is {now}, of layer 0 {wanted}"
                 )
