@@ -22,11 +22,9 @@ from torch_jax.compat.ax import (
     export,
     flax,
     interop,
-    jaten,
     jittable,
-    jlibrary,
-    jtorch,
     mappings,
+    operators,
     tensor,
     train,
     util,
@@ -282,9 +280,9 @@ def test_a_mask_is_never_a_constant():
 
 def test_operators_are_replaced():
     x = on_jax(3)
-    jaten.op(torch.ops.aten.erfc)(lambda x: x + 1)
-    jtorch.register_function(F.hardswish, is_jax_function=False)(lambda x: x + 2)
-    jlibrary.register_jax_composite("my_digamma", lambda x: x + 3, torch.ops.aten.digamma)
+    operators.op(torch.ops.aten.erfc)(lambda x: x + 1)
+    operators.register_function(F.hardswish, is_jax_function=False)(lambda x: x + 2)
+    operators.register_jax_composite("my_digamma", lambda x: x + 3, torch.ops.aten.digamma)
     torchax.default_env().override_op_definition(torch.ops.aten.erfinv, lambda x: x + 4)
     targets = torch.ops.aten.erfc, F.hardswish, torch.ops.aten.digamma, torch.ops.aten.erfinv
     try:

@@ -1,10 +1,13 @@
-"""``torch_xla.amp``: autocast and gradient scaling, which are PyTorch's own."""
+"""``torch_xla.amp``: autocast, gradient scaling and optimizers, which are PyTorch's own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.optim import SGD as SGD
+from torch.optim import Adam as Adam
+from torch.optim import AdamW as AdamW
 
 from torch_jax._private import pytorch
 

@@ -1,12 +1,15 @@
-"""``torch_xla.experimental.scan``: a loop over tensors."""
+"""``torch_xla.experimental.scan``, ``scan_layers``: a loop over tensors, and one over layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree
+
+from torch_jax.interop import scan_layers as own
 
 
 def scan(fn: Callable[..., Any], init: Any, xs: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -23,3 +26,13 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any, **kwargs: Any) -> tuple[Any
         carry, result = fn(carry, _pytree.tree_unflatten(list(rows), structure))
         results.append(_pytree.tree_map_only(torch.Tensor, torch.clone, result))
     return carry, _pytree.tree_map(lambda *ys: torch.stack(ys), *results)
+
+
+def scan_layers(
+    layers: Iterable[nn.Module],
+    input_data: torch.Tensor,
+    partition_fn: Any = None,
+    is_layer_pure: bool = False,
+) -> torch.Tensor:
+    """Return the output of all layers; under ``torch_xla.compile`` one of them is compiled."""
+    return own.scan_layers(list(layers), input_data)
