@@ -255,17 +255,7 @@ def _of_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
 
 def _of_symbolic_graph(graph: Any, platforms: tuple[str, ...] | None) -> Exported:
     """Export a program of ``torch.export`` with sizes that may change."""
-    leaves, tree = pytree.tree_flatten(graph.example_inputs)
-    shapes = symbolic.shapes_of(graph)
-    arguments = _Arguments(
-        *pytree.tree_unflatten(
-            [
-                leaf if shape is None else jax.ShapeDtypeStruct(shape, dtypes.to_jax(leaf.dtype))
-                for leaf, shape in zip(leaves, shapes, strict=True)
-            ],
-            tree,
-        )
-    )
+    arguments = _Arguments(*symbolic.inputs_of(graph))
     run = symbolic.SymbolicProgram(graph)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:

@@ -13,7 +13,6 @@ from torch_jax.compat.ax.environment import default_env
 from torch_jax.core.x64 import x64
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.interpreter import JaxInterpreter as JaxInterpreter
-from torch_jax.memory import dtypes
 
 
 def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> tuple[Any, ...]:
@@ -37,11 +36,7 @@ def exported_program_to_jax(exported_program: Any, export_raw: bool = False) -> 
         return result if isinstance(result, tuple) else (result,)
 
     if export_raw:
-        tensors = {
-            **dict(exported_program.named_parameters()),
-            **dict(exported_program.named_buffers()),
-            **exported_program.constants,
-        }
+        tensors = exported_program.state_dict | exported_program.constants
         return names, [tensors[name] for name in names], function
     return default_env().t2j_copy(list(run.state.values())), function
 
@@ -73,13 +68,6 @@ def _inputs(exported_program: Any) -> Any:
         raise NotImplementedError(
             f"arguments {sorted(kwargs)} are named: torch_jax.export takes named arguments"
         )
-    args = tuple(args)
-    if not symbolic.has_symbols(exported_program):
-        return default_env().t2j_copy(args)
-    leaves, tree = pytree.tree_flatten(args)
-    shapes = symbolic.shapes_of(exported_program)
-    forms = [
-        leaf if shape is None else jax.ShapeDtypeStruct(shape, dtypes.to_jax(leaf.dtype))
-        for leaf, shape in zip(leaves, shapes, strict=True)
-    ]
-    return pytree.tree_unflatten(forms, tree)
+    if symbolic.has_symbols(exported_program):
+        return tuple(symbolic.inputs_of(exported_program)[0])
+    return default_env().t2j_copy(tuple(args))

@@ -45,16 +45,20 @@ def has_symbols(program: Any) -> bool:
     return any(isinstance(n, torch.SymInt) for shape in _shapes(program) for n in shape or ())
 
 
-def shapes_of(program: Any) -> list[tuple[Any, ...] | None]:
-    """Return the shape of each argument's leaf, with symbols; None if it is no tensor."""
-    shapes = _shapes(program)
+def inputs_of(program: Any) -> tuple[tuple, dict[str, Any]]:
+    """Return the example arguments, with shapes of symbols in place of tensors."""
+    leaves, tree = pytree.tree_flatten(program.example_inputs)
     scope = jax_export.SymbolicScope(_constraints(program))
 
     def symbolic(shape: Any) -> Any:
         text = ", ".join(_written(size) for size in shape)
         return jax_export.symbolic_shape(f"({text},)" if shape else "()", scope=scope)
 
-    return [None if shape is None else symbolic(shape) for shape in shapes]
+    forms = [
+        leaf if shape is None else jax.ShapeDtypeStruct(symbolic(shape), dtypes.to_jax(leaf.dtype))
+        for leaf, shape in zip(leaves, _shapes(program), strict=True)
+    ]
+    return pytree.tree_unflatten(forms, tree)
 
 
 def _shapes(program: Any) -> list[Any]:
