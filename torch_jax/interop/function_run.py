@@ -63,9 +63,6 @@ class FunctionRun(GraphRun):
             "which nothing is drawn inside JAX: pass rng=, a jax.random.key, in its place"
         )
 
-    def looked_at_seed(self, generator: Any) -> None:
-        """Do nothing: a seed is a constant of the program."""
-
     def state_of(self, generator: Any) -> torch.Tensor:
         """Return the number of draws as a generator's state (``checkpoint`` goes back to it)."""
         return generators.as_state(0, self.steps)
@@ -262,7 +259,7 @@ class _NoDetach(TorchFunctionMode):
     """Raises if a function detaches. Operators detach saved tensors by themselves."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _detaches(func) and args[0].requires_grad:
+        if detaches(func) and args[0].requires_grad:
             raise _stops("detach()")
         return func(*args, **(kwargs or {}))
 
@@ -270,7 +267,7 @@ class _NoDetach(TorchFunctionMode):
 _DETACH = (torch.detach, torch.detach_, torch.Tensor.detach, torch.Tensor.detach_)
 
 
-def _detaches(function: Any) -> bool:
+def detaches(function: Any) -> bool:
     """Return whether a function of PyTorch's detaches; ``data`` may be replaced after import."""
     return function in _DETACH or function == torch.Tensor.data.__get__  # type: ignore[attr-defined]
 

@@ -25,7 +25,7 @@ from torch_jax.core import tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64
 from torch_jax.graphs.interpreter import key_words
-from torch_jax.interop.function_run import FunctionRun, begun
+from torch_jax.interop.function_run import FunctionRun, begun, detaches
 from torch_jax.memory import generators, storage, transfer
 
 
@@ -187,7 +187,7 @@ class _Gradients(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name, detaches = getattr(func, "__name__", ""), func in _DETACH
+        name, is_detached = getattr(func, "__name__", ""), detaches(func)
         writes = name.endswith("_") and not name.endswith("__") or name == "__setitem__"
         if writes and _is_stopped(args[0]):
             raise tracers.NotTraceableError(
@@ -195,9 +195,9 @@ class _Gradients(TorchFunctionMode):
                 f"({tracers.user_line()}), which JAX takes for another one: write to the tensor "
                 "itself, or use torch_jax.to_jax_function"
             )
-        if writes or (torch.is_grad_enabled() and not detaches):
+        if writes or (torch.is_grad_enabled() and not is_detached):
             return func(*args, **kwargs)
-        if not detaches and _in_autograd_function():
+        if not is_detached and _in_autograd_function():
             args, kwargs = _pytree.tree_map_only(
                 _is_traced, lambda tensor: _through(_unknown, tensor), (args, kwargs)
             )
@@ -207,16 +207,13 @@ class _Gradients(TorchFunctionMode):
 
         def stopped(tensor: torch.Tensor) -> torch.Tensor:
             shares = id(tensor.untyped_storage()) in held
-            if shares and not detaches:  # a view, through which may be written
+            if shares and not is_detached:  # a view, through which may be written
                 return tensor
             made = _through(jax.lax.stop_gradient, tensor)
             made.untyped_storage().is_stopped = shares  # type: ignore[attr-defined]
             return made
 
         return _pytree.tree_map_only(_is_traced, stopped, func(*args, **kwargs))
-
-
-_DETACH = (torch.detach, torch.Tensor.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
 
 
 def _is_traced(value: Any) -> bool:
