@@ -2,54 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-
-Policy = Callable[..., bool]
-
-
-def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
-    """Return ``True``: every part is wrapped."""
-    return True
+from torch.distributed.fsdp import wrap
 
 
-def lambda_auto_wrap_policy(
-    module: nn.Module, recurse: bool, unwrapped_params: int, lambda_fn: Callable[..., bool]
-) -> bool:
-    """Return whether a function chooses this part."""
-    return recurse or lambda_fn(module)
+def _of_pytorch(policy: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a policy of PyTorch's whose third argument has PyTorch/XLA's name."""
+
+    def call(module: nn.Module, recurse: bool, unwrapped_params: int, *args: Any, **kwargs: Any):
+        return policy(module, recurse, unwrapped_params, *args, **kwargs)
+
+    return functools.update_wrapper(call, policy)
 
 
-def transformer_auto_wrap_policy(
-    module: nn.Module,
-    recurse: bool,
-    unwrapped_params: int,
-    transformer_layer_cls: set[type[nn.Module]],
-) -> bool:
-    """Return whether a part is of one of these classes."""
-    return recurse or isinstance(module, tuple(transformer_layer_cls))
-
-
-def size_based_auto_wrap_policy(
-    module: nn.Module,
-    recurse: bool,
-    unwrapped_params: int,
-    min_num_params: int = int(1e8),
-    force_leaf_modules: set[type[nn.Module]] | None = None,
-    exclude_wrap_modules: set[type[nn.Module]] | None = None,
-) -> bool:
-    """Return whether a part has as many parameters, without those of units inside."""
-    leaves = {nn.MultiheadAttention} if force_leaf_modules is None else force_leaf_modules
-    never = {nn.ModuleList, nn.ModuleDict} if exclude_wrap_modules is None else exclude_wrap_modules
-    excluded = leaves if recurse else never
-    return unwrapped_params >= min_num_params and not isinstance(module, tuple(excluded))
+always_wrap_policy = wrap.always_wrap_policy
+lambda_auto_wrap_policy = _of_pytorch(wrap.lambda_auto_wrap_policy)
+transformer_auto_wrap_policy = _of_pytorch(wrap.transformer_auto_wrap_policy)
+size_based_auto_wrap_policy = _of_pytorch(wrap.size_based_auto_wrap_policy)
 
 
 def recursive_wrap(
     module: nn.Module,
-    auto_wrap_policy: Policy,
+    auto_wrap_policy: Callable[..., bool],
     wrapper_cls: Callable[..., nn.Module],
     ignored_modules: Any = (),
     ignored_params: Any = (),
