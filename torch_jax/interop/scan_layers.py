@@ -23,8 +23,6 @@ from torch_jax.interop.functional import Functional
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax
 
-ContextFn = Callable[[], tuple[Any, Any]]
-
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, tuple)
 
 
@@ -33,7 +31,7 @@ def scan_layers(
     x: torch.Tensor,
     *args: Any,
     checkpoint: bool = False,
-    context_fn: ContextFn | None = None,
+    context_fn: Callable[[], tuple[Any, Any]] | None = None,
 ) -> torch.Tensor:
     """Return ``for m in modules: x = m(x, *args)``, with one compiled body where it is recorded.
 
@@ -61,8 +59,13 @@ def scan_layers(
     """
     modules = list(modules)
     if ACTIVE.recorder is None or context_fn is not None or not modules or not is_jax(x):
+        again = functools.partial(
+            torch.utils.checkpoint.checkpoint,
+            use_reentrant=False,
+            context_fn=context_fn or noop_context_fn,
+        )
         for module in modules:
-            x = _plain(module, x, args, checkpoint, context_fn)
+            x = again(module, x, *args) if checkpoint else module(x, *args)
         return x
     _check_alike(modules)
     run = _loop_of(modules[0], checkpoint)
@@ -79,17 +82,6 @@ def scan_layers(
             for each, value in zip(buffers, new.unbind(), strict=True):
                 each[name].copy_(value)
     return y
-
-
-def _plain(
-    module: torch.nn.Module, x: torch.Tensor, args: tuple, again: bool, context_fn: Any
-) -> torch.Tensor:
-    """Return the output of one layer of the loop."""
-    if not again:
-        return module(x, *args)
-    return torch.utils.checkpoint.checkpoint(
-        module, x, *args, use_reentrant=False, context_fn=context_fn or noop_context_fn
-    )
 
 
 # --- the loop -------------------------------------------------------------------------------------
