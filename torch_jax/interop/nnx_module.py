@@ -47,13 +47,13 @@ def _class() -> Any:
     require("flax", "nnx_from_torch needs flax: pip install flax")
     from flax import nnx
 
-    class TorchModule(nnx.Module):  # type: ignore[name-defined]
+    class TorchModule(nnx.Module):
         """A module of PyTorch; see :func:`nnx_from_torch`."""
 
         def __init__(self, model: Functional, rngs: Any = None):
             params, kept = model.arrays()
             buffers = dict(model.module.named_buffers())
-            variables = {name: nnx.Param(array) for name, array in params.items()}
+            variables: dict[str, Any] = {name: nnx.Param(array) for name, array in params.items()}
             for name, array in kept.items():
                 kind = nnx.BatchStat if name in buffers else nnx.Variable
                 variables[name] = kind(array)
