@@ -61,12 +61,9 @@ def public_names(module: ModuleType) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if name in ("__doc__", "__version__") or _is_public(name, value)
+        if name in ("__doc__", "__version__")
+        or not (name.startswith("_") or isinstance(value, ModuleType))
     }
-
-
-def _is_public(name: str, value: Any) -> bool:
-    return not name.startswith("_") and not isinstance(value, ModuleType)
 
 
 def _missing(module: str, attribute: str) -> Any:

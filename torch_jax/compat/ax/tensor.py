@@ -9,6 +9,7 @@ import torch
 from torch_jax.compat.ax.environment import Environment as Environment
 from torch_jax.compat.ax.environment import tensor_of
 from torch_jax.core.errors import OperatorNotFound as OperatorNotFound
+from torch_jax.interop import crossing
 from torch_jax.memory.storage import is_jax
 
 
@@ -27,6 +28,4 @@ class Tensor(metaclass=_OfTheDevice):
 
     def __new__(cls, elem: Any, env: Any = None, requires_grad: bool = False) -> Any:
         """Return a tensor with the memory of an array."""
-        made = tensor_of(elem)
-        can = made.is_floating_point() or made.is_complex()
-        return made.requires_grad_() if requires_grad and can else made
+        return crossing.tensor(elem) if requires_grad else tensor_of(elem)

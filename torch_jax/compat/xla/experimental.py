@@ -28,12 +28,9 @@ def is_eager_mode() -> bool:
 @contextmanager
 def eager_mode_context(enable: bool) -> Iterator[None]:
     """Set :func:`eager_mode` in a block."""
-    before = is_eager_mode()
-    eager_mode(enable)
-    try:
+    world.begin()
+    with config.temporarily("mode", "eager" if enable else "lazy"):
         yield
-    finally:
-        eager_mode(before)
 
 
 def compile(func: Callable[..., Any]) -> Callable[..., Any]:
