@@ -16,6 +16,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import jax
@@ -46,9 +47,6 @@ class Same:
     def __eq__(self, other: object) -> bool:
         return type(other) is Same and other.value is self.value
 
-    def __repr__(self) -> str:
-        return f"Same({self.value!r})"
-
 
 def owner_of(function: Callable[..., Any]) -> Any:
     """Return an object that two makings of a function share: its code, or the object itself."""
@@ -71,20 +69,14 @@ def state_of(function: Callable[..., Any], static: Iterable[Any] = ()) -> tuple 
     False
     """
     try:
-        walk = _Walk(owner_of(function))
-        walk.add(function)
-        for argument in static:
-            walk.add(argument)
-        return tuple(walk.found)
+        return tuple(_Walk(function, static).found)
     except (NotUnderstood, RecursionError):
         return None
 
 
 def identities_of(function: Callable[..., Any], static: Iterable[Any]) -> tuple[Same, ...]:
     """Return the objects that a function can reach and write, as :func:`state_of` finds them."""
-    walk = _Walk(owner_of(function))
-    for value in (function, *static):
-        walk.add(value)
+    walk = _Walk(function, static)
     written = [value for _, value in walk.met.values() if not isinstance(value, _UNWRITTEN)]
     return tuple(map(Same, (*walk.cells, *written)))
 
@@ -107,13 +99,15 @@ _BY_IDENTITY = (
 
 
 class _Walk:
-    """One walk over the values that a function reaches: the key so far, and the values met."""
+    """One walk over the values that a function reaches: their key, and the values met."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, function: Callable[..., Any], static: Iterable[Any]) -> None:
         self.found: list[Any] = []
-        self._owner = owner
+        self._owner = owner_of(function)
         self.cells: list[types.CellType] = []  # variables of closures
         self.met: dict[int, tuple[int, Any]] = {}
+        for value in (function, *static):
+            self.add(value)
 
     def add(self, value: Any) -> None:
         """Add a value to the key."""
@@ -150,7 +144,7 @@ class _Walk:
             self._add_all(kind, value)
             self._add_attributes(value)
         elif issubclass(kind, (dict, types.MappingProxyType)):
-            self._add_all(kind, (item for pair in value.items() for item in pair))
+            self._add_all(kind, chain.from_iterable(value.items()))
             self._add_attributes(value)
             self._add_all("default", [getattr(value, "default_factory", None)])
         elif kind in (set, frozenset):
@@ -168,12 +162,10 @@ class _Walk:
         self.found.append("owner" if value is self._owner else Same(value))
 
     def _add_all(self, kind: Any, values: Iterable[Any]) -> None:
-        self.found.append(kind)
-        count = 0
+        values = tuple(values)
+        self.found += kind, len(values)
         for value in values:
             self.add(value)
-            count += 1
-        self.found.append(count)
 
     def _add_set(self, kind: type, values: Any) -> None:
         if not all(type(v) in _BY_VALUE for v in values):
@@ -231,8 +223,9 @@ class _Walk:
 
     def _add_instance(self, kind: type, value: Any) -> None:
         """Add an object by its class and its attributes."""
-        if callable(value) and _is_library_module(_module_of(value)):
-            self._add_same(value)  # such as jax.nn.relu
+        module = getattr(value, "__dict__", {}).get("__module__")
+        if callable(value) and _is_library_module(sys.modules.get(str(module))):
+            self._add_same(value)  # such as jax.nn.relu, which names its own module
             return
         if not kind.__flags__ & _IS_HEAP_TYPE or isinstance(value, _RUNNING):
             raise NotUnderstood
@@ -242,12 +235,9 @@ class _Walk:
         self._add_attributes(value)
 
     def _add_attributes(self, value: Any) -> None:
-        held = getattr(value, "__dict__", None)
-        slots = [n for base in type(value).__mro__ for n in _slots(base) if hasattr(value, n)]
-        if held:
-            self._add_all("attributes", (item for pair in held.items() for item in pair))
-        if slots:
-            self._add_all("slots", (getattr(value, name) for name in slots))
+        held: Any = object.__getstate__(value)  # a dict; a pair of it and of that of the slots
+        for one in held if isinstance(held, tuple) else (held,):
+            self._add_all("attributes", chain.from_iterable((one or {}).items()))
 
 
 _UNWRITTEN = (
@@ -263,7 +253,7 @@ _RUNNING = (types.GeneratorType, types.CoroutineType, torch.Tensor)
 _OF_CLASSES = frozenset(
     """__dict__ __weakref__ __module__ __doc__ __qualname__ __annotations__ __abstractmethods__
     _abc_impl __static_attributes__ __firstlineno__ __dataclass_params__ __dataclass_fields__
-    __match_args__ __orig_bases__ __parameters__ __slots__ __hash__""".split()
+    __match_args__ __orig_bases__ __parameters__ __slots__ __slotnames__ __hash__""".split()
 )
 
 
@@ -282,18 +272,6 @@ _PARTS: dict[type, Callable[[Any], tuple]] = {
     weakref.ReferenceType: lambda reference: (reference(),),
     slice: lambda cut: (cut.start, cut.stop, cut.step),
 }
-
-
-def _module_of(value: Any) -> types.ModuleType | None:
-    """Return the module that an object itself names, as a wrapper of a function does."""
-    return sys.modules.get(str(getattr(value, "__dict__", {}).get("__module__")))
-
-
-@functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
 
 @functools.cache
