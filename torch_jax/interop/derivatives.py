@@ -210,12 +210,9 @@ def _gradients_of(
     if not results or not wanted:
         return [torch.zeros_like(tensor) for tensor in wanted]
     found = torch.autograd.grad(
-        results, wanted, list(gradients), create_graph=create_graph, allow_unused=True
+        results, wanted, list(gradients), create_graph=create_graph, materialize_grads=True
     )
-    return [
-        torch.zeros_like(tensor) if gradient is None else gradient
-        for gradient, tensor in zip(found, wanted, strict=True)
-    ]
+    return list(found)
 
 
 def _is_inexact(array: Any) -> bool:

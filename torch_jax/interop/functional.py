@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -24,6 +23,7 @@ from torch_jax.interop import crossing
 from torch_jax.interop.to_jax_function import is_by_jax, run
 from torch_jax.memory import border, dtypes, storage
 from torch_jax.memory.storage import is_jax
+from torch_jax.ops.promotion import category
 
 Arrays = dict[str, Any]
 
@@ -265,14 +265,9 @@ class _Form(NamedTuple):
                 f"from checkpoint, the shape in current model is {torch.Size(self.shape)}."
             )
         wanted = dtypes.to_jax(self.dtype)
-        if _kind(array.dtype) != _kind(wanted):
+        if category(array.dtype) != category(wanted):
             return f"dtype mismatch for {name}: {array.dtype} where the module has {wanted}."
         return None
-
-
-def _kind(dtype: Any) -> str:
-    kinds: tuple[Any, ...] = (np.bool_, np.integer, jnp.floating, jnp.complexfloating)
-    return next((kind.__name__ for kind in kinds if jnp.issubdtype(dtype, kind)), "other")
 
 
 def _check(what: str, given: Any, wanted: Mapping[str, _Form]) -> None:

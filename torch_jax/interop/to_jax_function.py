@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_jax.capture import autograd_nodes
 from torch_jax.core import trees, waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
@@ -156,14 +157,7 @@ def _by_jax(program: Any, begin: Any, words: Any, arrays: Sequence[Any]) -> list
 
 def _refuse_functions(results: list[torch.Tensor], function: Any) -> None:
     """Raise if an ``autograd.Function`` has a backward pass of its own."""
-    ahead = [result.grad_fn for result in results]
-    met: set[Any] = set()
-    while ahead:
-        node: Any = ahead.pop()
-        if node is None or node in met:
-            continue
-        met.add(node)
-        ahead += [before for before, _ in node.next_functions]
+    for node in autograd_nodes.nodes(results):
         if isinstance(node, torch.autograd.function.BackwardCFunction) and not _is_own(node):
             name = type(node).__name__.removesuffix("Backward")
             raise NotTraceableError(
