@@ -74,19 +74,14 @@ def from_jax_function(function: Any = None, /, *, x64: bool | None = None) -> An
     tensor([[0.5000, 0.5000]])
     """
     if function is None:
-        return functools.partial(_from_jax_function, wide=x64)
-    return _from_jax_function(function, x64)
-
-
-def _from_jax_function(function: Callable[..., Any], wide: bool | None) -> Callable[..., Any]:
+        return functools.partial(from_jax_function, x64=x64)
     if not callable(function):
         raise TypeError(f"from_jax_function takes a function, not {type(function).__name__}")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _call(function, wide, args, kwargs)
+        return _call(function, x64, args, kwargs)
 
-    functools.update_wrapper(call, function)
-    return call
+    return functools.update_wrapper(call, function)
 
 
 def _call(function: Any, wide: bool | None, args: tuple, kwargs: dict[str, Any]) -> Any:
