@@ -54,10 +54,6 @@ class Linen(Once):
         self.variables = [_of_linen(path) for path in paths]
         self._collections = sorted({v.collection for v in self.variables} - {"params"})
 
-    def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-        """Return a method's flags that ``train()`` and ``eval()`` decide, where a call does not."""
-        return flags(getattr(self.module, method), training, args, kwargs)
-
     def function(self, method: str, training: bool) -> Callable[..., Any]:
         """Return a method as a function of arrays to its result, and the variables after it.
 
@@ -98,15 +94,12 @@ def _of_linen(path: tuple) -> Variable:
     return Variable(tuple(names), collection, collection == "params")
 
 
-def flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-    """Return a function's arguments that say whether it trains, where a call leaves them out."""
+def with_flags(function: Any, training: bool, args: tuple, kwargs: dict) -> dict[str, Any]:
+    """Return named arguments with those that say whether a function trains, if it takes any."""
     signature = inspect.signature(function)
     given = signature.bind_partial(*args, **kwargs).arguments
-    return {
-        name: value == training
-        for name, value in _FLAGS.items()
-        if name in signature.parameters and name not in given
-    }
+    wanted = (name for name in _FLAGS if name in signature.parameters and name not in given)
+    return {name: _FLAGS[name] == training for name in wanted} | kwargs
 
 
 class Nnx(Once):
@@ -130,10 +123,6 @@ class Nnx(Once):
             Variable(tuple(map(str, path)), type(v).__name__, isinstance(v, nnx.Param))
             for path, v in plain
         ]
-
-    def flags(self, method: str, training: bool, args: tuple, kwargs: dict) -> dict[str, bool]:
-        """Return none: a module of nnx knows by itself whether it trains."""
-        return {}
 
     def function(
         self, method: str, training: bool, counted: Callable[[bool], None] | None = None

@@ -20,7 +20,7 @@ from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
 from torch_jax.dispatch.call_jax import jax_function
-from torch_jax.interop.flax_definitions import Linen, Nnx, flags
+from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import wrap
@@ -120,8 +120,7 @@ def _initial(module: Any, args: tuple, kwargs: dict, method: str) -> Any:
     from flax import linen
 
     args, kwargs = trees.map(_on_device, (args, kwargs))
-    function = getattr(module, method)
-    kwargs = {**flags(function, False, args, kwargs), **kwargs}
+    kwargs = with_flags(getattr(module, method), False, args, kwargs)
     wide = _is_wide((args, kwargs))
 
     def init(words: jax.Array, args: Any, kwargs: Any) -> Any:
@@ -202,7 +201,8 @@ class FlaxModule(nn.Module):
         """Call a method of the flax module, and update the buffers."""
         definition, training = self._definition, self.training
         args, kwargs = trees.map(_as_input, (args, kwargs))
-        kwargs = {**definition.flags(method, training, args, kwargs), **kwargs}
+        if isinstance(definition, Linen):  # nnx knows by itself whether it trains
+            kwargs = with_flags(getattr(definition.module, method), training, args, kwargs)
         owners = dict(self.named_modules())
         tensors = [getattr(owners[above], name) for above, name in self._places]
         self._check(tensors, args, kwargs)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -161,15 +162,12 @@ def drawing_from(key: Any) -> Iterator[None]:
 # --- functions that JAX traces --------------------------------------------------------------------
 
 
-def _here() -> None:
-    """Replace the user's function, where it is not known, in errors."""
-
-
-_here.__qualname__ = "a function that JAX traces"
+# Named in errors where the user's function is not known.
+_HERE = SimpleNamespace(__qualname__="a function that JAX traces")
 
 
 @contextmanager
-def program(words: Any = None, function: Any = _here) -> Iterator[None]:
+def program(words: Any = None, function: Any = _HERE) -> Iterator[None]:
     """Run operators on the tensors of arrays, in a block, as a function of JAX calls them.
 
     JAX differentiates them one by one, also through its own functions among them.
@@ -251,20 +249,3 @@ def _refuse(primals: Any, tangents: Any) -> Any:
         "JAX differentiates what an autograd.Function computes, whose backward pass it does not "
         "see: torch_jax.to_jax_function and torch_jax.functional have PyTorch's derivatives"
     )
-
-
-class Regions(threading.local):
-    """The blocks of an environment that are open on this thread."""
-
-    def __init__(self) -> None:
-        self.open: list[AbstractContextManager[None]] = []
-
-    def enter(self) -> None:
-        """Begin a block."""
-        block = program() if is_raw() else nullcontext()
-        block.__enter__()
-        self.open.append(block)
-
-    def leave(self, *exception: Any) -> None:
-        """End the last block."""
-        self.open.pop().__exit__(*exception or (None, None, None))

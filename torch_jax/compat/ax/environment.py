@@ -48,11 +48,22 @@ class _Properties(threading.local):
         draws.put_key(key)
 
 
+class _Blocks(threading.local):
+    """The blocks of an environment that are open on this thread."""
+
+    def __init__(self) -> None:
+        self.open: list[contextlib.AbstractContextManager[None]] = []
+
+
 class Environment(contextlib.ContextDecorator):
     """A block in which torchax's programs run; all environments are alike.
 
     The setting ``treat_cuda_as_jax_device`` decides whether ``"cuda"`` means ``"jax"``
     while a block is open, or after ``torchax.enable_globally()``.
+
+    Attributes:
+      param: the properties of this thread, ``mesh``, ``prng`` and ``autocast_dtype``.
+      prng_key: the ``jax.random.key`` of the next draw; it stays until one is drawn.
     """
 
     def __init__(self, configuration: Configuration | None = None):
@@ -60,7 +71,7 @@ class Environment(contextlib.ContextDecorator):
         keep_x64()
         self.config = configuration or Configuration()
         self.enabled = False
-        self._regions, self._properties = draws.Regions(), _Properties()
+        self._blocks, self.param = _Blocks(), _Properties()
 
     # --- blocks -----------------------------------------------------------------------------------
 
@@ -78,12 +89,14 @@ class Environment(contextlib.ContextDecorator):
     def __enter__(self) -> Environment:
         self._ask()
         own.default_env().__enter__()
-        self._regions.enter()
+        block = draws.program() if draws.is_raw() else contextlib.nullcontext()
+        block.__enter__()
+        self._blocks.open.append(block)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         try:
-            self._regions.leave(*exception)
+            self._blocks.open.pop().__exit__(*exception or (None, None, None))
         finally:
             own.default_env().__exit__(*exception)
 
@@ -127,14 +140,9 @@ class Environment(contextlib.ContextDecorator):
 
     # --- randomness and other properties ----------------------------------------------------------
 
-    @property
-    def prng_key(self) -> Any:
-        """Return the ``jax.random.key`` of the next draw; it stays until one is drawn."""
-        return self._properties.prng
-
-    @prng_key.setter
-    def prng_key(self, key: Any) -> None:
-        self._properties.prng = key
+    prng_key = property(
+        lambda self: self.param.prng, lambda self, key: setattr(self.param, "prng", key)
+    )
 
     def get_and_rotate_prng_key(self, generator: torch.Generator | None = None) -> Any:
         """Return a ``jax.random.key``, another at each call; inside of a program, one of its own.
@@ -150,11 +158,6 @@ class Environment(contextlib.ContextDecorator):
         """Seed the device's random numbers, by an integer or a tensor of one."""
         torch.jax.manual_seed(int(key))  # type: ignore[attr-defined]
 
-    @property
-    def param(self) -> Any:
-        """Return the properties of this thread, ``mesh``, ``prng`` and ``autocast_dtype``."""
-        return self._properties
-
     @contextlib.contextmanager
     def override_property(
         self, *, mesh: Any = _UNSET, prng: Any = _UNSET, autocast_dtype: Any = _UNSET
@@ -162,18 +165,18 @@ class Environment(contextlib.ContextDecorator):
         """Set in a block another mesh, a key that random operators draw from, or autocast."""
         named = (("mesh", mesh), ("autocast_dtype", autocast_dtype))
         given = {name: value for name, value in named if value is not _UNSET}
-        before = {name: getattr(self._properties, name) for name in given}
+        before = {name: getattr(self.param, name) for name in given}
         with contextlib.ExitStack() as stack:
             if prng is not _UNSET and prng is not None:
                 stack.enter_context(draws.drawing_from(prng))
             if autocast_dtype is not _UNSET:
                 on = autocast_dtype is not None
                 stack.enter_context(torch.autocast(pytorch.DEVICE_TYPE, autocast_dtype, enabled=on))
-            vars(self._properties).update(given)
+            vars(self.param).update(given)
             try:
                 yield
             finally:
-                vars(self._properties).update(before)
+                vars(self.param).update(before)
 
     # --- operators --------------------------------------------------------------------------------
 

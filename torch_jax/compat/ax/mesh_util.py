@@ -31,17 +31,14 @@ class SingleAxisSharder:
     def __call__(self, name: str, shapedtype: Any) -> PartitionSpec:
         """Return the specification of a tensor."""
         shape = shapedtype.shape
-        for at, length in enumerate(shape):
-            if length % self.axis_size == 0:
-                return PartitionSpec(
-                    *(self.axis_name if i == at else None for i in range(len(shape)))
-                )
-        if not self.replicate_unshardable:
+        fits = [at for at, length in enumerate(shape) if length % self.axis_size == 0]
+        if not (fits or self.replicate_unshardable):
             raise AssertionError(
                 f"Unable to find a dim to shard because None of the dims ({shape}) in shape is "
                 f"multiple of {self.axis_size}"
             )
-        return PartitionSpec(*(None for _ in shape))
+        axes = (self.axis_name if at in fits[:1] else None for at in range(len(shape)))
+        return PartitionSpec(*axes)
 
 
 class Mesh:
