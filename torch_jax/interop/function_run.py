@@ -8,6 +8,7 @@ such a write would leave a tracer in them, and happen once instead of at each ca
 from __future__ import annotations
 
 import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -274,13 +275,11 @@ def detaches(function: Any) -> bool:
 
 def _is_in_own_function() -> bool:
     """Return whether an ``autograd.Function`` of this package runs: JAX has its backward pass."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if frame.f_code.co_name == "forward" and name.startswith("torch_jax."):
-            return True
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_code.co_name == "forward"
+        and str(frame.f_globals.get("__name__")).startswith("torch_jax.")
+        for frame, _ in traceback.walk_stack(sys._getframe(1))
+    )
 
 
 def _stops(how: str) -> Exception:

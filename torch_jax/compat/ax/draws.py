@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -228,12 +229,10 @@ def _is_stopped(value: Any) -> bool:
 
 def _in_autograd_function() -> bool:
     """Return whether the forward pass of an ``autograd.Function`` of the user's runs."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(2)):
         first = next(iter(frame.f_locals.values()), None) if frame.f_code.co_argcount else None
         if isinstance(first, torch.autograd.function.FunctionCtx):
             return True
-        frame = frame.f_back
     return False
 
 
