@@ -16,6 +16,7 @@ from torch_jax._private import pytorch
 from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
+from torch_jax.dispatch.call_jax import Recent
 from torch_jax.distributed import rules
 from torch_jax.graphs import interpreter
 from torch_jax.graphs.runner import first_names
@@ -119,6 +120,21 @@ def load_functional(
             path, _, last = alias.rpartition(".")
             setattr(module.get_submodule(path), last, new)
     return module
+
+
+class _Programs(Recent):
+    """The programs of one module; copies of the module and files of it have none of them."""
+
+    def __deepcopy__(self, memo: dict) -> _Programs:
+        return _Programs()
+
+    def __reduce__(self) -> tuple:
+        return _Programs, ()
+
+
+def programs_of(module: torch.nn.Module) -> Recent:
+    """Return programs made of a module by key: an attribute of it, since they hold the module."""
+    return vars(module).setdefault("_torch_jax_programs", _Programs())
 
 
 # Modules are changed while a function runs, which one thread does at a time.

@@ -10,7 +10,6 @@ serve all of them.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import torch
 from jax import lax
 
 from torch_jax.core.x64 import x64
-from torch_jax.interop.functional import functional
+from torch_jax.interop.functional import functional, programs_of
 from torch_jax.memory import border, generators
 from torch_jax.memory.storage import wrap
 from torch_jax.ops.buckets import length_for
@@ -58,9 +57,6 @@ class _Given(NamedTuple):
     least: Any
     pad: Any
     eos: Any
-
-
-_loops: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()
 
 
 def generate_loop(
@@ -229,11 +225,13 @@ def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
     """Return the programs of a model for one way of choosing tokens; they are made once."""
     said = tuple((type(p), _said(vars(p))) for p in processors)
     modes = tuple(part.training for part in model.modules())
-    known = _loops.setdefault(model, {})
+    known = programs_of(model)
     key = samples, said, modes, model.config._attn_implementation
-    if key not in known:
-        known[key] = _Loop(model, samples, processors)
-    return known[key]
+    loop = known.find(key)
+    if loop is None:
+        loop = _Loop(model, samples, processors)
+        known.keep(key, loop)
+    return loop
 
 
 def _said(values: dict[str, Any]) -> tuple:

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import noop_context_fn
 
 from torch_jax.capture import keys
 from torch_jax.core.active import ACTIVE
-from torch_jax.dispatch.call_jax import Recent, jax_function
-from torch_jax.interop.functional import Functional
+from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.interop.functional import Functional, programs_of
 from torch_jax.memory import generators
 from torch_jax.memory.storage import is_jax
 
@@ -86,22 +86,10 @@ def scan_layers(
 
 # --- the loop -------------------------------------------------------------------------------------
 
-_KEPT = "_torch_jax_scan"  # the attribute of the first layer with its loops, which hold the layer
-
-
-class _Loops(Recent):
-    """The loops of one layer; copies of the layer and files of it have none of them."""
-
-    def __deepcopy__(self, memo: dict) -> _Loops:
-        return _Loops()
-
-    def __reduce__(self) -> tuple:
-        return _Loops, ()
-
 
 def _loop_of(module: torch.nn.Module, again: bool) -> Callable[..., Any]:
     """Return the loop over layers like this one, for the state that it is in."""
-    known = vars(module).setdefault(_KEPT, _Loops(16))
+    known = programs_of(module)
     key = keys.world(), again, tuple(_state_of(module).items())
     loop = known.find(key)
     if loop is None:
