@@ -1,4 +1,7 @@
-"""``torchax.ops``: replacements of operators, from the moment they are registered."""
+"""``torchax.ops``: ``jaten``, ``jtorch``, ``jlibrary``, ``ops_registry``, which replace operators.
+
+A replacement holds from the moment it is registered.
+"""
 
 from __future__ import annotations
 

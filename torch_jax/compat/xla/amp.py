@@ -1,4 +1,4 @@
-"""``torch_xla.amp``: autocast, gradient scaling and optimizers, which are PyTorch's own."""
+"""``torch_xla.amp``: autocast, scaling of gradients, ``syncfree`` optimizers: PyTorch's own."""
 
 from __future__ import annotations
 

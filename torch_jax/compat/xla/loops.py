@@ -1,4 +1,4 @@
-"""``torch_xla.experimental.scan``, ``scan_layers``: a loop over tensors, and one over layers."""
+"""``torch_xla.experimental.scan``: a loop over tensors; ``scan_layers``: one over layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch_xla.distributed.spmd``: tensors over the devices of one process, by marks.
+"""``torch_xla.distributed.spmd``: tensors over devices, by marks; ``debugging`` shows the parts.
 
 A marked tensor is one that ``torch_jax.shard`` would have laid over the mesh: a plain tensor whose
 memory lies in parts. XLA lays out all other tensors (GSPMD), as for PyTorch/XLA.
