@@ -90,6 +90,14 @@ class Recent(OrderedDict):
             except KeyError:
                 break
 
+    def get_or_make(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return the entry of a key; ``make`` makes it where there is none."""
+        found = self.find(key)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
+
 
 class Given(NamedTuple):
     """The place, among the static leaves of a call, of an array that the program is given.

@@ -19,8 +19,9 @@ from torch import nn
 from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
-from torch_jax.dispatch.call_jax import jax_function
+from torch_jax.dispatch.call_jax import forms_key, jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
+from torch_jax.interop.functional import programs_of
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
 from torch_jax.memory import dtypes
 from torch_jax.memory.storage import wrap
@@ -156,8 +157,6 @@ class FlaxModule(nn.Module):
         """Take a definition, and a tensor for each of its variables."""
         super().__init__()
         self._definition = definition
-        self._programs: dict[Any, Callable[..., Any]] = {}
-        self._draws: dict[Any, bool] = {}
         self._places: list[tuple[str, str]] = []  # of each variable: a submodule, and a name
         uses = Counter(variable.path for variable in definition.variables)
         for variable, tensor in zip(definition.variables, tensors, strict=True):
@@ -193,9 +192,6 @@ class FlaxModule(nn.Module):
                 raise
         return functools.partial(self._method, name)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_programs": {}, "_draws": {}}
-
     @dynamo.unseen
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the flax module, and update the buffers."""
@@ -207,10 +203,10 @@ class FlaxModule(nn.Module):
         tensors = [getattr(owners[above], name) for above, name in self._places]
         self._check(tensors, args, kwargs)
         wide = _is_wide((tensors, args, kwargs))
-        program = self._programs.get((method, training, wide))
-        if program is None:
-            made = jax_function(_updating(definition, method, training, wide))
-            program = self._programs[method, training, wide] = made
+        program = programs_of(self).get_or_make(
+            (method, training, wide),
+            lambda: jax_function(_updating(definition, method, training, wide)),
+        )
         words = _words() if self._needs_words(method, wide, tensors, args, kwargs) else None
         # autograd keeps the value that a buffer had before it is written
         given = [t if isinstance(t, nn.Parameter) else t.clone() for t in tensors]
@@ -239,12 +235,10 @@ class FlaxModule(nn.Module):
         """Return whether a call needs random numbers: found once for all calls of such a form."""
         leaves, form = trees.flatten((args, kwargs))
         static = tuple(None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
-        forms = tuple(
-            (t.shape, t.dtype) for t in (*tensors, *leaves) if isinstance(t, torch.Tensor)
-        )
+        forms = forms_key([t for t in (*tensors, *leaves) if isinstance(t, torch.Tensor)])
         key = method, self.training, wide, form, forms, static, tuple(map(type, static))
         try:
-            found = self._draws.get(key)
+            found = programs_of(self).find(key)
         except TypeError:  # which the call itself refuses with a message
             return False
         if found is None:
@@ -259,7 +253,7 @@ class FlaxModule(nn.Module):
                     jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
 
             found = self._definition.draws(method, self.training, trace)
-            self._draws[key] = found
+            programs_of(self).keep(key, found)
         return found
 
 

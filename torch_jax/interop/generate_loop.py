@@ -225,13 +225,8 @@ def _loop(model: Any, samples: bool, processors: list[Any]) -> _Loop:
     """Return the programs of a model for one way of choosing tokens; they are made once."""
     said = tuple((type(p), _said(vars(p))) for p in processors)
     modes = tuple(part.training for part in model.modules())
-    known = programs_of(model)
     key = samples, said, modes, model.config._attn_implementation
-    loop = known.find(key)
-    if loop is None:
-        loop = _Loop(model, samples, processors)
-        known.keep(key, loop)
-    return loop
+    return programs_of(model).get_or_make(key, lambda: _Loop(model, samples, processors))
 
 
 def _said(values: dict[str, Any]) -> tuple:

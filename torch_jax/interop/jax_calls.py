@@ -111,11 +111,7 @@ class _States:
     def of(self, state: tuple) -> Recent:
         """Return the traces of a state."""
         states = self._with_arrays if holds_arrays(state) else self._plain
-        traces = states.find(state)
-        if traces is None:
-            traces = Recent()
-            states.keep(state, traces)
-        return traces
+        return states.get_or_make(state, Recent)
 
 
 def traced_for(function: Any, wide: bool | None, structure: Any, given: Arguments) -> Traced:
@@ -155,11 +151,7 @@ class _Kept(NamedTuple):
 def _known(states: _States, form: Any, traced: Traced) -> Traced:
     """Return an earlier trace that computes the same as a new one, or the new one."""
     key = form, traced.structure, same_program(traced.program.closed)
-    found = states.computed.find(key)
-    if found is None:
-        states.computed.keep(key, traced)
-        return traced
-    return found
+    return states.computed.get_or_make(key, lambda: traced)
 
 
 def _states_of(function: Any) -> _States:

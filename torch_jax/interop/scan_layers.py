@@ -89,13 +89,10 @@ def scan_layers(
 
 def _loop_of(module: torch.nn.Module, again: bool) -> Callable[..., Any]:
     """Return the loop over layers like this one, for the state that it is in."""
-    known = programs_of(module)
     key = keys.world(), again, tuple(_state_of(module).items())
-    loop = known.find(key)
-    if loop is None:
-        loop = jax_function(functools.partial(_loop, Functional(module), again))
-        known.keep(key, loop)
-    return loop
+    return programs_of(module).get_or_make(
+        key, lambda: jax_function(functools.partial(_loop, Functional(module), again))
+    )
 
 
 def _loop(
