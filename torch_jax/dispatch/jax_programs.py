@@ -25,7 +25,7 @@ _numbers = itertools.count()
 _programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
 
 # JAX's dtypes where its 64-bit types are off.
-_NARROW = {
+NARROW = {
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
     np.dtype(np.float64): np.dtype(np.float32),
@@ -79,7 +79,7 @@ def mentions(jaxpr: Any, part_of_name: str) -> bool:
 
 def _as_seen(form: Any, wide: bool) -> jax.ShapeDtypeStruct:
     dtype = np.dtype(form.dtype)
-    return jax.ShapeDtypeStruct(form.shape, dtype if wide else _NARROW.get(dtype, dtype))
+    return jax.ShapeDtypeStruct(form.shape, dtype if wide else NARROW.get(dtype, dtype))
 
 
 class Program:

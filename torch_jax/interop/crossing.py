@@ -20,6 +20,7 @@ from jax import lax
 from torch_jax._private import jax_core
 from torch_jax.core import crossed, tracers
 from torch_jax.core.x64 import x64
+from torch_jax.dispatch.jax_programs import NARROW
 from torch_jax.memory import border, storage, transfer
 
 
@@ -50,19 +51,16 @@ def out(result: torch.Tensor, narrow: bool) -> Any:
     array = transfer.as_array(result)
     if not tracers.is_traced(array):
         crossed.mark(array)  # it may be the memory of a tensor, or of a parameter
-    if not narrow or array.dtype.itemsize <= (8 if result.is_complex() else 4):
+    if not narrow or array.dtype not in NARROW:
         return array
     with x64():
-        return lax.convert_element_type(array, _NARROW[array.dtype.kind])
-
-
-_NARROW = {"i": np.int32, "u": np.uint32, "f": np.float32, "c": np.complex64}
+        return lax.convert_element_type(array, NARROW[array.dtype])
 
 
 def packed(array: Any, narrow: bool) -> Any:
     """Return a residual without 64-bit types."""
     array = jnp.asarray(array)
-    if not narrow or array.dtype.itemsize < 8 or array.dtype == np.complex64:
+    if not narrow or array.dtype not in NARROW:
         return array
     if array.dtype == np.complex128:
         array = jnp.stack([array.real, array.imag], -1)

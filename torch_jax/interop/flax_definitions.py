@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from torch_jax.interop.jax_defaults import part_of_path
-
 # Arguments by which linen's modules learn of ``train()`` and ``eval()``: the value while training.
 _FLAGS = {
     "train": True,
@@ -90,7 +88,7 @@ class Linen(Once):
 
 
 def _of_linen(path: tuple) -> Variable:
-    collection, *names = map(part_of_path, path)
+    collection, *names = (jax.tree_util.keystr((part,), simple=True) for part in path)
     return Variable(tuple(names), collection, collection == "params")
 
 

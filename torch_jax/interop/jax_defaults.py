@@ -1,4 +1,4 @@
-"""JAX's libraries: their import, the default dtypes that they leave to JAX, the names of trees.
+"""JAX's libraries: their import, and the default dtypes that they leave to JAX.
 
 The package's own work has JAX's 64-bit types on. In code of optax or flax, which leaves dtypes to
 JAX's defaults, numbers and random draws would then be of float64.
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from torch_jax._private import jax_core
+from torch_jax.dispatch.jax_programs import NARROW
 
 
 def require(library: str, message: str) -> None:
@@ -30,14 +31,8 @@ def asks_for_wide(dtypes: Iterable[Any]) -> bool:
     return jax_core.x64_setting() or any(dtype in wide for dtype in dtypes)
 
 
-def part_of_path(part: Any) -> str:
-    """Return a part of a path of JAX's as a name: a key, an attribute, an index."""
-    found = (getattr(part, name, None) for name in ("key", "name", "idx"))
-    return str(next((name for name in found if name is not None), part))
-
-
 def narrowed(value: Any, wide: bool) -> Any:
-    """Return an argument as JAX takes it: without 64-bit types, integers have 32 bits."""
-    if wide or not isinstance(value, jax.Array) or value.dtype not in (np.int64, np.uint64):
+    """Return an argument as JAX takes it, without 64-bit types unless they are on."""
+    if wide or not isinstance(value, jax.Array) or value.dtype not in NARROW:
         return value
-    return value.astype(np.int32 if value.dtype == np.int64 else np.uint32)
+    return value.astype(NARROW[value.dtype])

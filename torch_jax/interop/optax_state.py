@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from torch_jax.core.x64 import x64_as
-from torch_jax.interop.jax_defaults import asks_for_wide, part_of_path
+from torch_jax.interop.jax_defaults import asks_for_wide
 
 
 class Name(str):
@@ -136,7 +136,7 @@ def _named(path: tuple) -> tuple[str, str | None]:
     """Return the name of a leaf, and the parameter that it belongs to."""
     owner = next((part.key for part in path if type(getattr(part, "key", None)) is Name), None)
     parts = [part for part in path if type(getattr(part, "key", None)) is not Name]
-    shown = ".".join(map(part_of_path, parts))
+    shown = jax.tree_util.keystr(tuple(parts), simple=True, separator=".")
     return shown or "state", None if owner is None else str(owner)
 
 
