@@ -115,21 +115,19 @@ class Tree:
 
     def numbers(self) -> dict[str, Any]:
         """Return the transformation's first hyperparameters, as Python's numbers."""
-        wanted = [leaf for leaf in self.leaves if leaf.number is not None]
+        wanted = [leaf.number for leaf in self.leaves if leaf.number is not None]
         if not wanted:
             return {}
 
-        def read() -> list[jax.Array]:
+        def read() -> dict[str, jax.Array]:
             zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in self._shapes]
             arrays = jax.tree_util.tree_leaves(self.tx.init(self.parameters(zeros)))
             pairs = zip(self.leaves, arrays, strict=True)
-            return [array for leaf, array in pairs if leaf.number is not None]
+            return {leaf.number: array for leaf, array in pairs if leaf.number is not None}
 
         with x64_as(self.wide):
             values = jax.jit(read)()
-        return {
-            str(leaf.number): _python(value) for leaf, value in zip(wanted, values, strict=True)
-        }
+        return {name: _python(values[name]) for name in wanted}
 
 
 def _named(path: tuple) -> tuple[str, str | None]:
