@@ -53,8 +53,7 @@ class JaxInterpreter:
     """
 
     def __init__(self, module: Any, state: Mapping[str, Any] | None = None):
-        waking.wake()
-        keep_x64()
+        prepare()
         if isinstance(module, torch.export.ExportedProgram):
             module = dynamo.unlifted(module)
         if not isinstance(module, fx.GraphModule):
@@ -113,8 +112,14 @@ class JaxInterpreter:
             return _arrays(result), {name: users_array(tensor) for name, tensor in held.items()}
 
 
+def prepare() -> None:
+    """Wake the device, and let programs keep 64-bit types, before anything is traced."""
+    waking.wake()
+    _keep_x64()
+
+
 @functools.cache
-def keep_x64() -> None:
+def _keep_x64() -> None:
     """Let programs keep 64-bit types; drop JAX's earlier traces, which would not."""
     jax_core.keep_x64_in_programs()
     ladder.forget_compiled()

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import waking
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.dispatch.call_jax import Recent
@@ -65,8 +64,7 @@ def functional(
     >>> jax.jit(jax.grad(loss))(params, jnp.ones((4, 3)))["weight"].shape
     (2, 3)
     """
-    waking.wake()
-    interpreter.keep_x64()
+    interpreter.prepare()
     model = Functional(module, derivatives)
     params, buffers = model.arrays()
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from torch_jax.core import waking
 from torch_jax.graphs import interpreter
 from torch_jax.interop.functional import Functional
 from torch_jax.interop.jax_defaults import require
@@ -37,8 +36,7 @@ def nnx_from_torch(module: torch.nn.Module, *, rngs: Any = None) -> Any:
     >>> gradients.tensors.weight.shape
     (2, 3)
     """
-    waking.wake()
-    interpreter.keep_x64()
+    interpreter.prepare()
     return _class()(Functional(module), rngs)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from torch_jax.capture import autograd_nodes
-from torch_jax.core import trees, waking
+from torch_jax.core import trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.graphs import interpreter
@@ -59,8 +59,7 @@ def to_jax_function(function: Callable[..., Any], *, derivatives: str = "torch")
     [[1.0, 2.0], [0.0, 0.0]]
     """
     by_jax = is_by_jax(derivatives)
-    waking.wake()
-    interpreter.keep_x64()
+    interpreter.prepare()
 
     @contextmanager
     def called(*args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -18,9 +18,9 @@ from torch_jax import config
 from torch_jax._private import jax_core, pytorch
 from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.configuration import Configuration
-from torch_jax.core import trees, waking
+from torch_jax.core import trees
 from torch_jax.environment import environment as own
-from torch_jax.graphs.interpreter import keep_x64
+from torch_jax.graphs.interpreter import prepare
 from torch_jax.interop import crossing
 from torch_jax.memory import border, transfer
 from torch_jax.memory.storage import is_jax
@@ -67,8 +67,7 @@ class Environment(contextlib.ContextDecorator):
     """
 
     def __init__(self, configuration: Configuration | None = None):
-        waking.wake()
-        keep_x64()
+        prepare()
         self.config = configuration or Configuration()
         self.enabled = False
         self._blocks, self.param = _Blocks(), _Properties()

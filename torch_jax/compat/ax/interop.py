@@ -21,10 +21,10 @@ from torch import nn
 
 from torch_jax.compat.ax import draws
 from torch_jax.compat.ax.environment import array_of, is_narrow, tensor_of
-from torch_jax.core import trees, waking
+from torch_jax.core import trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.x64 import x64_as
-from torch_jax.graphs.interpreter import keep_x64
+from torch_jax.graphs.interpreter import prepare
 from torch_jax.interop.from_jax import from_jax_function
 from torch_jax.memory import dtypes
 
@@ -93,8 +93,7 @@ def call_torch(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 def of_arrays(function: Any, words: Callable[[], Any] = draws.next_words) -> Callable[..., Any]:
     """Return a function of tensors as one of arrays, which draws from the result of ``words``."""
-    waking.wake()
-    keep_x64()
+    prepare()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         narrow = is_narrow()
@@ -123,8 +122,7 @@ def jitted(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..
     They come before the other arguments.
     """
 
-    waking.wake()
-    keep_x64()  # before anything is traced, since it clears JAX's traces
+    prepare()
 
     def program(words: Any, *args: Any, **kwargs: Any) -> Any:
         return of_arrays(function, lambda: words)(*args, **kwargs)
