@@ -58,9 +58,7 @@ def _held(function: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _in_module(prefix: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        yield prefix + name, tensor
     for path, part in module.named_modules():
-        for name, value in vars(part).items():
+        for name, value in (part._parameters | part._buffers | vars(part)).items():
             if isinstance(value, torch.Tensor):
                 yield f"{prefix}{path}{'.' if path else ''}{name}", value
