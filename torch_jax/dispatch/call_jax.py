@@ -174,12 +174,13 @@ def trace(
         return list(map(leaf, leaves))
 
     vars(of_arrays)["__wrapped__"] = function  # for JAX's errors, which name it
-    program = jax_programs.trace(of_arrays, list(map(_form, tensors)), wide, name)
+    program = jax_programs.trace(of_arrays, list(map(form_of, tensors)), wide, name)
     program.is_checked = True
     return Traced(program, found[0])
 
 
-def _form(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+def form_of(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
+    """Return the shape and the dtype of a tensor, for JAX."""
     return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), dtypes.to_jax(tensor.dtype))
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from torch_jax._private import dynamo, jax_core, pytorch
 from torch_jax.core import trees, waking
 from torch_jax.core.x64 import x64_as
-from torch_jax.dispatch.call_jax import forms_key, jax_function
+from torch_jax.dispatch.call_jax import form_of, forms_key, jax_function
 from torch_jax.interop.flax_definitions import Linen, Nnx, with_flags
 from torch_jax.interop.functional import programs_of
 from torch_jax.interop.jax_defaults import asks_for_wide, narrowed, require
@@ -249,19 +249,13 @@ class FlaxModule(nn.Module):
                     args, kwargs = trees.unflatten(form, called)
                     run(arrays, None, args, kwargs)
 
+                given = [form_of(x) if isinstance(x, torch.Tensor) else None for x in leaves]
                 with x64_as(wide):
-                    jax.eval_shape(shapes, list(map(_shape, tensors)), list(map(_shape, leaves)))
+                    jax.eval_shape(shapes, list(map(form_of, tensors)), given)
 
             found = self._definition.draws(method, self.training, trace)
             programs_of(self).keep(key, found)
         return found
-
-
-def _shape(value: Any) -> Any:
-    """Return the shape and dtype of an argument, with which only shapes are computed."""
-    if not isinstance(value, torch.Tensor):
-        return None
-    return jax.ShapeDtypeStruct(tuple(value.shape), dtypes.to_jax(value.dtype))
 
 
 def _updating(definition: Any, method: str, training: bool, wide: bool) -> Callable[..., Any]:

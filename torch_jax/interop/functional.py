@@ -61,7 +61,7 @@ def functional(
     >>> def loss(params, x):
     ...     y, _ = fn(params, buffers, x)
     ...     return (y**2).sum()
-    >>> jax.jit(jax.grad(loss))(params, jnp.ones((4, 3)))["weight"].shape
+    >>> jax.jit(jax.grad(loss))(params, jax.numpy.ones((4, 3)))["weight"].shape
     (2, 3)
     """
     interpreter.prepare()
@@ -95,7 +95,7 @@ def load_functional(
 
     >>> model = torch.nn.Linear(3, 2, device="jax")
     >>> fn, params, buffers = functional(model)
-    >>> _ = load_functional(model, jax.tree.map(jnp.zeros_like, params))
+    >>> _ = load_functional(model, jax.tree.map(jax.numpy.zeros_like, params))
     >>> model.weight.sum().item()
     0.0
     """

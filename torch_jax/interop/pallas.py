@@ -63,7 +63,8 @@ def pallas_op(
 
     def call_kernel(*arrays: Any, **static: Any) -> Any:
         made = {key: _of_arguments(value, arrays, static) for key, value in options.items()}
-        shapes = jax.tree.map(_shape, _of_arguments(out_shape, arrays, static))
+        like = _of_arguments(out_shape, arrays, static)
+        shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), like)
         body = functools.partial(kernel, **static) if static else kernel
         interpreted = target.on_cpu() if interpret is None else interpret
         call = pallas.pallas_call(body, out_shape=shapes, interpret=interpreted, **made)
@@ -87,10 +88,6 @@ def pallas_op(
 def _of_arguments(option: Any, arrays: tuple, static: dict[str, Any]) -> Any:
     """Return an option, or the result of a function given for it."""
     return option(*arrays, **static) if callable(option) else option
-
-
-def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def _gradients(

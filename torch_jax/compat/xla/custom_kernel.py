@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import torch
 import torch.nn.functional as F
 
+from torch_jax.dispatch.call_jax import form_of
 from torch_jax.interop.from_jax import from_jax_function
 from torch_jax.memory import dtypes
 
@@ -64,11 +64,7 @@ def make_kernel_from_pallas(
 
 
 convert_torch_dtype_to_jax = dtypes.to_jax
-
-
-def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> Any:
-    """Return the shape and the dtype of a tensor, for JAX."""
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), dtypes.to_jax(tensor.dtype))
+to_jax_shape_dtype_struct = form_of
 
 
 def jax_import_guard() -> None:
