@@ -2,8 +2,7 @@
 
 A function is traced for each form of its arguments, and again when a value that it reads has
 changed (:mod:`torch_jax.interop.function_state`). If such a change cannot be noticed, it is traced
-at each call, and compiled again when the trace differs
-(:mod:`torch_jax.interop.same_program`).
+at each call, and compiled again when the trace differs (:mod:`torch_jax.interop.same_program`).
 """
 
 from __future__ import annotations
@@ -26,12 +25,7 @@ from torch_jax.dispatch import call_jax as operator
 from torch_jax.dispatch import jax_programs
 from torch_jax.dispatch.call_jax import Given, Recent, Traced
 from torch_jax.interop import function_errors
-from torch_jax.interop.function_state import (
-    holds_arrays,
-    identities_of,
-    owner_of,
-    state_of,
-)
+from torch_jax.interop.function_state import holds_arrays, identities_of, owner_of, state_of
 from torch_jax.interop.same_program import same_program
 from torch_jax.memory import dtypes, storage
 

@@ -159,14 +159,14 @@ class Environment(contextlib.ContextDecorator):
 
     @contextlib.contextmanager
     def override_property(
-        self, *, mesh: Any = _UNSET, prng: Any = _UNSET, autocast_dtype: Any = _UNSET
+        self, *, mesh: Any = _UNSET, prng: Any = None, autocast_dtype: Any = _UNSET
     ) -> Iterator[None]:
         """Set in a block another mesh, a key that random operators draw from, or autocast."""
         named = (("mesh", mesh), ("autocast_dtype", autocast_dtype))
         given = {name: value for name, value in named if value is not _UNSET}
         before = {name: getattr(self.param, name) for name in given}
         with contextlib.ExitStack() as stack:
-            if prng is not _UNSET and prng is not None:
+            if prng is not None:
                 stack.enter_context(draws.drawing_from(prng))
             if autocast_dtype is not _UNSET:
                 on = autocast_dtype is not None

@@ -125,7 +125,7 @@ class JittableModule(nn.Module):
                 "method_or_name should be a callable or a string, "
                 f"got {type(method_or_name).__name__}"
             )
-        with self._env.override_property(**({} if key is None else {"prng": key})):
+        with self._env.override_property(prng=key):
             with _EXCHANGING, pytorch.reparametrized(self._model, held):
                 return method(*args, **kwargs)
 
