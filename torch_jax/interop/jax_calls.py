@@ -115,7 +115,9 @@ def traced_for(function: Any, wide: bool | None, structure: Any, given: Argument
     states = _states_of(function)
     state = state_of(function, given.static)
     if state is None:
-        return _known(states, form, _trace(function, is_wide, structure, given))
+        traced = _trace(function, is_wide, structure, given)
+        key = form, traced.structure, same_program(traced.program.closed)
+        return states.computed.get_or_make(key, lambda: traced)  # or one that computes the same
     traces = states.of(state)
     try:
         kept = traces.find(form)
@@ -140,12 +142,6 @@ class _Kept(NamedTuple):
     def is_of(self, function: Any, static: tuple) -> bool:
         """Return whether the trace is valid for a function of the same state."""
         return self.identities is None or self.identities == identities_of(function, static)
-
-
-def _known(states: _States, form: Any, traced: Traced) -> Traced:
-    """Return an earlier trace that computes the same as a new one, or the new one."""
-    key = form, traced.structure, same_program(traced.program.closed)
-    return states.computed.get_or_make(key, lambda: traced)
 
 
 def _states_of(function: Any) -> _States:
