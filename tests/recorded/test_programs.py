@@ -177,12 +177,15 @@ OTHERS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("run, reason", OTHERS.values(), ids=OTHERS)
-def test_another_graph(run, reason):
+def test_another_graph(run, reason, runs):
     for text in ("x * 2", "x.exp", "x.sum", "x.sin"):
         reason = reason.replace(f"{{{text}}}", line_of(text))
     first = "graph #1 (2 operators): the first one"
-    assert reasons(lambda: work(ones(8, 128)), run) == [first, reason]
+    with torch_jax.config.temporarily("compiled_from_run", runs):
+        found = reasons(*[lambda: work(ones(8, 128))] * runs, *[run] * runs)
+    assert found == [first, reason]
 
 
 def test_fewer_operators():

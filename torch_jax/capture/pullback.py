@@ -29,7 +29,7 @@ from torch_jax.memory.form import Form
 from torch_jax.memory.storage import held_by, is_jax, memory_in
 from torch_jax.recorded import lazy
 from torch_jax.recorded.program import Program
-from torch_jax.recorded.recorder import Unrun
+from torch_jax.recorded.recorder import Listener
 
 _NOTHING = torch.empty(0)
 
@@ -69,7 +69,8 @@ class Pullback:
             observer.storages.makes(one)
             observer.storages.comes_from(held_by(one), OfGradient(at))
         before = {id(memory): memory.array for memory in observer.storages.all()}
-        with lazy.observed(Unrun()), observer.watching():
+        is_not_run = Listener(takes_checks=True)
+        with lazy.observed(is_not_run), observer.watching():
             found = torch.autograd.grad(
                 outputs, inputs, given, allow_unused=True, retain_graph=True
             )

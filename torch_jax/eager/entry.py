@@ -257,7 +257,7 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         arrays += [memories[slot] for slot in written]
         if ok is not None:
             ok, *error = ok
-            message[:] = error
+            message[:] = (*error, IndexError)[:2]
             arrays.append(ok)
         if concrete:
             return arrays, emitted

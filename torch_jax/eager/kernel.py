@@ -446,7 +446,7 @@ class Kernel:
             return arrays
         values = arrays[0] if entry.concrete else arrays
         *values, ok = values
-        message, kind = (*entry.check, IndexError)[:2]
+        message, kind = entry.check
         if tracers.is_traced(ok):  # no value yet: the tracer's owner raises after the run
             if ACTIVE.tracer is not None:
                 ACTIVE.tracer.checks.append((ok, message, kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -20,45 +20,49 @@ from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
 
 
+class Part:
+    """Some results of an entry by themselves: an entry of its own, too, for recordings.
+
+    Attributes:
+      jaxpr: the computation.
+      operands: the places of those operands of the entry that it takes.
+    """
+
+    maker, slots, check, simple, key, on_host = False, (), (), False, (), None
+
+    def __init__(self, closed: Any, outputs: Iterable[int]):
+        """Take the jaxpr of the entry, and the numbers of the results."""
+        self.jaxpr, used = jax_core.with_outputs(closed, outputs)
+        self.operands = tuple(at for at, is_used in enumerate(used) if is_used)
+        plain = core.jaxpr_as_fun(self.jaxpr)
+        call = jax.jit(plain, compiler_options=options.operator())
+        self.run = SimpleNamespace(plain=plain, call=call)
+        self.serial = f"part {next(_serials)}"
+        self.bodies: dict[tuple[Any, ...], Body] = {}
+
+    def of(self, operands: Sequence[Any]) -> list[Any]:
+        """Return those of the entry's operands that it takes."""
+        return [operands[at] for at in self.operands]
+
+
+_serials = itertools.count()
+
+
 class Body(NamedTuple):
     """The function of an entry, for operands of given forms.
 
     Attributes:
-      run: takes the operands and gives a list of arrays.
+      jaxpr: the function.
       outs: the aval, shape and dtype of each result.
-      check: whether the operands are in range, as a program of those that ``checked`` names;
-        None where nothing can be wrong.
-      checked: which operands the check looks at.
-      maker: makes the results at once, if the operands that ``made_of`` names are numbers: the
-        results depend on no others. None where one of these operands has dimensions.
-      jaxpr: what ``run`` computes.
-      check_jaxpr: what ``check`` computes.
-      check_entry: the check as an entry, for a recording.
+      check: gives whether the operands are in range; None where nothing can be wrong.
+      maker: makes the results at once, if its operands are numbers: the results depend on no
+        others. None where one of these operands has dimensions.
     """
 
-    run: Callable[..., list[Any]]
-    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
-    check: Callable[..., Any] | None
-    checked: tuple[int, ...]
-    maker: Callable[..., list[Any]] | None
-    made_of: tuple[int, ...]
     jaxpr: Any
-    check_jaxpr: Any
-    check_entry: Check | None
-
-
-class Check:
-    """A check of indices as an entry of its own, for a graph that computes it with the rest."""
-
-    maker, slots, check, simple, key, on_host = False, (), (), False, (), None
-
-    def __init__(self, jaxpr: Any, program: Callable[..., Any]):
-        self.serial = f"check {next(_serials)}"
-        self.bodies: dict[tuple[Any, ...], Body] = {}
-        self.run = SimpleNamespace(plain=core.jaxpr_as_fun(jaxpr), call=program)
-
-
-_serials = itertools.count()
+    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
+    check: Part | None
+    maker: Part | None
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -129,33 +133,19 @@ def _traced(run: Any, avals: tuple[Any, ...]) -> Any:
 
 def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     closed = _traced(entry.run.plain, avals)
-    check: Any = None
-    kept: Any = None
-    checked: tuple[int, ...] = ()
     count = len(closed.out_avals) - bool(entry.check)
-    if entry.check:
-        kept, check, checked = _part(closed, [count])
+    check = Part(closed, [count]) if entry.check else None
+    if check is not None:
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    maker, made_of = (None, ()) if entry.slots else _maker(closed, count, avals)
     outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    run = core.jaxpr_as_fun(closed)
-    as_entry = None if check is None else Check(kept, check)
-    return Body(run, outs, check, checked, maker, made_of, closed, kept, as_entry)
+    return Body(closed, outs, check, None if entry.slots else _maker(closed, avals))
 
 
-def _maker(closed: Any, count: int, avals: tuple[Any, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Return a function that makes the first ``count`` results at once, or None, and its operands.
+def _maker(closed: Any, avals: tuple[Any, ...]) -> Part | None:
+    """Return what makes all results at once, or None.
 
     What counts is computed with the rest: bounds of the counts may prove a check of indices.
     """
-    made, maker, made_of = _part(closed, range(count))
-    if any(avals[at].shape for at in made_of) or "iota" in str(made.jaxpr):
-        return None, ()
-    return maker, made_of
-
-
-def _part(closed: Any, outputs: Iterable[int]) -> tuple[Any, Any, tuple[int, ...]]:
-    """Return the jaxpr of some outputs alone, a program of it, and the inputs that it takes."""
-    part, used = jax_core.with_outputs(closed, outputs)
-    program = jax.jit(core.jaxpr_as_fun(part), compiler_options=options.operator())
-    return part, program, tuple(at for at, is_used in enumerate(used) if is_used)
+    made = Part(closed, range(len(closed.out_avals)))
+    counts = "iota" in str(made.jaxpr.jaxpr)
+    return None if counts or any(avals[at].shape for at in made.operands) else made

@@ -29,11 +29,9 @@ def is_proven(state: State, body: Any, sources: Sequence[Any]) -> bool:
     """Return whether the check of an operator that comes after ``state`` holds for all data."""
     if body.check is None:
         return False
-    given = [sources[at] for at in body.checked]
+    given, check = body.check.of(sources), body.check.jaxpr
     known = _known(state, {source.at for source in given if isinstance(source, Result)})
-    avals = body.check_jaxpr.in_avals
-    operands = [_operand(source, aval, known) for source, aval in zip(given, avals, strict=True)]
-    return intervals(body.check_jaxpr, operands) == [(1, 1)]
+    return _results(check, given, known) == [(1, 1)]
 
 
 def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
@@ -46,11 +44,13 @@ def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
             wanted.update(_integer_results(one.step))
     known: dict[int, Interval] = {}
     for first, step in reversed(making):
-        jaxpr = step.body.jaxpr
-        pairs = zip(step.sources, jaxpr.in_avals, strict=True)
-        found = intervals(jaxpr, [_operand(source, aval, known) for source, aval in pairs])
-        known.update(enumerate(found, first))
+        known.update(enumerate(_results(step.body.jaxpr, step.sources, known), first))
     return known
+
+
+def _results(jaxpr: Any, sources: Sequence[Any], known: dict[int, Interval]) -> list[Interval]:
+    pairs = zip(sources, jaxpr.in_avals, strict=True)
+    return intervals(jaxpr, [_operand(source, aval, known) for source, aval in pairs])
 
 
 def _integer_results(step: Any) -> Iterable[int]:

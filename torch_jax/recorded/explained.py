@@ -1,11 +1,12 @@
 """Why a recorded graph was compiled: up to where it is as another one, and what differs there.
 
-Recordings leave the tree of paths at one state. What they did there is held against what the most
-similar of the earlier recordings did from that state on. Only compilations ask for this.
+The tree of paths shows where a graph left those before it. Its operator there is compared with that
+of the most similar earlier one. Only compilations ask for this.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,42 +22,50 @@ from torch_jax.recorded.path import Constant, Moving, State
 _numbers = itertools.count(1)
 
 
-def explain(state: State, new: State | None, program: Any) -> str:
-    """Say why a program is compiled for the graph that ends at ``state``.
-
-    Args:
-      state: the end of the recording.
-      new: the first state of it that no recording had come to before.
-      program: the program; it is not yet among the state's.
-    """
-    was_known = state.number > 0
+def explain(state: State, program: Any) -> str:
+    """Say why a program, not yet among the state's, is compiled for a graph that ends there."""
+    reason = _again(state, program) if state.number else _reason(state)
     state.number = state.number or next(_numbers)
     operators = f"{state.operators} operator{'s' * (state.operators != 1)}"
-    return f"graph {state.number} ({operators}): {_reason(state, new, was_known, program)}"
+    return f"graph {state.number} ({operators}): {reason}"
 
 
-def _reason(state: State, new: State | None, was_known: bool, program: Any) -> str:
-    if was_known:
-        return _again(state, program)
+def _reason(state: State) -> str:
+    """Say how a graph differs from those that were recorded before it."""
+    further = max(map(_graph_after, list(state.after.values())), default=0)
+    if further:
+        return f"the beginning of graph {further}"
+    new, mine = _own_way(state)
     if new is None:
-        further = max(map(_graph_after, list(state.after.values())), default=0)
-        return "the beginning of " + (f"graph {further}" if further else "an earlier recording")
+        return "the beginning of an earlier recording" if state.after else "the first one"
     fork = new.before
-    assert fork is not None
-    mine = _operator_on_way(state, new)
-    siblings = [one for one in list(fork.after.values())[:-STATES_COMPARED:-1] if one is not new]
-    compared = [(_likeness(mine, _first_operator(one)), one) for one in siblings]
-    if not compared:
-        if fork.before is None:
-            return "the first one"
-        as_far = f"graph {fork.number}" if fork.number else "an earlier recording"
-        return f"as {as_far}, and on from {_call(mine)}"
-    likeness, other = max(compared, key=lambda pair: pair[0])
-    if not fork.operators and not likeness[0]:
+    siblings = itertools.takewhile(lambda one: one is not new, list(fork.after.values()))
+    earlier = list(siblings)[:-STATES_COMPARED:-1]
+    if not earlier:
+        return f"as {_named(fork.number)}, and on from {_call(mine)}"
+    other = max(earlier, key=functools.partial(_likeness, mine))
+    if not fork.operators and not _likeness(mine, other)[0]:
         return f"like no other, from {_call(mine)} on"
-    number = _graph_after(other)
-    as_far = f"graph {number}" if number else "an earlier recording"
+    as_far = _named(_graph_after(other))
     return f"as {as_far} up to {_call(mine)}, {_difference(fork, new, mine, other)}"
+
+
+def _own_way(state: State) -> tuple[Any, Any]:
+    """Return the state in which a graph left the earlier ones, and its first operator from there.
+
+    None for a graph that came before all others.
+    """
+    mine = state
+    for one in state.way():
+        mine = mine if one.step is None else one
+        before = one.before
+        if before and (before.runs or next(iter(before.after.values()), one) is not one):
+            return one, mine
+    return None, None
+
+
+def _named(number: int) -> str:
+    return f"graph {number}" if number else "an earlier recording"
 
 
 def _again(state: State, program: Any) -> str:
@@ -72,17 +81,6 @@ def _again(state: State, program: Any) -> str:
     if all(len(program.donated) > len(one.donated) for one in state.programs):
         return "some of its arguments were used elsewhere, and can be written over now"
     return "some of its arguments are used elsewhere, and must not be written over"
-
-
-def _operator_on_way(state: State, new: State) -> State:
-    """Return the first operator of a recording from its first new state on."""
-    found = state
-    for one in state.way():
-        if one.step is not None:
-            found = one
-        if one is new:
-            break
-    return found
 
 
 def _first_operator(state: State) -> State | None:
@@ -109,27 +107,20 @@ def _graph_after(state: State) -> int:
     return next((one.number for one in _below(state) if one.number), 0)
 
 
-def _likeness(mine: State, other: State | None) -> tuple[bool, bool]:
+def _likeness(mine: State, sibling: State) -> tuple[bool, bool]:
+    other = _first_operator(sibling)
     if other is None:
         return False, False
     return mine.step.name == other.step.name, mine.step.line == other.step.line
 
 
 def _call(state: State | None) -> str:
-    """Name an operator and the line of its call."""
+    """Name an operator and the line of its call as ``train.py:41``, without folders."""
     if state is None or state.step is None:  # the latter where Ctrl-C came before the operator
         return "an operator"
-    return f"{_name(state)} at {_line(state)}"
-
-
-def _name(state: State) -> str:
-    return state.step.name.replace("::", ".")
-
-
-def _line(state: State) -> str:
-    """Return the user's line as ``train.py:41``, without folders and function."""
-    file, _, rest = state.step.line.partition(", in ")[0].rpartition(":")
-    return f"{Path(file).name}:{rest}" if file else state.step.line
+    file, _, line = state.step.line.partition(", in ")[0].rpartition(":")
+    place = f"{Path(file).name}:{line}" if file else state.step.line
+    return f"{state.step.name.replace('::', '.')} at {place}"
 
 
 def _difference(fork: State, new: State, mine: State, sibling: State) -> str:
@@ -159,14 +150,11 @@ def _of_sources(mine: tuple, other: tuple) -> str:
             return "which takes operands from elsewhere"
         if isinstance(one, Constant):
             if not np.array_equal(one.value, two.value):
-                return f"whose integers are {_integers(one)}, were {_integers(two)}"
+                was, now = (np.asarray(of.value).tolist() for of in (two, one))
+                return f"whose integers are {now}, were {was}"
         elif one != two:
             return "which takes other results, or other arguments, than before"
     return "which is the same; another thread recorded it meanwhile"
-
-
-def _integers(constant: Constant) -> str:
-    return str(np.asarray(constant.value).tolist())
 
 
 def _form(fork: State, given: State) -> str:

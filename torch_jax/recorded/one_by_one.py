@@ -63,7 +63,7 @@ def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
         if found is not None:
             return list(map(_as_array, found))
     with x64():
-        return body.maker(*windows.operands([memories[at] for at in body.made_of]))
+        return body.maker.run.call(*windows.operands(body.maker.of(memories)))
 
 
 def _form(memory: Any) -> Any:

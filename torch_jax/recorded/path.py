@@ -65,13 +65,12 @@ class State:
       programs: what has been compiled for a graph that ends here.
       runs: how often a recording has ended here.
       number: of the graph that ends here, by the order of compilation; 0 where there is none.
-      collected: seconds of collecting garbage, which might have made results live, since the
-        graph was last compiled.
+      may_collect: whether garbage, which makes results live, is yet to be collected for the graph.
       count: how many states have been made, less those that were cut off.
     """
 
     __slots__ = (
-        "after", "before", "collected", "given", "nodes", "number", "operators", "outs",
+        "after", "before", "given", "may_collect", "nodes", "number", "operators", "outs",
         "programs", "runs", "step",
     )  # fmt: skip
     count: ClassVar[int] = 0
@@ -84,7 +83,7 @@ class State:
         self.after: dict[Hashable, State] = {}
         self.programs: list[Any] = []
         self.runs = self.number = 0
-        self.collected = 0.0
+        self.may_collect = True
         State.count += 1
 
     def steps(self) -> list[Any]:

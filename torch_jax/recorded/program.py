@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import time
 import warnings
 from collections import Counter
@@ -19,7 +20,8 @@ from torch_jax._private import jax_core
 from torch_jax._private.jaxprs import core
 from torch_jax.compiler import donation, options
 from torch_jax.compiler.worker import WORKER
-from torch_jax.core import compilations, progress
+from torch_jax.core import compilations, crossed, progress
+from torch_jax.core.absent import Absent
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding
 from torch_jax.recorded import limits
@@ -27,6 +29,8 @@ from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.narrow import narrow
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
 from torch_jax.recorded.path import Constant, Given, Number, Result, State, Step
+
+ARRAYS = frozenset((jax_core.array_type(), Absent))
 
 
 class Program:
@@ -213,35 +217,52 @@ def _floats(steps: Sequence[Step]) -> tuple[int, frozenset[int]]:
     return len(is_single), frozenset(at for at, single in enumerate(is_single) if not single)
 
 
+def _references(held: list[Any]) -> list[int]:
+    return list(map(sys.getrefcount, held))
+
+
+def _alone_in_log() -> int:
+    """Return the count of :func:`_references` for an object that only a log holds."""
+    log: list[tuple] = [(object(),)]
+    return _references(list(chain.from_iterable(log)))[0]
+
+
+_ALONE = _alone_in_log()
+
+
+def live(nodes: list[Any]) -> tuple[int, ...]:
+    """Return the results that code outside of the recording can reach."""
+    return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
+
+
+def _dead(arrays: list[Any]) -> frozenset[int]:
+    """Return the arrays that only the recording can reach."""
+    counts = enumerate(_references(arrays))
+    dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) in ARRAYS)
+    return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
+
+
 # Runs of a graph before which it is asked whether its program could write over more arrays.
 _LOOKED_AT = frozenset((4, 16, 64, 256))
 
-# The results that can be reached, and the arrays that nothing else can reach.
-Alive = tuple[tuple[int, ...], frozenset[int]]
-
 
 def program_for(
-    state: State, alive: Callable[[], Alive], arrays: Sequence[Any], may_collect: bool = True
+    state: State, nodes: list[Any], arrays: list[Any], may_collect: bool = False
 ) -> tuple[Program, bool]:
     """Return a program of a graph that gives all reachable results, and whether it is a new one.
 
     Uncollected garbage can keep results alive, so the set of live results varies between runs. A
     graph therefore has at most two programs: one for the first live set, and one for the union of
-    all live sets so far. Before the second is made, garbage is collected, unless that has taken as
-    long as compiling did. A graph whose first run could write over few arrays, since they were used
-    elsewhere, gets its second program when a later run can write over more.
-
-    Args:
-      state: the graph.
-      alive: returns the reachable results, and the arrays that only the recording can reach.
-      arrays: those that the graph is given.
-      may_collect: whether there is time to collect garbage.
+    all live sets so far. If ``may_collect``, garbage is collected once before the second is made. A
+    graph whose first run could write over few arrays, since they were used elsewhere, gets its
+    second program when a later run can write over more.
     """
-    live, dead = alive()
-    found = _serving(state, live, dead)
-    if found is None and may_collect and _may_be_garbage(state):
-        _collect(state)
-        found = _serving(state, *alive())
+    outputs, dead = live(nodes), _dead(arrays)
+    found = _serving(state, outputs, dead)
+    if found is None and may_collect and state.programs and state.may_collect and gc.isenabled():
+        state.may_collect = False
+        gc.collect()
+        found = _serving(state, live(nodes), _dead(arrays))
     if found is not None:
         if may_collect and state.runs in _LOOKED_AT and len(state.programs) == 1:
             donated = _donatable(state, found.outputs, dead, arrays)
@@ -249,7 +270,7 @@ def program_for(
                 return Program(state, found.outputs, donated, arrays), True
         return found, False
     # what was garbage is needed, too: the next time it may be there again
-    outputs = tuple(sorted({*live, *chain.from_iterable(one.outputs for one in state.programs)}))
+    outputs = tuple(sorted({*outputs, *chain.from_iterable(one.outputs for one in state.programs)}))
     donatable = dead.intersection(*(one.donated for one in state.programs))
     donated = _donatable(state, outputs, donatable, arrays)
     return Program(state, outputs, donated, arrays), True
@@ -259,36 +280,12 @@ def keep(state: State, program: Program) -> None:
     """Keep a program that was compiled for a graph."""
     for wider in state.programs[1:]:
         limits.replaced(wider)
-    state.programs[1:] = []
-    state.programs.append(program)
-    state.collected = 0.0
+    state.programs[1:] = [program]
 
 
-def _serving(state: State, live: tuple[int, ...], dead: frozenset[int]) -> Program | None:
-    fitting = [program for program in state.programs if program.serves(live, dead)]
+def _serving(state: State, wanted: tuple[int, ...], dead: frozenset[int]) -> Program | None:
+    fitting = [program for program in state.programs if program.serves(wanted, dead)]
     return min(fitting, key=lambda one: (len(one.outputs), -len(one.donated)), default=None)
-
-
-def _may_be_garbage(state: State) -> bool:
-    """Return whether collecting garbage may pay: whether it takes no longer than compiling did.
-
-    By the clock, of which each of many processes has its own, and they must run the same programs.
-    """
-    if jax.process_count() > 1:
-        return False
-    compiled = max((program.seconds for program in state.programs), default=0.0)
-    collects = gc.isenabled() and gc.get_threshold()[0] > 0
-    return collects and state.collected + _collecting[-1] < compiled
-
-
-_collecting = [0.0]  # seconds of the last collection
-
-
-def _collect(state: State) -> None:
-    start = time.perf_counter()
-    gc.collect()
-    _collecting[:] = [time.perf_counter() - start]
-    state.collected += _collecting[-1]
 
 
 def _donatable(

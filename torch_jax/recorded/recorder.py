@@ -10,7 +10,6 @@ long; results that are unreachable by then are not computed.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -19,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from torch_jax import config
-from torch_jax._private import jax_core
 from torch_jax.budgets import PLACES_REMEMBERED
-from torch_jax.core import absent, crossed, errors, forks, signals, tracers
+from torch_jax.core import absent, errors, forks, signals, tracers
 from torch_jax.core.absent import Absent
 from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
@@ -51,26 +49,13 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import Program, keep, program_for
+from torch_jax.recorded.program import ARRAYS, Program, keep, live, program_for
 
 _NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
 _MADE_OF = frozenset((*_NUMBERS, complex))
-_ARRAY = jax_core.array_type()
-_ARRAYS = frozenset((_ARRAY, Absent))
 _UINT32 = np.dtype(np.uint32)
 
 
-def _references(held: list[Any]) -> list[int]:
-    return list(map(sys.getrefcount, held))
-
-
-def _alone_in_log() -> int:
-    """Return the count of :func:`_references` for an object that only a log holds."""
-    log: list[tuple] = [(ROOT, (), [], (object(),))]
-    return _references(list(chain.from_iterable(arrays for *_, arrays in log)))[0]
-
-
-_ALONE = _alone_in_log()
 # Entries whose integers have differed where all else was the same: inputs from then on.
 _moving: set[int] = set()
 # The integers of operators, by entry and by how many operators came before.
@@ -84,14 +69,12 @@ class Recording:
       log: what was written down, each by one ``append``: the state that the tree of paths is in,
         the nodes of the results, and the Python numbers and the arrays that this run is given.
       leaves: the codes of arrays in keys, by their id.
-      new: the first state that no recording had come to before; None where there is none.
     """
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}
-        self.new: State | None = None
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = self._is_early = False
@@ -119,7 +102,7 @@ class Recording:
         if not state.operators:
             return
         COUNTS.ran(state.operators)
-        if _live(nodes):
+        if live(nodes):
             self._compute(state, nodes, numbers, arrays)
         limits.cut()
 
@@ -169,12 +152,9 @@ class Recording:
         if not state.programs:
             if state.runs < max(self._first_compiled(state) - 1, 1 + self._is_early):
                 return None
-        may_collect = not self.recorder.is_patient
-        program, is_new = program_for(
-            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect
-        )
+        program, is_new = program_for(state, nodes, arrays, not self.recorder.is_patient)
         if is_new:
-            report = functools.partial(COUNTS.compiled, explain(state, self.new, program))
+            report = functools.partial(COUNTS.compiled, explain(state, program))
             if self._first_compiled(state) > 1:
                 program.compile_aside(state.runs + 1, arrays, len(integers), report)
             else:
@@ -197,22 +177,19 @@ class Recording:
 
     def _run_one_by_one(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
         """Run each operator by itself."""
-        live = _live(nodes)
-        results = run_one_by_one(state.steps(), given, live)
-        for at, array in zip(live, results, strict=True):
+        wanted = live(nodes)
+        results = run_one_by_one(state.steps(), given, wanted)
+        for at, array in zip(wanted, results, strict=True):
             _settle(nodes[at], array)
 
     def _stand_in(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
         """Lower a graph for chips that are elsewhere, and give its live results a form."""
-        arrays, listener = given[2], self.recorder.listener
-        program, is_new = program_for(
-            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect=False
-        )
+        program, is_new = program_for(state, nodes, given[2])
         if is_new:
             keep(state, program)
         wanted = _wanted(program, nodes)
         if OPEN and not OPEN[-1].is_over:
-            name = "" if listener is None else listener.name
+            name = self.recorder.listener.name if self.recorder.listener else ""
             OPEN[-1].run(name, program, state, given, wanted)
         for at, place in zip(program.outputs, wanted, strict=True):
             _settle(nodes[at], Absent(nodes[at].shape, nodes[at].dtype, place))
@@ -220,9 +197,7 @@ class Recording:
     def lowered(self) -> Any:
         """Return what JAX lowers for what is written down, in place of running it."""
         state, nodes, numbers, arrays = self.written_down()
-        program, _ = program_for(
-            state, lambda: (_live(nodes), _dead(arrays)), arrays, may_collect=False
-        )
+        program, _ = program_for(state, nodes, arrays)
         return program.lower(*by_kind(numbers), arrays, wanted=_wanted(program, nodes))
 
     def _launch(self, program: Program, nodes: list, given: tuple) -> None:
@@ -265,18 +240,6 @@ def _settle(node: Node, array: Any) -> None:
     node.recording = None
 
 
-def _live(nodes: list[Any]) -> tuple[int, ...]:
-    """Return the results that code outside of the recording can reach."""
-    return tuple(at for at, count in enumerate(_references(nodes)) if count > _ALONE)
-
-
-def _dead(arrays: list[Any]) -> frozenset[int]:
-    """Return the arrays that only the recording can reach."""
-    counts = enumerate(_references(arrays))
-    dead = frozenset(at for at, n in counts if n <= _ALONE and type(arrays[at]) in _ARRAYS)
-    return frozenset(at for at in dead if not crossed.is_marked(arrays[at])) if dead else dead
-
-
 class Listener:
     """Hear of the graphs that a recorder runs; this one takes no notice.
 
@@ -290,9 +253,8 @@ class Listener:
     takes_checks = needs_program = False
     name = ""
 
-    def __init__(self, name: str = "") -> None:
-        """Take the name."""
-        self.name = name
+    def __init__(self, name: str = "", takes_checks: bool = False) -> None:
+        self.name, self.takes_checks = name, takes_checks
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         """Hear of a graph, and of the numbers and arrays that it is given, before it is run."""
@@ -302,12 +264,6 @@ class Listener:
 
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Hear of a truth value of the graph, and of the error to raise where it is false."""
-
-
-class Unrun(Listener):
-    """Listen to a recording that is not run: no check of indices may ask for a value."""
-
-    takes_checks = True
 
 
 class Recorder:
@@ -367,7 +323,7 @@ class Recorder:
         maker = entry.maker
         if maker is None:
             maker = entry.maker = _maker(entry, memories)
-        if maker and not _reads_numbers(maker, memories):
+        if maker and not any(type(one) is GivenNumber for one in maker.maker.of(memories)):
             return make(entry, maker, memories)
         if self.least:
             self._cut(entry.serial)
@@ -386,7 +342,7 @@ class Recorder:
             code = leaves.get(id(memory))
             if code is not None:
                 key.append(code)
-            elif kind in _ARRAYS:
+            elif kind in ARRAYS:
                 key.append(_give(recording, memory))
             elif kind in _NUMBERS:
                 key.append(_NUMBERS[kind])
@@ -401,7 +357,6 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-            recording.new = recording.new or child
         body = child.step.body
         takes_checks = self.listener is not None and self.listener.takes_checks
         if body.check is not None and not takes_checks:
@@ -425,18 +380,18 @@ class Recorder:
 
     def _record_check(self, op: Any, entry: Any, body: Any, memories: Any) -> None:
         """Write a check of indices down, for which the listener raises."""
-        (flag,) = self.record(op, body.check_entry, [memories[at] for at in body.checked])
+        (flag,) = self.record(op, body.check, body.check.of(memories))
         assert self.listener is not None
-        self.listener.check(flag, *(*entry.check, IndexError)[:2])
+        self.listener.check(flag, *entry.check)
 
 
 def _check(entry: Any, body: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
-    given = operands([memories[at] for at in body.checked])
+    given = operands(body.check.of(memories))
     with x64(), at_once():
-        (fine,) = body.check(*given)
+        (fine,) = body.check.run.call(*given)
     if not transfer.on_host(fine):
-        message, kind = (*entry.check, IndexError)[:2]
+        message, kind = entry.check
         raise kind(message)
 
 
@@ -451,13 +406,9 @@ def _maker(entry: Any, memories: Any) -> Any:
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
     # decided by the operands: a tensor of one truth value has the form of Python's
-    of_numbers = all(type(memories[at]) in _MADE_OF for at in body.made_of)
-    return body if body.maker is not None and of_numbers else False
-
-
-def _reads_numbers(maker: Any, memories: Any) -> bool:
-    """Return whether the results depend on a number that later pure calls read again."""
-    return any(type(memories[at]) is GivenNumber for at in maker.made_of)
+    maker = body.maker
+    is_made = maker is not None and all(type(one) in _MADE_OF for one in maker.of(memories))
+    return body if is_made else False
 
 
 def _give(recording: Recording, array: Any) -> int:
@@ -467,7 +418,6 @@ def _give(recording: Recording, array: Any) -> int:
     child = state.after.get(form)
     if child is None:
         child = state.after[form] = State(state, None, given=True)
-        recording.new = recording.new or child
     recording.log.append((child, (), [], (array,)))
     code = recording.leaves[id(array)] = LEAF - state.given
     return code
