@@ -11,7 +11,7 @@ from torch_jax import target
 from torch_jax._private import jax_core
 from torch_jax.compiler import disk_cache, options
 from torch_jax.recorded.path import State
-from torch_jax.recorded.program import Program
+from torch_jax.recorded.program import Numbered, Program
 from torch_jax.target import Target
 
 
@@ -90,13 +90,13 @@ class Programs:
         self.is_over = False
         self._of: dict[Program, ForTarget] = {}
 
-    def run(self, name: str, program: Program, state: State, given: tuple, wanted: tuple) -> None:
+    def run(
+        self, name: str, program: Program, state: State, given: Numbered, wanted: tuple
+    ) -> None:
         """Note a run of a program, and lower it if it is the first."""
         found = self._of.get(program)
         if found is None:
-            floats, integers, arrays = given
-            lowered = program.lower(floats, integers, arrays, wanted)
-            found = self._of[program] = ForTarget(lowered, name, state)
+            found = self._of[program] = ForTarget(program.lower(given, wanted), name, state)
             self.programs.append(found)
         found.calls += 1
         self.runs.append(found)

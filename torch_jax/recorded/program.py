@@ -33,14 +33,15 @@ from torch_jax.recorded.path import Constant, Given, Number, Result, State, Step
 ARRAYS = frozenset((jax_core.array_type(), Absent))
 
 
+Numbered = tuple[Any, Any, list[Any]]  # the floats, the integers and the arrays of a run
+
+
 class Program:
     """A graph compiled for some of its results.
 
     Attributes:
       outputs: the numbers of the results that it gives.
       donated: which of the arrays it may write its results over.
-      seconds: how long it took to compile.
-      flops: XLA's estimate of its floating point operations; 0 where there is none.
       from_run: the run of the graph from which on it is used.
     """
 
@@ -59,11 +60,9 @@ class Program:
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
         self.outputs, self.donated = outputs, donated
         self._floats, self._doubles = _floats(steps)
-        self.seconds = self.flops = 0.0
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
-        self._may_donate = frozenset(donated)
         self._jitted: Any = functools.partial(
             jax.jit,
             _function(steps, outputs, self._doubles),
@@ -76,41 +75,31 @@ class Program:
 
     def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Return whether all results in ``live`` are given, and only ``dead`` arrays are lost."""
-        return self._needed.issuperset(live) and self._may_donate <= dead
+        return self._needed.issuperset(live) and dead.issuperset(self.donated)
 
-    def compile(self, *given: Any) -> float:
+    def compile(self, given: Numbered) -> float:
         """Compile for what the first call will be given; returns how many seconds that took."""
         with x64(), progress.program("a recorded graph"):
-            self._call = self._compile(self._as_arrays(*given))
-        return self.seconds
+            return self._compile(self._as_arrays(*given))
 
-    def _compile(self, forms: Iterable[Any]) -> Any:
-        """Return XLA's executable for arrays of these forms; note its seconds and operations."""
+    def _compile(self, forms: Iterable[Any]) -> float:
         start = time.perf_counter()
         lowered = self._call.lower(*forms)
-        compiled = lowered.compile(options.of_lowered(lowered))
-        self.seconds, self.flops = time.perf_counter() - start, _flops(compiled)
-        return compiled
+        self._call = lowered.compile(options.of_lowered(lowered))
+        return time.perf_counter() - start
 
     def compile_aside(
-        self,
-        from_run: int,
-        arrays: list[Any],
-        integers: int,
-        report: Callable[[float], None],
+        self, from_run: int, given: Numbered, report: Callable[[float], None]
     ) -> None:
-        """Compile on another thread, for arrays like these and so many integers.
-
-        ``report`` is called there with the seconds that it took.
-        """
+        """Compile on another thread, where ``report`` is called with the seconds that it took."""
         self.from_run = from_run
-        forms = self._forms(integers, arrays)
+        forms = self._forms(given)
 
         def compile_() -> None:
             before = compilations.here()
-            self._call = self._compile(forms)
+            seconds = self._compile(forms)
             self._made = compilations.here().minus(before)
-            report(self.seconds)
+            report(seconds)
 
         self._compiled = WORKER.submit(compile_, ())
 
@@ -122,20 +111,21 @@ class Program:
                 compilations.take_over(self._made)
             self._compiled = None
 
-    def _forms(self, integers: int, arrays: list[Any]) -> list[Any]:
+    def _forms(self, given: Numbered) -> list[Any]:
         """Return the forms of what the program is given: three vectors of numbers, and arrays."""
+        _, integers, arrays = given
         doubles = self._floats if self._doubles else 0
         vectors = (
             (self._floats, np.float32),
             (doubles, np.float64 if doubles else np.float32),
-            (integers, np.int64),
+            (len(integers), np.int64),
         )
-        given = [*(jax.ShapeDtypeStruct((n,), dtype) for n, dtype in vectors), *arrays]
+        forms = [*(jax.ShapeDtypeStruct((n,), dtype) for n, dtype in vectors), *arrays]
         return [
             jax.ShapeDtypeStruct(
                 one.shape, one.dtype, weak_type=getattr(one, "weak_type", False), sharding=where
             )
-            for one, where in zip(given, sharding.on_targets(given), strict=True)
+            for one, where in zip(forms, sharding.on_targets(forms), strict=True)
         ]
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
@@ -158,11 +148,9 @@ class Program:
             for at in self.donated:
                 arrays[at] = donation.copy_of(arrays[at])
 
-    def lower(
-        self, _floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
-    ) -> Any:
+    def lower(self, given: Numbered, wanted: tuple = ()) -> Any:
         """Return what JAX lowers for numbers and arrays like these, on the chips of the target."""
-        forms = self._forms(len(integers), arrays)
+        forms = self._forms(given)
         with x64(), jax.default_device(target.devices()[0]):
             return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
 
@@ -175,15 +163,11 @@ class Program:
         """
         given = self._as_arrays(floats, integers, arrays)
         with x64(), at_once():
-            if sharding.Use.begun:
-                return self._run_sharded(given, wanted)
-            return jax_core.native(self._call)(*given)
-
-    def _run_sharded(self, given: tuple[Any, ...], wanted: tuple) -> list[Any]:
-        """Run over arrays that may be sharded in other ways at each call."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-            return self._giving(wanted)(*given)
+            if not sharding.Use.begun:
+                return jax_core.native(self._call)(*given)
+            with warnings.catch_warnings():  # arrays may be sharded in other ways at each call
+                warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+                return self._giving(wanted)(*given)
 
     def _giving(self, wanted: tuple) -> Any:
         """Return the function whose results have these shardings."""
@@ -193,14 +177,6 @@ class Program:
             found = self._jitted(out_shardings=list(wanted))
             self._of_any_sharding[wanted] = found
         return found
-
-
-def _flops(compiled: Any) -> float:
-    """Return XLA's estimate, 0 if the platform has none."""
-    try:
-        return float(compiled.cost_analysis()["flops"])
-    except (KeyError, TypeError, NotImplementedError, RuntimeError):
-        return 0.0
 
 
 _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64

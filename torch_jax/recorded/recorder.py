@@ -49,7 +49,7 @@ from torch_jax.recorded.path import (
     Step,
     Words,
 )
-from torch_jax.recorded.program import ARRAYS, Program, keep, live, program_for
+from torch_jax.recorded.program import ARRAYS, Numbered, Program, keep, live, program_for
 
 _NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
 _MADE_OF = frozenset((*_NUMBERS, complex))
@@ -132,7 +132,8 @@ class Recording:
                 limits.used(program, state)
                 signals.undisturbed(self._launch, program, nodes, given)
             else:
-                self._run_one_by_one(state, nodes, given)
+                wanted = live(nodes)
+                _settle(nodes, wanted, run_one_by_one(state.steps(), given, wanted))
             if listener is not None:
                 listener.after(state, nodes, program)
         except (RuntimeError, ValueError) as error:
@@ -140,25 +141,24 @@ class Recording:
                 raise
             self._error = errors.translate(error, f"in {state.operators} recorded operators")
 
-    def _program(self, state: State, nodes: list, given: tuple[list, list, list]) -> Program | None:
+    def _program(self, state: State, nodes: list, given: Numbered) -> Program | None:
         """Return the program of a graph; None if its operators are to run one by one.
 
         It is compiled on another thread in the run before the first that takes it. That run is
         fixed beforehand, so that results are no matter of a thread's speed.
         """
-        _, integers, arrays = given
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
             if state.runs < max(self._first_compiled(state) - 1, 1 + self._is_early):
                 return None
-        program, is_new = program_for(state, nodes, arrays, not self.recorder.is_patient)
+        program, is_new = program_for(state, nodes, given[2], not self.recorder.is_patient)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
             if self._first_compiled(state) > 1:
-                program.compile_aside(state.runs + 1, arrays, len(integers), report)
+                program.compile_aside(state.runs + 1, given, report)
             else:
-                report(program.compile(*given))
+                report(program.compile(given))
             keep(state, program)
         if state.runs < program.from_run:
             return None
@@ -175,14 +175,7 @@ class Recording:
         quick = self.recorder.is_patient or (compile_nothing() and _has_kernels(state))
         return config.get("compiled_from_run") if quick else 1
 
-    def _run_one_by_one(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
-        """Run each operator by itself."""
-        wanted = live(nodes)
-        results = run_one_by_one(state.steps(), given, wanted)
-        for at, array in zip(wanted, results, strict=True):
-            _settle(nodes[at], array)
-
-    def _stand_in(self, state: State, nodes: list, given: tuple[list, list, list]) -> None:
+    def _stand_in(self, state: State, nodes: list, given: Numbered) -> None:
         """Lower a graph for chips that are elsewhere, and give its live results a form."""
         program, is_new = program_for(state, nodes, given[2])
         if is_new:
@@ -191,28 +184,24 @@ class Recording:
         if OPEN and not OPEN[-1].is_over:
             name = self.recorder.listener.name if self.recorder.listener else ""
             OPEN[-1].run(name, program, state, given, wanted)
-        for at, place in zip(program.outputs, wanted, strict=True):
-            _settle(nodes[at], Absent(nodes[at].shape, nodes[at].dtype, place))
+        forms = [(nodes[at].shape, nodes[at].dtype) for at in program.outputs]
+        stand_ins = [Absent(*form, place) for form, place in zip(forms, wanted, strict=True)]
+        _settle(nodes, program.outputs, stand_ins)
 
     def lowered(self) -> Any:
         """Return what JAX lowers for what is written down, in place of running it."""
         state, nodes, numbers, arrays = self.written_down()
         program, _ = program_for(state, nodes, arrays)
-        return program.lower(*by_kind(numbers), arrays, wanted=_wanted(program, nodes))
+        return program.lower((*by_kind(numbers), arrays), _wanted(program, nodes))
 
-    def _launch(self, program: Program, nodes: list, given: tuple) -> None:
+    def _launch(self, program: Program, nodes: list, given: Numbered) -> None:
         """Run a program, which may write over its arrays: nothing may come between."""
         wanted = _wanted(program, nodes) if sharding.Use.begun else ()
         floats, integers, arrays = given
         if program.from_run:
             self.log = self.log[:1]  # which holds the arrays, too
             program.own(arrays)
-        results = program(floats, integers, arrays, wanted)
-        for at, array in zip(program.outputs, results, strict=True):
-            node = nodes[at]
-            node.array, node.recording = array, None
-            if sharding.Use.begun:
-                node.array = sharding.settled(node, array)
+        _settle(nodes, program.outputs, program(floats, integers, arrays, wanted))
         self._is_over = True
 
 
@@ -234,10 +223,12 @@ def _wanted(program: Program, nodes: list[Any]) -> tuple:
     return tuple(sharding.wanted_by(nodes[at]) for at in program.outputs)
 
 
-def _settle(node: Node, array: Any) -> None:
-    """Give a node what was computed for it."""
-    node.array = sharding.settled(node, array)
-    node.recording = None
+def _settle(nodes: list[Any], places: Sequence[int], arrays: Sequence[Any]) -> None:
+    """Give the nodes at these places what was computed for them."""
+    for at, array in zip(places, arrays, strict=True):
+        node = nodes[at]
+        node.array = sharding.settled(node, array) if sharding.Use.begun else array
+        node.recording = None
 
 
 class Listener:
