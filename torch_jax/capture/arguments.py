@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -53,6 +53,11 @@ class SortedCall(NamedTuple):
         finally:
             for at, part in self.parts.items():
                 part.data = own[at]
+
+
+def owned(owner: Any, leaves: Sequence[Any]) -> Any:
+    """Return the argument of a call whose place is given, or a tensor that is none, itself."""
+    return leaves[owner] if type(owner) is int else owner
 
 
 class Arguments:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_jax.capture.arguments import owned
 from torch_jax.core import errors, tracers
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.memory import geometry, storage, transfer
@@ -45,8 +46,8 @@ class OfHost(NamedTuple):
 
     def read(self, leaves: Sequence[Any]) -> Any:
         """Return the array of one call."""
-        tensor = leaves[self.tensor] if type(self.tensor) is int else self.tensor
-        return transfer.array_of(tensor.detach().as_strided(*self.place).permute(self.order))
+        tensor = owned(self.tensor, leaves).detach()
+        return transfer.array_of(tensor.as_strided(*self.place).permute(self.order))
 
 
 class Host:

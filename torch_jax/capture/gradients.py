@@ -8,48 +8,40 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.capture.results import Call, Template, all_leaves
+from torch_jax.capture.results import Call, Template
 from torch_jax.memory.form import NewTensor
 
-_grad: Callable[[torch.Tensor], Any] = attrgetter("grad")
+_grad = attrgetter("tensor.grad")
 
 
 class Gradients:
     """The ``.grad`` of every tensor that gets a new one in a call, or has none after it."""
 
-    def __init__(self, changed: list[tuple[Any, Template | None]], others: list[Template]):
-        """Sort what each call does.
-
-        Args:
-          changed: gradients that the call replaced or reset, and what is there after it.
-          others: the results of the function.
-        """
+    def __init__(self, changed: list[tuple[Any, Template | None]], result: Template):
+        """Take the gradients that the call replaced or reset, each with what is there after it."""
+        for one, _ in changed:
+            one.before = None  # it would stay in memory as long as the program
+        self._of_arguments = [one for one, _ in changed if one.place is not None]
         # these have none after a call
-        cleared = [gradient for gradient, t in changed if t is None and gradient.reset]
-        changed = [(gradient, t) for gradient, t in changed if t is not None or not gradient.reset]
-        filled = [gradient for gradient, _ in changed]
-        self._cleared, self._tensors = ([one.tensor for one in of] for of in (cleared, filled))
-        # arguments, of which each call has others
-        self._arguments = [
-            (tensors, at, one.place)
-            for tensors, gradients in ((self._cleared, cleared), (self._tensors, filled))
-            for at, one in enumerate(gradients)
-            if one.place is not None
-        ]
+        self._cleared = [one for one, t in changed if t is None and one.reset]
+        changed = [(one, t) for one, t in changed if t is not None or not one.reset]
+        self._filled = [one for one, _ in changed]
         self._leaves = [None if t is None else t.leaves[0] for _, t in changed]
-        self._reset = [gradient.reset for gradient, _ in changed]
-        self._reusable = all(self._reset) and all(type(leaf) is NewTensor for leaf in self._leaves)
-        self._indices = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
-        elsewhere = [leaf.output for leaf in all_leaves(others) if type(leaf) is NewTensor]
-        used = [*self._indices, *set(elsewhere)]
-        self._reusable &= len(set(used)) == len(used)
+        new = [leaf.output for leaf in self._leaves if type(leaf) is NewTensor]
+        elsewhere = {leaf.output for leaf in result.leaves if type(leaf) is NewTensor}
+        self._reusable = (
+            all(one.reset for one in self._filled)
+            and len(new) == len(self._leaves) == len(set(new))
+            and elsewhere.isdisjoint(new)
+        )
+        self._indices = new
         self._given: list[Any] = []
         self._reused = False
 
@@ -58,25 +50,23 @@ class Gradients:
 
         Otherwise old and new gradients would be in memory at once, a model's size more.
         """
-        for tensors, at, place in self._arguments:
-            tensors[at] = leaves[place]
-        for tensor in self._cleared:
-            tensor.grad = None
+        for one in self._of_arguments:  # each call has others
+            one.tensor = leaves[one.place]
+        for one in self._cleared:
+            one.tensor.grad = None
         self._reused = self._reusable and self._alone()
         if self._reused:
             for memory in self._storages:
                 memory.array = None
-            return
-        self._given = []
-        for tensor, reset in zip(self._tensors, self._reset, strict=True):
-            if reset:
-                tensor.grad = None
+        else:
+            self._given = []
+            self.drop()
 
     def drop(self) -> None:
-        """Remove the gradients, after a call that failed."""
-        for tensor, reset in zip(self._tensors, self._reset, strict=True):
-            if reset:
-                tensor.grad = None
+        """Remove the gradients that a call replaces; also after a call that failed."""
+        for one in self._filled:
+            if one.reset:
+                one.tensor.grad = None
 
     def fill(self, call: Call) -> None:
         """Give every tensor its gradient, after a call."""
@@ -86,21 +76,16 @@ class Gradients:
                 memory.array = outputs[index]
             return
         given = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
-        for tensor, gradient in zip(self._tensors, given, strict=True):
-            tensor.grad = gradient
+        for one, gradient in zip(self._filled, given, strict=True):
+            one.tensor.grad = gradient
         if self._reusable:
-            self._remember(given)
-
-    def _remember(self, given: list[Any]) -> None:
-        self._given = given
-        self._storages = [gradient.untyped_storage() for gradient in given]
-        self._addresses = [memory._cdata for memory in self._storages]
+            self._given = given
+            self._storages = [gradient.untyped_storage() for gradient in given]
+            self._addresses = [memory._cdata for memory in self._storages]
 
     def _alone(self) -> bool:
         """Return whether the tensors still have the gradients of the last call, unshared."""
-        if not self._given:
-            return False
-        if not all(map(is_, map(_grad, self._tensors), self._given)):
+        if not self._given or not all(map(is_, map(_grad, self._filled), self._given)):
             return False
         references, uses = _least()
         return (

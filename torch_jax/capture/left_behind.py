@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
+from torch_jax.capture.arguments import owned
 from torch_jax.capture.guards import Entry, entries_of, hooks_of
-from torch_jax.capture.memories import grad_of
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
 from torch_jax.capture.storages import outline, version_of
@@ -31,7 +31,8 @@ class LeftBehind(NamedTuple):
       gradients: those that it replaced, and what by.
       without: tensors that must have no ``.grad``; an argument by its place.
       moving: those whose ``.grad`` is read, whichever it is, and this call's.
-      raised: tensors that count the call's writes, an argument by its place, and how many.
+      raised: tensors that count the call's writes, an argument by its place; whether it is their
+        gradient that does; and how many.
       connected: tensors of the result that gradients flow from.
       positions: of these among the leaves of the result.
     """
@@ -43,19 +44,16 @@ class LeftBehind(NamedTuple):
     gradients: list[tuple[Any, Template | None]]
     without: list[Any]
     moving: list[tuple[Any, torch.Tensor]]
-    raised: list[tuple[Any, int]]
+    raised: list[tuple[Any, bool, int]]
     connected: list[torch.Tensor]
     positions: list[int]
 
     def counted(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors that count the writes of a call, as often as each is written."""
-        gradients = {id(gradient): owner for owner, gradient in self.moving}
         found = []
-        for one, times in self.raised:
-            tensor = leaves[one] if type(one) is int else one
-            if id(tensor) in gradients:
-                tensor = grad_of(gradients[id(tensor)], leaves)
-            found += [tensor] * times
+        for owner, is_of_gradient, times in self.raised:
+            tensor = owned(owner, leaves)
+            found += [tensor.grad if is_of_gradient else tensor] * times
         return found
 
     def guarded(
@@ -112,7 +110,7 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
         [flag.index for flag, _, _ in observer.checks], gradients, without, moving,
-        _raised(observer), connected, positions,
+        _raised(observer, moving), connected, positions,
     )  # fmt: skip
 
 
@@ -147,11 +145,10 @@ def _connected(observer: Observer, leaves: list[Any]) -> list[int]:
 def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
     """Return the gradients that the call replaced, who must have none, and those that move."""
     changed, without, moving = [], [], []
-    places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
     for known in observer.optimizers.gradients.values():
         tensor, before, after = known.tensor, known.before, known.tensor.grad
-        known.place = places.get(id(tensor))
-        owner = tensor if known.place is None else known.place
+        owner = observer.owner(tensor)
+        known.place = owner if type(owner) is int else None
         was_read = observer.optimizers.was_read(before)
         if before is after and not known.reset:
             if was_read:
@@ -169,12 +166,14 @@ def _gradients(observer: Observer, results: Results) -> tuple[list, list, list]:
     return changed, without, moving
 
 
-def _raised(observer: Observer) -> list[tuple[Any, int]]:
+def _raised(observer: Observer, moving: list) -> list[tuple[Any, bool, int]]:
     """Return which tensors count the writes of the call, and how many each."""
-    places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
+    owners = {id(gradient): owner for owner, gradient in moving}
     found = []
     for one in observer.storages.met:
         times = version_of(one.tensor) - one.version
         if times:
-            found.append((places.get(id(one.tensor), one.tensor), times))
+            owner = owners.get(id(one.tensor))
+            is_gradient = owner is not None
+            found.append((owner if is_gradient else observer.owner(one.tensor), is_gradient, times))
     return found

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torch_jax._private import dynamo
+from torch_jax.capture.arguments import owned
 from torch_jax.memory.storage import is_jax_tensor
 
 SHARES = "an argument shares memory with a tensor that the function holds"
-
-
-def grad_of(owner: Any, leaves: Sequence[Any]) -> Any:
-    """Return the ``.grad`` of a tensor, or of the argument at a place."""
-    return (leaves[owner] if type(owner) is int else owner).grad
-
-
-class FoundGradients:
-    """Gradients that were there before a call, and that it read.
-
-    Attributes:
-      places: of their storages, among those that the call met.
-    """
-
-    def __init__(
-        self, found: Sequence[tuple[Any, torch.Tensor]], place_of: Callable[[Any], int | None]
-    ):
-        """Take owners (tensors, or places of arguments) and the gradients that the call found."""
-        self._owners = [owner for owner, _ in found]
-        gradients = [gradient for _, gradient in found]
-        self.places: list[Any] = [place_of(one.untyped_storage()) for one in gradients]
-        self._have_forms = dynamo.tensor_guards(gradients)
-        self._memories = _memories(gradients)
-
-    def owners(self) -> list[tuple[Any, int]]:
-        """Return the places of the storages, and the argument or the id of each owner."""
-        ids = [one if type(one) is int else id(one) for one in self._owners]
-        return list(zip(self.places, ids, strict=True))
-
-    def changed(self, leaves: Sequence[Any]) -> str | None:
-        """Return how the gradients differ from what the program reads; None where they do not."""
-        if not self._owners:
-            return None
-        gradients = [grad_of(owner, leaves) for owner in self._owners]
-        if any(one is None for one in gradients):
-            return "a gradient is None, where there was one"
-        if not self._have_forms(*gradients) or _memories(gradients) != self._memories:
-            return "a gradient has another form, or lies elsewhere in its memory"
-        return None
-
-    def put_into(self, storages: list[Any], leaves: Sequence[Any]) -> None:
-        """Put the storages of a call's gradients to their places."""
-        for at, owner in zip(self.places, self._owners, strict=True):
-            storages[at] = grad_of(owner, leaves).untyped_storage()
-
-
-def _memories(gradients: Sequence[torch.Tensor]) -> Any:
-    """Return where gradients lie in memories, of which form, and how many memories they are."""
-    storages: list[Any] = [one.untyped_storage() for one in gradients]
-    places = [one.storage_offset() for one in gradients]
-    return places, [one.array.shape for one in storages], len(set(map(id, storages)))
 
 
 class Memories:
@@ -86,19 +36,31 @@ class Memories:
         ]
         self._held = set(map(id, met)) - leaves.keys()
         self._fixed: list[Any] = [None if id(one) in leaves else one for one in met]
-        self._gradients = FoundGradients(left.moving, observer.storages.place_of)
+        # gradients that were there before the call, and that it read
+        gradients = [gradient for _, gradient in left.moving]
+        self._owners = [owner for owner, _ in left.moving]
+        self._places: list[Any] = [
+            observer.storages.place_of(one.untyped_storage()) for one in gradients
+        ]
+        self._have_forms = dynamo.tensor_guards(gradients)
+        self._memories = _memories(gradients)
         self._without_gradient = [owner for owner in left.without if type(owner) is int]
         self.captured = len(met) - len(self._given)
 
     def of_call(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the storages of a call with these arguments."""
-        if not (self._given or self._gradients.places):
+        if not (self._given or self._owners):
             return self._fixed
         found = self._fixed.copy()
         for at, leaf in self._given:
             found[at] = leaves[leaf].untyped_storage()
-        self._gradients.put_into(found, leaves)
+        for at, gradient in zip(self._places, self._read(leaves), strict=True):
+            found[at] = gradient.untyped_storage()
         return found
+
+    def _read(self, leaves: Sequence[Any]) -> list[Any]:
+        """Return the gradients that a call reads."""
+        return [owned(owner, leaves).grad for owner in self._owners]
 
     def changed(self, leaves: Sequence[Any]) -> str | None:
         """Return why a call must not run on these arguments; None where it may."""
@@ -107,7 +69,14 @@ class Memories:
                 return SHARES
         if any(leaves[at].grad is not None for at in self._without_gradient):
             return "an argument has a gradient, where it had none"
-        return self._gradients.changed(leaves)
+        gradients = self._read(leaves)
+        if any(one is None for one in gradients):
+            return "a gradient is None, where there was one"
+        if gradients and (
+            not self._have_forms(*gradients) or _memories(gradients) != self._memories
+        ):
+            return "a gradient has another form, or lies elsewhere in its memory"
+        return None
 
     def meets_another(self, leaves: Sequence[Any]) -> bool:
         """Return whether an argument has another memory than at all calls before.
@@ -132,6 +101,13 @@ class Memories:
         found: list[Any] = [id(one) for one in self._fixed]
         for at, leaf in self._given:
             found[at] = "argument", leaf
-        for at, owner in self._gradients.owners():
-            found[at] = "gradient", owner
+        for at, owner in zip(self._places, self._owners, strict=True):
+            found[at] = "gradient", owner if type(owner) is int else id(owner)
         return found
+
+
+def _memories(gradients: Sequence[torch.Tensor]) -> Any:
+    """Return where gradients lie in memories, of which form, and how many memories they are."""
+    storages: list[Any] = [one.untyped_storage() for one in gradients]
+    places = [one.storage_offset() for one in gradients]
+    return places, [one.array.shape for one in storages], len(set(map(id, storages)))

@@ -86,6 +86,7 @@ class Observer(Listener):
         """Take the arguments; and tensors over the own memories of those that see copies."""
         own = own or {}
         self.leaves = leaves
+        self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)
         self._outlines = {
             at: outline(leaf)
@@ -168,6 +169,10 @@ class Observer(Listener):
         yield from ((self.leaves[at], before) for at, before in self._outlines.items())
         yield from ((one.tensor, one.outline) for one in self.storages.met)
 
+    def owner(self, tensor: torch.Tensor) -> Any:
+        """Return the place of a tensor among the arguments, or itself where it is none of them."""
+        return self._places.get(id(tensor), tensor)
+
     def is_of_call(self, node: Any) -> bool:
         """Return whether a node of autograd's graph was made by the call."""
         return node is not None and node._sequence_nr() > self._last_node
@@ -186,7 +191,8 @@ class Observer(Listener):
         """Note a graph that is about to run."""
         if not self.is_over:
             self.refuse(f"a value is looked at while it runs ({tracers.user_line()})")
-        self.graphs.append(Graph(state, list(numbers), self.sources(arrays), None))
+        sources = list(map(self.storages.source, arrays))
+        self.graphs.append(Graph(state, list(numbers), sources, None))
 
     def after(self, state: State, nodes: list[Node], program: Any) -> None:
         """Note the results and the program of a graph that has run."""
@@ -199,10 +205,6 @@ class Observer(Listener):
     def check(self, flag: Node, message: str, kind: type[Exception]) -> None:
         """Note a truth value that is false where an index is out of range."""
         self.checks.append((flag, message, kind))
-
-    def sources(self, arrays: list[Any]) -> list[Any]:
-        """Return where later calls find the arrays of a graph."""
-        return list(map(self.storages.source, arrays))
 
     # --- the end of the call ----------------------------------------------------------------------
 

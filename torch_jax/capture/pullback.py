@@ -15,6 +15,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from torch_jax.capture import autograd_nodes
+from torch_jax.capture.arguments import owned
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer
@@ -55,12 +56,9 @@ class Pullback:
         _refuse_entangled(observer, inputs)
         saved = autograd_nodes.saved_memories(outputs)
         self._saves = bool(saved)
-        places = {id(leaf): at for at, leaf in enumerate(observer.leaves)}
         # tensors; the place of those that are arguments
-        self._inputs: list[Any] = [places.get(id(t), t) for t in inputs]
-        self._saved: list[Any] = [
-            places.get(id(t), t) for t in inputs if id(t.untyped_storage()) in saved
-        ]
+        self._inputs = [observer.owner(t) for t in inputs]
+        self._saved = [observer.owner(t) for t in inputs if id(t.untyped_storage()) in saved]
         self._saved_results = [
             at for at, one in enumerate(outputs) if id(one.untyped_storage()) in saved
         ]
@@ -83,7 +81,7 @@ class Pullback:
         recording = recorder.recording
         recorder.leave(recording)
         state, _, numbers, arrays = recording.written_down()
-        self._sources = observer.sources(arrays)
+        self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         # the place of each gradient's memory among the results, or the gradient of a result itself
@@ -110,8 +108,7 @@ class Pullback:
         of_node = dict(zip(self.residuals, arrays, strict=True))
         saved = [_saved(source, of_node, storages) for source in self._sources]
         inputs, held = (
-            [leaves[one] if type(one) is int else one for one in tensors]
-            for tensors in (self._inputs, self._saved)
+            [owned(one, leaves) for one in tensors] for tensors in (self._inputs, self._saved)
         )
         outputs = [built[at] for at in self._positions]
         connected = _Connected.apply(self, saved, outputs, held, drawn, *inputs)

@@ -49,7 +49,7 @@ class Replay:
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
         self.memories = Memories(observer, left)
-        self.gradients = Gradients(left.gradients, [left.result])
+        self.gradients = Gradients(left.gradients, left.result)
         self.guards = Guards(*left.guarded(observer))
         self._program = graph.program
         self._places = {node: at for at, node in enumerate(self._program.outputs)}
@@ -84,8 +84,7 @@ class Replay:
 
     def is_due(self, leaves: Sequence[Any]) -> bool:
         """Return whether an audit is due: by count, or by an argument in another memory."""
-        is_new = self.memories.meets_another(leaves)
-        return self.audits.is_due() or (is_new and self.audits.is_on())
+        return self.audits.is_due(self.memories.meets_another(leaves))
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run; raises :class:`Changed` where a number is not as it was."""
@@ -155,19 +154,12 @@ class Replay:
     def _sharded(self, floats: Any, integers: Any, arrays: list[Any]) -> list[Any]:
         """Run over arrays that may lie on a mesh; what is written keeps its sharding."""
         placed = sharding.on_one_mesh(arrays) or arrays
-        at_of = {at: n for n, at in enumerate(self._order) if at >= 0}
-        written = [
-            (arrays[at_of[at]], result)
-            for at, result in zip(self.written, self._results, strict=True)
-            if at in at_of
-        ]
+        at_of = {at: n for n, at in enumerate(self._order)}
         wanted: list[Any] = [None] * len(self._program.outputs)
-        for old, result in written:
-            wanted[result] = sharding.sharding_of(old)
-        outputs = self._program(floats, integers, placed, tuple(wanted))
-        for old, result in written:
-            (outputs[result],) = sharding.kept([old], [outputs[result]])
-        return outputs
+        for at, result in zip(self.written, self._results, strict=True):
+            if at in at_of:
+                wanted[result] = sharding.sharding_of(arrays[at_of[at]])
+        return self._program(floats, integers, placed, tuple(wanted))
 
 
 class Due:
@@ -180,18 +172,13 @@ class Due:
         """Return whether the audit that is due now is that of the second call."""
         return self._calls == 2
 
-    @staticmethod
-    def is_on() -> bool:
-        """Return whether there are audits at all."""
-        return bool(config.get("jit_check_every"))
-
-    def is_due(self) -> bool:
-        """Return whether the next call is to be recorded; asked once for each."""
+    def is_due(self, is_new: bool) -> bool:
+        """Return, asked once for each call, whether it is to be recorded; ``is_new`` ones are."""
         every = config.get("jit_check_every")
         if not every:
             return False
         self._calls += 1
         if self._calls < self._due:
-            return False
+            return is_new
         self._due = min(2 * self._due, self._due + every)
         return True

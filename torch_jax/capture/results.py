@@ -7,7 +7,7 @@ something that was there before, an argument, or just the same object.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -152,8 +152,9 @@ class Results:
             self._observer.refuse("it returns a view of an older tensor that wants gradients")
         at = self._observer.storages.place_of(value.untyped_storage())
         older = self._observer.storages.met[at].tensor
-        place = self._arguments.get(id(older))
-        return InputView(Same(older) if place is None else Argument(place), Form.of(value))
+        owner = self._observer.owner(older)
+        given = Argument(owner) if type(owner) is int else Same(older)
+        return InputView(given, Form.of(value))
 
 
 class _Spent(torch.autograd.Function):
@@ -176,13 +177,6 @@ class _Spent(torch.autograd.Function):
 
 def _is_whole(value: torch.Tensor, node: Node) -> bool:
     return value.numel() > 0 and storage.is_whole(value, node)  # type: ignore[arg-type]
-
-
-def all_leaves(templates: Sequence[Template | None]) -> Iterator[Any]:
-    """Yield the leaves of templates."""
-    for template in templates:
-        if template is not None:
-            yield from template.leaves
 
 
 def _alike(was: Any, now: Any) -> bool:
