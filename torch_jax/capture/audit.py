@@ -9,9 +9,7 @@ to be.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.storages import Fixed, OfStorage
 from torch_jax.core.numbers import GivenNumber
-from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, Words
+from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, numbers_of
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of functions, in the texts of jaxprs
 
@@ -84,21 +82,18 @@ def _operands(graph: Graph) -> Iterator[tuple[Step, list[Any]]]:
     """Yield for each operator what it is given: values as texts, or which results and arrays."""
     numbers = iter(graph.numbers)
     for step in graph.state.steps():
-        found: list[Any] = []
-        for source in step.sources:
-            if isinstance(source, Number):
-                number = next(numbers)
-                is_read = isinstance(number, GivenNumber)
-                found.append(f"number {number.slot}" if is_read else repr(number))
-            elif isinstance(source, Moving):
-                found.append(str(list(islice(numbers, source.length))))
-            elif isinstance(source, Constant):
-                found.append(str(np.asarray(source.value).ravel().tolist()))
-            else:
-                found.append(source)
-                if isinstance(source, Words):
-                    deque(islice(numbers, 4), maxlen=0)  # others at each call
-        yield step, found
+        yield step, [_shown(source, numbers_of(source, numbers)) for source in step.sources]
+
+
+def _shown(source: Any, numbers: tuple[Any, ...]) -> Any:
+    if isinstance(source, Number):
+        (number,) = numbers
+        return f"number {number.slot}" if isinstance(number, GivenNumber) else repr(number)
+    if isinstance(source, Moving):
+        return str(list(numbers))
+    if isinstance(source, Constant):
+        return str(np.asarray(source.value).ravel().tolist())
+    return source  # words are others at each call
 
 
 def _other_array(old: Replay, new: Replay) -> str | None:

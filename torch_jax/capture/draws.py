@@ -7,7 +7,6 @@ seeds is the same at each call from there on.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.memory import generators
-from torch_jax.recorded.path import Moving, Number, State, Words
+from torch_jax.recorded.path import State, Words, numbers_of
 
 
 class Later(NamedTuple):
@@ -131,8 +130,8 @@ class Draws:
     # --- afterwards -------------------------------------------------------------------------------
 
     def source(self, words: tuple[int, ...]) -> Any:
-        """Return where a later call finds these key words; themselves where they are fixed."""
-        return self._sources.get(np.array(words, np.uint32).tobytes(), words)
+        """Return where a later call finds these key words; None where they are fixed."""
+        return self._sources.get(np.array(words, np.uint32).tobytes())
 
     def undo(self) -> None:
         """Put each generator back to where the call found it."""
@@ -162,16 +161,11 @@ class Numbers:
         rest = iter(numbers)
         sources = (source for step in state.steps() for source in step.sources)
         for source in sources:
-            if isinstance(source, Words):
-                words = tuple(islice(rest, 4))
-                drawn = draws.source(words)
-                if isinstance(drawn, Later | OnTape):
-                    self._words.append((len(integers), drawn))
-                integers += words
-            elif isinstance(source, Moving):
-                integers += islice(rest, source.length)
-            elif isinstance(source, Number):
-                number = next(rest)
+            given = numbers_of(source, rest)
+            drawn = draws.source(given) if isinstance(source, Words) else None
+            if drawn is not None:
+                self._words.append((len(integers), drawn))
+            for number in given:
                 if isinstance(number, GivenNumber):
                     self.slots.append((len(floats), number.slot))
                 (floats if isinstance(number, float) else integers).append(number)

@@ -82,56 +82,19 @@ class Explanation(NamedTuple):
         return str(self)
 
 
-class Share(Listener):
-    """Python's share of a recorded call, if all calls record one and the same graph.
+class History(Listener):
+    """The history of one function; ``now`` is what happened so far.
 
-    Nothing is proven by it: it is a hint that ``jit(pure=True)`` would pay.
+    It hears of the graphs of recorded calls, for a hint: if all calls record one and the same graph
+    and Python takes much of the time, ``jit(pure=True)`` would pay. Nothing is proven by that.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str):
+        self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._graphs: list[int] = []
         self._last: list[int] = []
         self._alike = 0
         self._begin = self._python = self._first = 0.0
-
-    def begins(self) -> None:
-        """Begin a call."""
-        self._begin, self._graphs = time.perf_counter(), []
-
-    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
-        """Note a graph that is about to run."""
-        if not self._graphs:
-            self._python += time.perf_counter() - self._begin
-        self._graphs.append(id(state))
-
-    def ends(self) -> str | None:
-        """End a call; return the hint, once, when it is due."""
-        if self._graphs != self._last or len(self._graphs) != 1:
-            self._last, self._alike, self._python = self._graphs, 0, 0.0
-            self._first = time.perf_counter()  # behind this call, which may have compiled
-            return None
-        self._alike += 1
-        if self._alike != CALLS_BEFORE_HINT:
-            return None
-        python, step = (
-            seconds / CALLS_BEFORE_HINT * 1e3
-            for seconds in (self._python, time.perf_counter() - self._first)
-        )
-        if python < SHARE_WORTH_A_HINT * step:
-            return None
-        return (
-            f"{self._alike} calls, one graph; Python takes {python:.2f} of {step:.2f} ms: "
-            "jit(pure=True) would skip it"
-        )
-
-
-class History:
-    """The history of one function; ``now`` is what happened so far."""
-
-    def __init__(self, name: str):
-        self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
-        self._share = Share()
         _histories.add(self)
 
     @property
@@ -139,22 +102,45 @@ class History:
         """Return the name of the function."""
         return self.now.name
 
+    def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
+        """Note a graph that is about to run."""
+        if not self._graphs:
+            self._python += time.perf_counter() - self._begin
+        self._graphs.append(id(state))
+
     @contextlib.contextmanager
-    def recorded_call(self) -> Iterator[Share]:
-        """Count the block, a call that is recorded; gives what is to hear of its graphs."""
+    def recorded_call(self) -> Iterator[None]:
+        """Count the block, a call that is recorded, and give the hint, once, when it is due."""
         self.now = self.now._replace(recorded=self.now.recorded + 1)
         before = compilations.here()
-        self._share.name = self.now.name
-        self._share.begins()
+        self._begin, self._graphs = time.perf_counter(), []
         try:
-            yield self._share
+            yield
         finally:
             programs = self.now.recorded_programs.plus(compilations.here().minus(before))
             self.now = self.now._replace(recorded_programs=programs)
-            hint = self._share.ends()
-            if hint is not None:
-                self.note(hint)
-                log.LOGGER.info("%s: %s", self.name, hint)
+            self._compare()
+
+    def _compare(self) -> None:
+        """Compare the graphs of a call that has ended with those of the one before."""
+        if self._graphs != self._last or len(self._graphs) != 1:
+            self._last, self._alike, self._python = self._graphs, 0, 0.0
+            self._first = time.perf_counter()  # behind this call, which may have compiled
+            return
+        self._alike += 1
+        if self._alike != CALLS_BEFORE_HINT:
+            return
+        python, step = (
+            seconds / CALLS_BEFORE_HINT * 1e3
+            for seconds in (self._python, time.perf_counter() - self._first)
+        )
+        if python >= SHARE_WORTH_A_HINT * step:
+            hint = (
+                f"{self._alike} calls, one graph; Python takes {python:.2f} of {step:.2f} ms: "
+                "jit(pure=True) would skip it"
+            )
+            self.note(hint)
+            log.LOGGER.info("%s: %s", self.name, hint)
 
     def note_observed(
         self, reason: str | None, replay: Any, seconds: float, programs: Counts

@@ -155,11 +155,15 @@ class Jitted(Generic[P, R]):
         **old: Any,
     ):
         """See :func:`jit`."""
-        _tell_of_old(old)
+        for name in old:
+            if name not in _OLD:
+                raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
+            warnings.warn(f"jit({name}=...): {_OLD[name]}", DeprecationWarning, stacklevel=3)
         if audit not in ("warn", "error"):
             raise ValueError(f"audit must be 'warn' or 'error', not {audit!r}")
         functools.update_wrapper(self, function)
-        self.function, self.audit, self.dynamic = function, audit, dynamic or {}
+        self.function, self.dynamic = function, dynamic or {}
+        self._options = pure, audit, self.dynamic
         self.history = history.History(getattr(function, "__qualname__", repr(function)))
         self._bound: dict[tuple[int, int], Jitted] = {}  # for objects that have no __dict__
         self._arguments = Arguments(function, self.dynamic)
@@ -177,17 +181,14 @@ class Jitted(Generic[P, R]):
         known = kept.get((id(self), id(owner)))
         if known is None:
             function = self.function.__get__(owner, kind)
-            known = kept[id(self), id(owner)] = self._like(function)
+            known = kept[id(self), id(owner)] = Jitted(function, *self._options)
         return known
 
-    def _like(self, function: Callable[..., Any]) -> Jitted:
-        return Jitted(function, self._pure is not None, self.audit, self.dynamic)
-
     def __deepcopy__(self, memo: dict) -> Jitted:
-        return self._like(copy.deepcopy(self.function, memo))
+        return Jitted(copy.deepcopy(self.function, memo), *self._options)
 
     def __reduce__(self) -> tuple:
-        return Jitted, (self.function, self._pure is not None, self.audit, self.dynamic)
+        return Jitted, (self.function, *self._options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function, compiled."""
@@ -216,7 +217,7 @@ class Jitted(Generic[P, R]):
                 return self._pure(args, kwargs)
             except keys.ArrayArgument as error:
                 self._pure.give_up(str(error), stacklevel=4)
-        with self.history.recorded_call() as listener, observed(listener):
+        with self.history.recorded_call(), observed(self.history):
             result = self.function(*args, **kwargs)
         outer_backward.await_gradients(result)
         return result
@@ -236,11 +237,3 @@ class Jitted(Generic[P, R]):
         """Forget every program of this function that skips Python."""
         if self._pure is not None:
             self._pure.clear()
-
-
-def _tell_of_old(old: dict[str, Any]) -> None:
-    """Say of each argument of an earlier release what to write instead."""
-    for name in old:
-        if name not in _OLD:
-            raise TypeError(f"jit() got an unexpected keyword argument {name!r}")
-        warnings.warn(f"jit({name}=...): {_OLD[name]}", DeprecationWarning, stacklevel=4)

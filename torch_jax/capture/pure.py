@@ -90,7 +90,9 @@ class Pure:
         if call.parts and call.key in self._whole:
             call = self._arguments.sort(args, kwargs, whole=True)
         replays = self._replays.get(call.key, ())
-        reason, shares = None if replays else self._new_key(call.key), False
+        reason, shares = None, False
+        if self._replays and not replays:
+            reason = keys.difference(next(reversed(self._replays)), call.key)
         for replay in replays:
             reason = replay.changed(call.leaves) or _writes_parts(replay, call)
             if reason is not None:
@@ -186,12 +188,6 @@ class Pure:
             if not self._replays[oldest]:
                 del self._replays[oldest]
             kept -= 1
-
-    def _new_key(self, key: CallKey) -> str | None:
-        """Return why no program fits these arguments, None for the first call of all."""
-        if not self._replays:
-            return None
-        return keys.difference(next(reversed(self._replays)), key)
 
 
 def observe(

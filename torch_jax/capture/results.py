@@ -129,22 +129,16 @@ class Results:
         memory: Any = value.untyped_storage()
         if self._observer.storages.place_of(memory) is not None:
             return Same(value) if id(value) in self._known else self._view(value)
-        if value.requires_grad and id(value) not in self._connected:
-            self._mark(value)
+        is_spent = value.requires_grad and id(value) not in self._connected
+        if is_spent and (value.grad_fn is None or not autograd_nodes.is_spent(value)):
+            self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
         if type(memory.array) is not Node:
             return FixedTensor(memory.array, Form.of(value))
         at = self._outputs.setdefault(id(memory), len(self.new))
         if at == len(self.new):
             self.new.append(memory)
         number = self._numbers.setdefault(id(value), len(self._numbers))
-        is_spent = value.requires_grad and id(value) not in self._connected
-        form = Form.of(value)
-        whole = _is_whole(value, memory.array) and not (form.conj or form.neg)
-        return NewTensor(at, form, whole, number, is_spent)
-
-    def _mark(self, value: torch.Tensor) -> None:
-        if value.grad_fn is None or not autograd_nodes.is_spent(value):
-            self._observer.refuse("it gives out a tensor of which gradients are wanted elsewhere")
+        return NewTensor.of(at, value, number)._replace(marks=is_spent)
 
     def _view(self, value: torch.Tensor) -> Any:
         """Return how a tensor over older memory is made of an older tensor."""
@@ -173,10 +167,6 @@ class _Spent(torch.autograd.Function):
             "Trying to backward through the graph a second time: the function under torch_jax.jit "
             "has run a backward pass through it already"
         )
-
-
-def _is_whole(value: torch.Tensor, node: Node) -> bool:
-    return value.numel() > 0 and storage.is_whole(value, node)  # type: ignore[arg-type]
 
 
 def _alike(was: Any, now: Any) -> bool:

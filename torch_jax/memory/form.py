@@ -56,7 +56,7 @@ class NewTensor(NamedTuple):
     def of(output: int, tensor: torch.Tensor, number: int = 0) -> NewTensor:
         """Return the leaf of a tensor of the trace, whose memory is an output."""
         form = Form.of(tensor)
-        whole = storage.is_whole(tensor, storage.memory_of(tensor)) and tensor.numel() > 0
+        whole = storage.is_whole(tensor, storage.held_by(tensor)) and tensor.numel() > 0
         return NewTensor(output, form, whole and not (form.conj or form.neg), number)
 
     def build(self, outputs: list[Any], storages: dict[int, Any]) -> torch.Tensor:

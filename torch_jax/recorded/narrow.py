@@ -6,7 +6,6 @@ asked of it is a float32, the host converts it: TPUs have no float64, and GPUs f
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -25,34 +24,17 @@ def narrow(jaxpr: Any) -> frozenset[int]:
     >>> sorted(narrow(made.jaxpr))
     [1]
     """
-    return _narrow(jaxpr, {})
-
-
-def _narrow(jaxpr: Any, known: dict[int, frozenset[int]]) -> frozenset[int]:
-    found = known.get(id(jaxpr))
-    if found is None:
-        uses = defaultdict(list)
-        for eqn in jaxpr.eqns:
-            for at, variable in enumerate(eqn.invars):
-                uses[id(variable)].append((eqn, at))
-        kept = {id(variable) for variable in jaxpr.outvars}
-        found = known[id(jaxpr)] = frozenset(
-            at
-            for at, variable in enumerate(jaxpr.invars)
-            if _is_number(variable.aval)
-            and id(variable) not in kept
-            and all(_narrows(eqn, place, known) for eqn, place in uses[id(variable)])
-        )
-    return found
+    wide = set(map(id, jaxpr.outvars))
+    for eqn in jaxpr.eqns:
+        is_conversion = eqn.primitive.name == "convert_element_type"
+        if is_conversion and eqn.params["new_dtype"] == np.float32:
+            continue
+        inner = called_once(eqn)
+        singles = narrow(inner.jaxpr) if inner is not None else ()
+        wide.update(id(one) for at, one in enumerate(eqn.invars) if at not in singles)
+    numbers = (at for at, one in enumerate(jaxpr.invars) if _is_number(one.aval))
+    return frozenset(at for at in numbers if id(jaxpr.invars[at]) not in wide)
 
 
 def _is_number(aval: Any) -> bool:
     return aval.shape == () and aval.dtype == np.float64
-
-
-def _narrows(eqn: Any, at: int, known: dict[int, frozenset[int]]) -> bool:
-    """Return whether an equation takes of its operand a float32 only."""
-    if eqn.primitive.name == "convert_element_type":
-        return eqn.params["new_dtype"] == np.float32
-    inner = called_once(eqn)
-    return inner is not None and at in _narrow(inner.jaxpr, known)

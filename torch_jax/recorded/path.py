@@ -8,6 +8,7 @@ without a second walk; the state holds the programs that were compiled for it.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 # The code of an operand in a step's key. Results of operators are their numbers, from 0 on; arrays
@@ -43,6 +44,20 @@ class Moving(NamedTuple):
     length: int
     dtype: Any
     is_list: bool
+
+
+def numbers_of(source: Any, rest: Iterator[Any]) -> tuple[Any, ...]:
+    """Return the numbers of a run that an operand takes, the next of the ``rest``."""
+    match source:
+        case Number():
+            count = 1
+        case Words():
+            count = 4
+        case Moving(length):
+            count = length
+        case _:
+            count = 0
+    return tuple(islice(rest, count))
 
 
 class Constant(NamedTuple):
