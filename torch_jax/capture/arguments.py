@@ -28,19 +28,12 @@ from torch_jax.memory.storage import is_jax, memory_of, wrap
 
 
 class SortedCall(NamedTuple):
-    """One call.
+    """One call."""
 
-    Attributes:
-      given: positional and keyword arguments.
-      leaves: of the arguments' tree, with copies in place of ``parts``.
-      key: what a program fixes of the call.
-      parts: the leaves that are given by value, by their place.
-    """
-
-    given: tuple[tuple, dict[str, Any]]
-    leaves: list[Any]
-    key: CallKey
-    parts: dict[int, torch.Tensor]
+    given: tuple[tuple, dict[str, Any]]  # positional and keyword arguments
+    leaves: list[Any]  # of the arguments' tree, with copies in place of ``parts``
+    key: CallKey  # what a program fixes of the call
+    parts: dict[int, torch.Tensor]  # the leaves that are given by value, by their place
 
     @contextmanager
     def by_value(self) -> Iterator[dict[int, torch.Tensor]]:

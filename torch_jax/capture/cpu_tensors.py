@@ -20,7 +20,7 @@ from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.memory import geometry, storage, transfer
 from torch_jax.memory.storage import is_jax_tensor
 
-_ITEM = torch.ops.aten._local_scalar_dense.default
+ITEM = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _RANDOM = torch.Tag.nondeterministic_seeded
 _DROP = "Do that outside of the function, or drop pure=True"
@@ -32,17 +32,11 @@ def is_host(value: Any) -> bool:
 
 
 class OfHost(NamedTuple):
-    """A CPU tensor that later calls take to the device.
+    """A CPU tensor that later calls take to the device."""
 
-    Attributes:
-      tensor: the tensor, or its place among the arguments.
-      place: the size, stride and offset of the part that is taken.
-      order: its dims in the order of memory.
-    """
-
-    tensor: Any
-    place: tuple[Any, Any, int]
-    order: tuple[int, ...]
+    tensor: Any  # or its place among the arguments
+    place: tuple[Any, Any, int]  # the size, stride and offset of the part that is taken
+    order: tuple[int, ...]  # its dims in the order of memory
 
     def read(self, leaves: Sequence[Any]) -> Any:
         """Return the array of one call."""
@@ -66,7 +60,7 @@ class Host:
             args, kwargs = pytree.tree_unflatten(moved, form)
             return on_device(func, args, kwargs)
         operands = [leaf for leaf in leaves if is_host(leaf)]
-        if func is _ITEM:
+        if func is ITEM:
             self._refuse_value(operands[0])
         if func._schema.is_mutable:
             self._refuse_write(func, operands[0] if operands else None)

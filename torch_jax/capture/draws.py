@@ -18,15 +18,10 @@ from torch_jax.recorded.path import State, Words, numbers_of
 
 
 class Later(NamedTuple):
-    """The key words of a draw, so many steps after where a call finds its generator.
+    """The key words of a draw, so many steps after where a call finds its generator."""
 
-    Attributes:
-      at: the generator, by its place among those that are drawn from.
-      steps: how many draws come before this one in a call.
-    """
-
-    at: int
-    steps: int
+    at: int  # the generator, by its place among those that are drawn from
+    steps: int  # how many draws come before this one in a call
 
 
 class OnTape(NamedTuple):

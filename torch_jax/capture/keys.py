@@ -25,19 +25,12 @@ from torch_jax.memory.storage import is_jax
 
 
 class CallKey(NamedTuple):
-    """The part of one call that a program fixes.
+    """The part of one call that a program fixes."""
 
-    Attributes:
-      form: the tree of the arguments.
-      world: modes and settings, in the order of ``WORLD``.
-      aliases: for each tensor where its memory is met first, None where no two share one.
-      leaves: a key for each leaf.
-    """
-
-    form: Any
-    world: tuple
-    aliases: tuple[int, ...] | None
-    leaves: tuple[Any, ...]
+    form: Any  # the tree of the arguments
+    world: tuple  # modes and settings, in the order of ``WORLD``
+    aliases: tuple[int, ...] | None  # where the memory of each tensor is met first, if some share
+    leaves: tuple[Any, ...]  # a key for each leaf
 
 
 class TensorKey(NamedTuple):

@@ -21,32 +21,21 @@ from torch_jax.memory.storage import is_jax_tensor
 
 
 class LeftBehind(NamedTuple):
-    """The effects of a call; results of the graph are named by their numbers.
+    """The effects of a call.
 
-    Attributes:
-      result: what the function returned.
-      written: storages that hold something else, by their place among those met, and which result.
-      new: results that get new storages, in the order of the templates' outputs.
-      flags: results that are false where an index was out of range.
-      gradients: those that it replaced, and what by.
-      without: tensors that must have no ``.grad``; an argument by its place.
-      moving: those whose ``.grad`` is read, whichever it is, and this call's.
-      raised: tensors that count the call's writes, an argument by its place; whether it is their
-        gradient that does; and how many.
-      connected: tensors of the result that gradients flow from.
-      positions: of these among the leaves of the result.
+    Results of the graph are named by their numbers, and tensors that are arguments by their places.
     """
 
-    result: Template
-    written: list[tuple[int, int]]
-    new: list[int]
-    flags: list[int]
-    gradients: list[tuple[Any, Template | None]]
-    without: list[Any]
-    moving: list[tuple[Any, torch.Tensor]]
-    raised: list[tuple[Any, bool, int]]
-    connected: list[torch.Tensor]
-    positions: list[int]
+    result: Template  # what the function returned
+    written: list[tuple[int, int]]  # places of storages met that hold something else: a result
+    new: list[int]  # results that get new storages, in the order of the templates' outputs
+    flags: list[int]  # results that are false where an index was out of range
+    gradients: list[tuple[Any, Template | None]]  # those that it replaced, and what by
+    without: list[Any]  # tensors that must have no ``.grad``
+    moving: list[tuple[Any, torch.Tensor]]  # those whose ``.grad`` is read, and this call's
+    raised: list[tuple[Any, bool, int]]  # that count writes, or their gradients do; how many
+    connected: list[torch.Tensor]  # tensors of the result that gradients flow from
+    positions: list[int]  # of these among the leaves of the result
 
     def counted(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors that count the writes of a call, as often as each is written."""

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_jax._private import pytorch
-from torch_jax.capture.observer import Observer, looks_at_a_value
+from torch_jax.capture.observer import Observer
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
+from torch_jax.core.tracers import DataDependentError
 from torch_jax.memory.storage import give_back
 from torch_jax.recorded import lazy
 from torch_jax.recorded.elsewhere import Lowered
@@ -24,7 +25,10 @@ def lowered(call: Callable[[], Any]) -> Lowered:
             with observer.watching():
                 result = [call()]
             if recorder.recording is not recording:
-                raise looks_at_a_value()
+                raise DataDependentError(
+                    "a value of a tensor is looked at while the function runs, so that it is no "
+                    "one program"
+                )
             program = recording.lowered()
             result.clear()  # which the program gives, since it was alive
         finally:

@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from torch_jax._private import dynamo, pytorch
-from torch_jax.capture.cpu_tensors import Host, is_host
+from torch_jax.capture.cpu_tensors import ITEM, Host, is_host
 from torch_jax.capture.draws import Draws
 from torch_jax.capture.storages import OfResult, Storages, outline
 from torch_jax.capture.tape import Tape
@@ -37,23 +37,15 @@ from torch_jax.recorded.path import State
 from torch_jax.recorded.recorder import Listener
 
 _TO_HOST = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default))
-_ITEM = torch.ops.aten._local_scalar_dense.default
 
 
 class Graph(NamedTuple):
-    """The graph that a call has recorded.
+    """The graph that a call has recorded."""
 
-    Attributes:
-      state: its operators.
-      numbers: Python's numbers, in order.
-      sources: where each array that it is given comes from.
-      program: what was compiled for it; None where its operators ran one by one.
-    """
-
-    state: State
-    numbers: list[Any]
-    sources: list[Any]
-    program: Any
+    state: State  # its operators
+    numbers: list[Any]  # Python's, in order
+    sources: list[Any]  # where each array that it is given comes from
+    program: Any  # compiled for it; None where its operators ran one by one
 
 
 class Refusal(NamedTuple):
@@ -88,11 +80,11 @@ class Observer(Listener):
         self.leaves = leaves
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
         self.storages = Storages(leaves, own)
-        self._outlines = {
-            at: outline(leaf)
+        self._outlines = [
+            (leaf, outline(leaf))
             for at, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
-        }
+        ]
         self.tape = Tape()
         self.host = Host(self)
         self.draws = Draws(self)
@@ -138,7 +130,7 @@ class Observer(Listener):
         """Run an operator that the function called."""
         tensors = list(tensors_in((args, kwargs)))
         if _brings_to_host(func, args, kwargs, tensors):
-            raise _looks_at(args[-1] if func is not _ITEM else args[0])
+            raise _looks_at(args[-1] if func is not ITEM else args[0])
         if any(map(is_host, tensors)) or (not tensors and _is_of_host(kwargs)):
             return self.host.operator(func, args, kwargs, self.on_device)
         return self.on_device(func, args, kwargs)
@@ -164,10 +156,9 @@ class Observer(Listener):
             if tensor.is_leaf:
                 self.optimizers.note_gradient(tensor)
 
-    def outlines(self) -> Iterator[tuple[torch.Tensor, tuple]]:
-        """Yield the tensors that are older than the call, with their outlines before it."""
-        yield from ((self.leaves[at], before) for at, before in self._outlines.items())
-        yield from ((one.tensor, one.outline) for one in self.storages.met)
+    def outlines(self) -> list[tuple[torch.Tensor, tuple]]:
+        """Return the tensors that are older than the call, with their outlines before it."""
+        return self._outlines + [(one.tensor, one.outline) for one in self.storages.met]
 
     def owner(self, tensor: torch.Tensor) -> Any:
         """Return the place of a tensor among the arguments, or itself where it is none of them."""
@@ -287,18 +278,11 @@ def _brings_to_host(func: Callable, args: tuple, kwargs: dict, tensors: list) ->
     """Return whether an operator brings a value of the device to the host."""
     if not any(map(is_jax, tensors)):
         return False
-    if func is _ITEM:
+    if func is ITEM:
         return True
     device = kwargs.get("device")
     to_cpu = device is not None and device.type == "cpu"
     return func in _TO_HOST and (to_cpu or is_host(args[0]))
-
-
-def looks_at_a_value() -> Exception:
-    """Return the error for a function that has looked at a value, whichever."""
-    return DataDependentError(
-        "a value of a tensor is looked at while the function runs, so that it is no one program"
-    )
 
 
 def _looks_at(tensor: torch.Tensor) -> Exception:

@@ -44,16 +44,11 @@ _LEAVES_MODE = Refusal("it leaves a mode or a setting other than it was")
 
 
 class Observed(NamedTuple):
-    """A call that was observed: what it returned, and how later calls repeat it.
-
-    Attributes:
-      replay: the program for later calls; None where they cannot be repeated.
-      refusal: why Python has to run at each call from now on; None where it need not.
-    """
+    """A call that was observed: what it returned, and how later calls repeat it."""
 
     result: Any
-    replay: Replay | None
-    refusal: Refusal | None
+    replay: Replay | None  # the program for later calls; None where they cannot be repeated
+    refusal: Refusal | None  # why Python has to run at each call from now on; None: it need not
 
 
 class Pure:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from torch_jax._private import pytorch
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.cpu_tensors import is_host
 from torch_jax.core import trees
@@ -25,6 +25,12 @@ _PLAIN = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer,
 )  # fmt: skip
+# of a result through whose graph a backward pass went inside: as in PyTorch no other can
+_spent = pytorch.NodeThatRaises(
+    "Trying to backward through the graph a second time: the function under torch_jax.jit has run "
+    "a backward pass through it already",
+    2,
+)
 _ANCHOR = torch.empty(0, requires_grad=True)
 
 
@@ -82,7 +88,7 @@ class Call:
             tensor = leaf.build(self.outputs, self._storages)
             if leaf.marks:
                 with torch.enable_grad():
-                    tensor = _Spent.apply([tensor], _ANCHOR)
+                    tensor, _ = _spent(tensor, _ANCHOR)
             self._tensors[leaf.number] = tensor
         return tensor
 
@@ -149,24 +155,6 @@ class Results:
         owner = self._observer.owner(older)
         given = Argument(owner) if type(owner) is int else Same(older)
         return InputView(given, Form.of(value))
-
-
-class _Spent(torch.autograd.Function):
-    """A result through whose graph a backward pass went inside: no other can."""
-
-    @staticmethod
-    def forward(ctx: Any, tensors: list[torch.Tensor], _anchor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, unchanged."""
-        return tensors[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *_gradients: Any) -> Any:
-        """Raise as PyTorch does."""
-        raise RuntimeError(
-            "Trying to backward through the graph a second time: the function under torch_jax.jit "
-            "has run a backward pass through it already"
-        )
 
 
 def _alike(was: Any, now: Any) -> bool:

@@ -25,6 +25,7 @@ class Part:
 
     Attributes:
       jaxpr: the computation.
+      outs: as those of a body.
       operands: the places of those operands of the entry that it takes.
     """
 
@@ -33,6 +34,7 @@ class Part:
     def __init__(self, closed: Any, outputs: Iterable[int]):
         """Take the jaxpr of the entry, and the numbers of the results."""
         self.jaxpr, used = jax_core.with_outputs(closed, outputs)
+        self.outs = _outs(self.jaxpr)
         self.operands = tuple(at for at, is_used in enumerate(used) if is_used)
         plain = core.jaxpr_as_fun(self.jaxpr)
         call = jax.jit(plain, compiler_options=options.operator())
@@ -49,20 +51,12 @@ _serials = itertools.count()
 
 
 class Body(NamedTuple):
-    """The function of an entry, for operands of given forms.
-
-    Attributes:
-      jaxpr: the function.
-      outs: the aval, shape and dtype of each result.
-      check: gives whether the operands are in range; None where nothing can be wrong.
-      maker: makes the results at once, if its operands are numbers: the results depend on no
-        others. None where one of these operands has dimensions.
-    """
+    """The function of an entry, for operands of given forms."""
 
     jaxpr: Any
-    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]
-    check: Part | None
-    maker: Part | None
+    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]  # aval, shape and dtype of each result
+    check: Part | None  # gives whether the operands are in range; None: nothing can be wrong
+    maker: Part | None  # makes the results at once of numbers, if they depend on nothing else
 
 
 def body_of(entry: Any, operands: list[Any]) -> Body:
@@ -137,8 +131,12 @@ def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
     check = Part(closed, [count]) if entry.check else None
     if check is not None:
         closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    outs = tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
-    return Body(closed, outs, check, None if entry.slots else _maker(closed, avals))
+    maker = None if entry.slots else _maker(closed, avals)
+    return Body(closed, _outs(closed), check, maker)
+
+
+def _outs(closed: Any) -> tuple[tuple[Any, tuple[int, ...], Any], ...]:
+    return tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
 
 
 def _maker(closed: Any, avals: tuple[Any, ...]) -> Part | None:

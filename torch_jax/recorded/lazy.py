@@ -27,15 +27,17 @@ class _Own(threading.local):
     """The recorders of a thread.
 
     Attributes:
-      lazy: its recorder in blocks of :func:`lazy`, and in lazy mode.
-      fused: the same of :func:`fused`.
+      by_mode: those of blocks of :func:`lazy` and :func:`fused`, and of these modes.
       outside: the recorder outside of blocks; None in eager mode.
       one_thread: the block in which backward passes stay on this thread, while it records.
     """
 
     def __init__(self) -> None:
-        self.lazy = Recorder(config.get("lazy_operators"), full=_cut)
-        self.fused = Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT)
+        self.by_mode = {
+            "eager": None,
+            "lazy": Recorder(config.get("lazy_operators"), full=_cut),
+            "fused": Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT),
+        }
         self.outside: Recorder | None = None
         self.one_thread: Any = None
 
@@ -84,15 +86,8 @@ def observed(listener: Listener) -> Iterator[None]:
 
     Within a block, where operators of others are in the same graph, it hears of nothing.
     """
-    recorder = None if is_recording() else _own.lazy
-    try:
-        if recorder is not None:
-            recorder.listener = listener
-        with _recording("lazy"):
-            yield
-    finally:
-        if recorder is not None:
-            recorder.listener = None
+    with _recording("lazy", listener):
+        yield
 
 
 @contextmanager
@@ -115,21 +110,25 @@ def fused() -> Iterator[None]:
 
 
 @contextmanager
-def _recording(mode: str) -> Iterator[None]:
+def _recording(mode: str, listener: Listener | None = None) -> Iterator[None]:
     waking.wake()  # which finds out what the mode of this thread is
     if is_recording() or ACTIVE.tracer is not None:
         yield
         return
     if ACTIVE.recorder is not None:
         ACTIVE.recorder.flush()
-    recorder = _recorder_of(mode)
+    recorder = _own.by_mode[mode]
     assert recorder is not None
+    recorder.listener = listener
     try:
         _record_with(recorder)
         yield
     finally:
         _record_with(_own.outside)  # which may have become another, within the block
-        recorder.flush()
+        try:
+            recorder.flush()
+        finally:
+            recorder.listener = None
 
 
 def is_recording() -> bool:
@@ -174,7 +173,7 @@ def sync(wait: bool = False) -> None:
 
     >>> sync(wait=True)
     """
-    for recorder in (_own.lazy, _own.fused, _own.outside):
+    for recorder in (*_own.by_mode.values(), _own.outside):
         if recorder is not None:
             recorder.flush()
     if wait:
@@ -208,14 +207,9 @@ def _begin() -> Recorder | None:
     return ACTIVE.recorder
 
 
-def _recorder_of(mode: str) -> Recorder | None:
-    """Return the recorder of this thread in a mode."""
-    return {"eager": None, "lazy": _own.lazy, "fused": _own.fused}[mode]
-
-
 def _follow(mode: str) -> None:
     """Run operators of this thread as a mode says."""
-    before, _own.outside = _own.outside, _recorder_of(mode)
+    before, _own.outside = _own.outside, _own.by_mode[mode]
     if ACTIVE.__dict__.get("recorder") is before:  # else this is a block's: it goes on
         _record_with(_own.outside)
     if before is not None:
@@ -223,4 +217,4 @@ def _follow(mode: str) -> None:
 
 
 def _set_most(most: int) -> None:
-    _own.lazy.most = most
+    _own.by_mode["lazy"].most = most

@@ -30,12 +30,7 @@ def run_one_by_one(
 ) -> list[Any]:
     """Run each operator of a graph as in eager mode; return the results that are wanted.
 
-    All others are let go of after their last use.
-
-    Args:
-      steps: the operators.
-      given: the floats, integers and arrays of the run.
-      wanted: numbers of results.
+    All others are let go of after their last use. ``given`` are floats, integers and arrays.
     """
     operands = Operands(*given)
     dying, by_torch = _dying(steps, frozenset(wanted)), compile_nothing()
@@ -50,20 +45,20 @@ def run_one_by_one(
 
 
 @pytorch.kernels_alone()
-def make(entry: Any, body: Any, memories: Sequence[Any]) -> list[Any]:
+def make(entry: Any, maker: Any, memories: Sequence[Any]) -> list[Any]:
     """Return at once the new arrays that an operator makes of numbers alone.
 
     Of its other operands it takes the form only.
     """
     if absent.is_chosen():
-        return [Absent(shape, dtype) for _, shape, dtype in body.outs]
+        return [Absent(shape, dtype) for _, shape, dtype in maker.outs]
     call = entry.on_host if compile_nothing() else None
     if call is not None:
-        found = call(list(map(_form, memories)), body.outs)
+        found = call(list(map(_form, memories)), maker.outs)
         if found is not None:
             return list(map(_as_array, found))
     with x64():
-        return body.maker.run.call(*windows.operands(body.maker.of(memories)))
+        return maker.run.call(*windows.operands(maker.of(memories)))
 
 
 def _form(memory: Any) -> Any:

@@ -117,18 +117,10 @@ ROOT = State(None, None)
 
 
 class Step(NamedTuple):
-    """An operator of a graph.
+    """An operator of a graph."""
 
-    Attributes:
-      entry: its compiled entry, which runs it by itself.
-      sources: where its operands come from.
-      body: its jaxpr, without the check of indices.
-      name: of the operator, for reports.
-      line: of the user's code that called it when the graph was first recorded.
-    """
-
-    entry: Any
-    sources: tuple[Any, ...]
-    body: Any
-    name: str
-    line: str
+    entry: Any  # compiled: it runs the operator by itself
+    sources: tuple[Any, ...]  # where its operands come from
+    body: Any  # its jaxpr, without the check of indices
+    name: str  # for reports
+    line: str  # of the user's code that called it when the graph was first recorded

@@ -314,7 +314,7 @@ class Recorder:
         maker = entry.maker
         if maker is None:
             maker = entry.maker = _maker(entry, memories)
-        if maker and not any(type(one) is GivenNumber for one in maker.maker.of(memories)):
+        if maker and not any(type(one) is GivenNumber for one in maker.of(memories)):
             return make(entry, maker, memories)
         if self.least:
             self._cut(entry.serial)
@@ -386,20 +386,23 @@ def _check(entry: Any, body: Any, memories: Any) -> None:
         raise kind(message)
 
 
+def _body(entry: Any, memories: Any) -> Any:
+    return body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
+
+
 def _maker(entry: Any, memories: Any) -> Any:
-    """Return the body that makes an entry's results of numbers alone; False if there is none.
+    """Return the part that makes an entry's results of numbers alone; False if there is none.
 
     A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
     makes its state, is the graph of all later steps.
     """
     try:
-        body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
+        maker = _body(entry, memories).maker
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
     # decided by the operands: a tensor of one truth value has the form of Python's
-    maker = body.maker
     is_made = maker is not None and all(type(one) in _MADE_OF for one in maker.of(memories))
-    return body if is_made else False
+    return maker if is_made else False
 
 
 def _give(recording: Recording, array: Any) -> int:
@@ -453,7 +456,7 @@ def _are_integers(code: Any) -> bool:
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
     """Make the state that an operator leads to for the first time."""
-    body = body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
+    body = _body(entry, memories)
     sources = tuple(map(_source, key[1:], memories))
     if bounds.is_proven(state, body, sources):
         body = body._replace(check=None)
