@@ -30,11 +30,12 @@ class VerificationError(AssertionError):
 
 def difference(old: Replay, new: Replay) -> str | None:
     """Return how a call differs from one before, in words; None where it does not."""
+    names = old.memories.names(), new.memories.names()
     return (
         _other_operator(old.graph.state.steps(), new.graph.state.steps())
         or _other_operand(old.graph, new.graph)
-        or _other_array(old, new)
-        or _other_write(old, new)
+        or _other_array(old.graph, new.graph, names)
+        or _other_write(old, new, names)
         or old.left.result.difference(new.left.result)
     )
 
@@ -96,17 +97,15 @@ def _shown(source: Any, numbers: tuple[Any, ...]) -> Any:
     return source  # words are others at each call
 
 
-def _other_array(old: Replay, new: Replay) -> str | None:
-    before, after = (one.memories.names() for one in (old, new))  # met in any order
-    for at, (was, now) in enumerate(zip(old.graph.sources, new.graph.sources, strict=False)):
+def _other_array(old: Graph, new: Graph, names: tuple[list, list]) -> str | None:
+    before, after = names  # of memories, which were met in any order
+    for at, (was, now) in enumerate(zip(old.sources, new.sources, strict=False)):
         if isinstance(was, OfStorage) and isinstance(now, OfStorage):
             is_same = before[was.at] == after[now.at]
         else:
             is_same = _is_same_array(was, now)
         if not is_same:
-            return (
-                f"{_reader(new.graph.state, at)} read another tensor than before, or other values"
-            )
+            return f"{_reader(new.state, at)} read another tensor than before, or other values"
     return "it read other tensors than before" if set(before) != set(after) else None
 
 
@@ -117,18 +116,16 @@ def _is_same_array(was: Any, now: Any) -> bool:
             return form == other
         return np.asarray(was.array).tobytes() == np.asarray(now.array).tobytes()
     if hasattr(was, "place") and type(was) is type(now):  # of the CPU; a new object each time
-        return (was.place, was.order) == (now.place, now.order)
+        return was.place == now.place
     return type(was) is type(now) and was == now
 
 
-def _other_write(old: Replay, new: Replay) -> str | None:
+def _other_write(old: Replay, new: Replay, names: tuple[list, list]) -> str | None:
     before, after = (
-        {(names[at], node) for at, node in replay.left.written}
-        for replay, names in ((one, one.memories.names()) for one in (old, new))
+        {(named[at], node) for at, node in replay.left.written}
+        for replay, named in zip((old, new), names, strict=True)
     )
-    if before != after:
-        return "it wrote into other tensors than before"
-    return None
+    return "it wrote into other tensors than before" if before != after else None
 
 
 def _reader(state: State, at: int) -> str:

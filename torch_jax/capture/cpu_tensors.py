@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from torch_jax.capture.arguments import owned
 from torch_jax.core import errors, tracers
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
-from torch_jax.memory import geometry, storage, transfer
-from torch_jax.memory.storage import is_jax_tensor
+from torch_jax.memory import transfer
+from torch_jax.memory.storage import held_by, is_jax_tensor
 
 ITEM = torch.ops.aten._local_scalar_dense.default
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -36,12 +36,11 @@ class OfHost(NamedTuple):
 
     tensor: Any  # or its place among the arguments
     place: tuple[Any, Any, int]  # the size, stride and offset of the part that is taken
-    order: tuple[int, ...]  # its dims in the order of memory
 
     def read(self, leaves: Sequence[Any]) -> Any:
         """Return the array of one call."""
         tensor = owned(self.tensor, leaves).detach()
-        return transfer.array_of(tensor.as_strided(*self.place).permute(self.order))
+        return held_by(transfer.to_device(tensor.as_strided(*self.place)))
 
 
 class Host:
@@ -100,23 +99,19 @@ class Host:
             )
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the value of a CPU tensor as a device tensor, with its strides if dense."""
-        order = geometry.memory_order(tensor.shape, tensor.stride())
-        order = order or tuple(range(tensor.dim()))
-        array = transfer.array_of(tensor.detach().permute(order))
-        made = storage.wrap(array, tensor.dtype)
+        """Return a copy of a CPU tensor on the device, which each call makes of it again."""
+        made = transfer.to_device(tensor.detach())
         self._observer.storages.makes(made)
         if not self.is_made(tensor):
             place = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
-            self._observer.storages.comes_from(array, OfHost(self._origin(tensor), place, order))
+            self._observer.storages.comes_from(held_by(made), OfHost(self._origin(tensor), place))
         elif not self._is_fixed(tensor):
             raise NotTraceableError(
                 f"a {errors.describe(tensor)} tensor is computed on the CPU and taken to the "
                 f"device ({tracers.user_line()}), and later calls of a function under "
                 f"torch_jax.jit(pure=True) skip what the CPU does. {_DROP}."
             )
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return made.permute(back) if order != tuple(range(tensor.dim())) else made
+        return made
 
     def _origin(self, tensor: torch.Tensor) -> Any:
         """Return the place of the argument that a tensor is a part of, else the tensor."""

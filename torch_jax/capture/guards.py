@@ -5,7 +5,7 @@ Everything is compared by identity first, in a few passes of C, since nearly alw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -24,30 +24,31 @@ Entry = tuple[dict, Any, Any]  # a dict, a key, and its value
 class Guards:
     """The tensors and the state of modules and optimizers that one call relied on."""
 
-    def __init__(
-        self,
-        tensors: Sequence[torch.Tensor],
-        entries: Sequence[Entry],
-        without: Sequence[torch.Tensor],
-        lists: Sequence[Any],
-    ):
-        """Take what must not change.
-
-        Args:
-          tensors: must see the same memories in the same form.
-          entries: these dicts must hold the same values.
-          without: must have no ``.grad``.
-          lists: must be as long; dicts of hooks, too.
-        """
-        self._tensors = list(tensors)
+    def __init__(self, observer: Any, left: Any):
+        """Take what the observed call has met, and left behind."""
+        given = [leaf for leaf in observer.leaves if isinstance(leaf, torch.Tensor)]
+        checked_by_memories = [*given, *(gradient for _, gradient in left.moving)]
+        memories = {id(tensor.untyped_storage()) for tensor in checked_by_memories}
+        # these must see the same memories in the same form
+        self._tensors: list[torch.Tensor] = [
+            one.tensor
+            for one in observer.storages.met
+            if type(observer.owner(one.tensor)) is not int and id(one.storage) not in memories
+        ]
         self._storages = list(map(_storage_of, self._tensors))
         self._offsets = [tensor.storage_offset() for tensor in self._tensors]
         self._have_forms = dynamo.tensor_guards(self._tensors)
-        self._entries = list(entries)
-        columns: list[Any] = [list(column) for column in zip(*entries, strict=True)] or [[], [], []]
-        self._dicts, self._keys, self._values = columns
-        self._without = list(without)
-        self._lists, self._lengths = list(lists), list(map(len, lists))
+        modules, optimizers = observer.modules.values(), observer.optimizers
+        # these dicts must hold the same values
+        self._entries: list[Entry] = [entry for one in modules for entry in _entries_of(one)]
+        self._entries += optimizers.world()
+        columns: list[Any] = [list(column) for column in zip(*self._entries, strict=True)]
+        self._dicts, self._keys, self._values = columns or [[], [], []]
+        # these must have no ``.grad``
+        self._without = [owner for owner in left.without if type(owner) is not int]
+        # these must be as long
+        self._lists = [*optimizers.lists(), *(hooks for one in modules for hooks in _hooks_of(one))]
+        self._lengths = list(map(len, self._lists))
 
     def changed(self) -> str | None:
         """Return what has changed, in words; None where nothing has."""
@@ -98,12 +99,12 @@ def _shown(value: Any) -> str:
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def hooks_of(module: torch.nn.Module) -> list[dict]:
+def _hooks_of(module: torch.nn.Module) -> list[dict]:
     """Return the dicts of a module's hooks."""
     return [vars(module)[name] for name in _HOOKS if vars(module).get(name) is not None]
 
 
-def entries_of(module: torch.nn.Module) -> list[Entry]:
+def _entries_of(module: torch.nn.Module) -> list[Entry]:
     """Return what a module's call reads of the module: its mode, parameters and buffers."""
     own = vars(module)
     found: list[Entry] = [(own, "training", module.training)]

@@ -156,15 +156,12 @@ class History(Listener):
         if reason is not None and len(now.reasons) < EXPLANATIONS_KEPT:
             self.now = self.now._replace(reasons=(*now.reasons, reason))
             if len(self.now.reasons) == RUNS_BEFORE_WARNING:
-                self._warn()
-
-    def _warn(self) -> None:
-        reasons = "; ".join(dict.fromkeys(self.now.reasons))
-        warnings.warn(
-            f"{self.name} is pure, and yet its Python ran {self.now.observed} times: {reasons}. "
-            "Call its .explain() for more.",
-            stacklevel=7,
-        )
+                reasons = "; ".join(dict.fromkeys(self.now.reasons))
+                warnings.warn(
+                    f"{self.name} is pure, and yet its Python ran {self.now.observed} times: "
+                    f"{reasons}. Call its .explain() for more.",
+                    stacklevel=6,
+                )
 
     def note(self, note: str) -> None:
         """Note why Python runs at each call, or what would pay."""

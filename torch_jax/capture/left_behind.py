@@ -10,7 +10,6 @@ from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
 from torch_jax.capture.arguments import owned
-from torch_jax.capture.guards import Entry, entries_of, hooks_of
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
 from torch_jax.capture.storages import outline, version_of
@@ -45,26 +44,6 @@ class LeftBehind(NamedTuple):
             found += [tensor.grad if is_of_gradient else tensor] * times
         return found
 
-    def guarded(
-        self, observer: Observer
-    ) -> tuple[list[torch.Tensor], list[Entry], list, list[Any]]:
-        """Return the tensors, entries, tensors without gradients, and lists of :class:`Guards`."""
-        given = set(map(id, observer.leaves))
-        memories = {
-            id(leaf.untyped_storage()) for leaf in observer.leaves if isinstance(leaf, torch.Tensor)
-        }
-        moving = {id(gradient.untyped_storage()) for _, gradient in self.moving}
-        tensors = [
-            one.tensor
-            for one in observer.storages.met
-            if id(one.tensor) not in given and id(one.storage) not in memories | moving
-        ]
-        entries = [entry for module in observer.modules.values() for entry in entries_of(module)]
-        optimizers = observer.optimizers
-        without = [owner for owner in self.without if type(owner) is not int]
-        hooks = [one for module in observer.modules.values() for one in hooks_of(module)]
-        return tensors, entries + optimizers.world(), without, [*optimizers.lists(), *hooks]
-
 
 def describe(observer: Observer, result: list[Any]) -> LeftBehind:
     """Describe a call that has returned ``result[0]``, which is taken out of the list."""
@@ -81,13 +60,14 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
         if one.is_written():
             written.append((at, _number(observer, one.storage)))
     for tensor, before in observer.outlines():
-        if outline(tensor) != before or _has_new_history(observer, tensor):
+        # a backward pass from the tensor would go through the call
+        has_history = observer.is_of_call(tensor.grad_fn) and not autograd_nodes.is_spent(tensor)
+        if has_history or outline(tensor) != before:
             observer.refuse(
                 f"a tensor that is older than the call ({errors.describe(tensor)}) gets another "
                 "form, history, requires_grad or hook: return a new tensor",
                 is_of_first=True,
             )
-            break
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
     for stray in () if observer.only_first else observer.storages.strays(known):
         shown = f"{stray.array.dtype}{list(stray.array.shape)}"
@@ -95,7 +75,6 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
             f"a new tensor ({shown}) is kept somewhere: return it, or write into one",
             is_of_first=True,
         )
-        break
     return LeftBehind(
         template, written, [_number(observer, memory) for memory in results.new],
         [flag.index for flag, _, _ in observer.checks], gradients, without, moving,
@@ -110,11 +89,6 @@ def _number(observer: Observer, memory: Any) -> int:
         return node.index
     observer.refuse("a tensor was written past the recording")
     return 0
-
-
-def _has_new_history(observer: Observer, tensor: torch.Tensor) -> bool:
-    """Return whether a backward pass from a tensor would go through the call."""
-    return observer.is_of_call(tensor.grad_fn) and not autograd_nodes.is_spent(tensor)
 
 
 def _connected(observer: Observer, leaves: list[Any]) -> list[int]:

@@ -16,11 +16,7 @@ SHARES = "an argument shares memory with a tensor that the function holds"
 
 
 class Memories:
-    """The storages that a call reads or writes, in the order in which the observed one met them.
-
-    Attributes:
-      captured: how many of them belong to no argument.
-    """
+    """The storages that a call reads or writes, in the order in which the observed one met them."""
 
     def __init__(self, observer: Any, left: Any):
         """Take what the observed call has met, and left behind."""
@@ -45,7 +41,7 @@ class Memories:
         self._have_forms = dynamo.tensor_guards(gradients)
         self._memories = _memories(gradients)
         self._without_gradient = [owner for owner in left.without if type(owner) is int]
-        self.captured = len(met) - len(self._given)
+        self.captured = len(met) - len(self._given)  # how many of them belong to no argument
 
     def of_call(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the storages of a call with these arguments."""

@@ -56,46 +56,34 @@ class Refusal(NamedTuple):
 
 
 class Observer(Listener):
-    """The operators, reads and effects of one call.
-
-    Attributes:
-      leaves: the arguments.
-      tape: the work of the host at each call: numbers of optimizers, schedulers.
-      storages: those that it meets and makes.
-      wanted: older tensors that may want gradients, by their id.
-      modules: those that were called.
-      graphs: the graphs that were recorded and run.
-      checks: truth values of the graph, each with the error to raise where it is false.
-      went_back: whether the function ran a backward pass.
-      is_over: whether the function has returned.
-      refusal: why later calls cannot skip the Python; None where they can.
-      only_first: why this call differs from all later ones; None where it does not.
-    """
+    """The operators, reads and effects of one call."""
 
     takes_checks = needs_program = True
 
     def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor] | None = None):
         """Take the arguments; and tensors over the own memories of those that see copies."""
         own = own or {}
-        self.leaves = leaves
+        self.leaves = leaves  # the arguments
         self._places = {id(leaf): at for at, leaf in enumerate(leaves)}
-        self.storages = Storages(leaves, own)
+        self.storages = Storages(leaves, own)  # that it meets and makes
         self._outlines = [
             (leaf, outline(leaf))
             for at, leaf in enumerate(leaves)
             if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and at not in own
         ]
-        self.tape = Tape()
+        self.tape = Tape()  # the work of the host at each call: numbers of optimizers, schedulers
         self.host = Host(self)
         self.draws = Draws(self)
         self.optimizers = Optimizers(self)
-        self.wanted: dict[int, torch.Tensor] = {}
-        self.modules: dict[int, torch.nn.Module] = {}
-        self.graphs: list[Graph] = []
+        self.wanted: dict[int, torch.Tensor] = {}  # older ones that may want gradients, by id
+        self.modules: dict[int, torch.nn.Module] = {}  # that were called, by id
+        self.graphs: list[Graph] = []  # that were recorded and run
+        # truth values of the graph, each with the error to raise where it is false
         self.checks: list[tuple[Any, str, type[Exception]]] = []
-        self.went_back = self.is_over = False
-        self.refusal: Refusal | None = None
-        self.only_first: str | None = None
+        self.went_back = False  # whether the function ran a backward pass
+        self.is_over = False  # whether the function has returned
+        self.refusal: Refusal | None = None  # why later calls cannot skip the Python
+        self.only_first: str | None = None  # why this call differs from all later ones
         self._last_node = _newest_node()
 
     # --- being in force ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ the other; that one gives the gradients, and runs in ``backward()``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -42,17 +42,13 @@ class OfGradient(NamedTuple):
 
 
 class Pullback:
-    """The backward pass of one call.
-
-    Attributes:
-      residuals: the results of the forward pass that it needs.
-    """
+    """The backward pass of one call."""
 
     def __init__(self, observer: Observer, left: LeftBehind):
         """Record the backward pass from the results of a call that was just run."""
         self._result, self._positions = left.result, left.positions
         outputs = left.connected
-        inputs = _inputs(observer)
+        inputs = [t for t in observer.wanted.values() if t.requires_grad and is_jax(t)]
         _refuse_entangled(observer, inputs)
         saved = autograd_nodes.saved_memories(outputs)
         self._saves = bool(saved)
@@ -83,6 +79,7 @@ class Pullback:
         state, _, numbers, arrays = recording.written_down()
         self._sources = list(map(observer.storages.source, arrays))
         self._numbers = Numbers(observer.draws, state, numbers)
+        # the results of the forward pass that it needs
         self.residuals = sorted({s.node for s in self._sources if isinstance(s, OfResult)})
         # the place of each gradient's memory among the results, or the gradient of a result itself
         self._made: list[tuple[Any, Form] | None] = [
@@ -96,12 +93,8 @@ class Pullback:
     ) -> Any:
         """Return the result of a call, connected with what gradients flow to.
 
-        Args:
-          call: its values.
-          leaves: its arguments.
-          storages: those that its program has read.
-          arrays: the residuals.
-          drawn: where it found each generator.
+        ``storages`` are those that its program has read, ``arrays`` the residuals, and ``drawn``
+        says where it found each generator.
         """
         template = self._result
         built = list(map(call.leaf, template.leaves))
@@ -118,31 +111,21 @@ class Pullback:
 
     def run(self, saved: list[Any], gradients: Sequence[torch.Tensor], drawn_from: Any) -> list:
         """Return the gradients of the inputs."""
+        given = {OfGradient(at): transfer.value_of(one) for at, one in enumerate(gradients)}
         arrays = [
-            transfer.value_of(gradients[s.at]) if isinstance(s, OfGradient) else array
-            for s, array in zip(self._sources, saved, strict=True)
+            given[source] if isinstance(source, OfGradient) else array
+            for source, array in zip(self._sources, saved, strict=True)
         ]
         found = self._program(*self._numbers.of_call([], drawn_from), arrays)
-        results = dict(zip(self._program.outputs, found, strict=True))
-        made: list[torch.Tensor | None] = []
-        for one in self._made:
-            if one is None:
-                made.append(None)
-                continue
-            place, form = one
-            array = results[place] if type(place) is int else transfer.value_of(gradients[place.at])
-            made.append(form.over(storage.storage_of(array)))
-        return made
+        results: dict[Any, Any] = given | dict(zip(self._program.outputs, found, strict=True))
+        return [
+            None if one is None else one[1].over(storage.storage_of(results[one[0]]))
+            for one in self._made
+        ]
 
 
-def _inputs(observer: Observer) -> list[torch.Tensor]:
-    """Return the tensors that gradients flow to, if they flow at all."""
-    return [t for t in observer.wanted.values() if t.requires_grad and is_jax(t)]
-
-
-def _refuse_entangled(observer: Observer, inputs: Iterable[torch.Tensor]) -> None:
+def _refuse_entangled(observer: Observer, inputs: list[torch.Tensor]) -> None:
     """Refuse inputs of which one was computed from another: their gradients are no partial ones."""
-    inputs = list(inputs)
     known, ends = set(map(id, inputs)), {tensor.grad_fn for tensor in inputs} - {None}
     for node in autograd_nodes.nodes(inputs):
         within = any(following in ends for following, _ in node.next_functions)

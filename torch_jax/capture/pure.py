@@ -147,15 +147,17 @@ class Pure:
         numbers = {read: read.now() for read in replay.read}
         with self.history.recorded_call():
             found = self._observed(call)
-        found = _without_set_numbers(found, numbers)
-        why = None if found.refusal is None else found.refusal.why
-        if why is None and found.replay is not None:
-            why = audit.difference(replay, found.replay)
+        new, why = found.replay, None if found.refusal is None else found.refusal.why
+        for read, value in new.read.items() if new is not None else ():
+            if numbers.get(read, value) not in (value,):
+                new, why = None, read.refusal
+        if new is not None:
+            why = audit.difference(replay, new)
         if why is None:
             return found.result
-        if found.replay is not None and replay.audits.is_first() and self._forgives(call.key):
+        if new is not None and replay.is_second() and self._forgives(call.key):
             self._replays[call.key].remove(replay)
-            self._keep(call.key, found.replay)
+            self._keep(call.key, new)
             return found.result
         text = (
             f"{self.history.name} is not pure, as jit(pure=True) promises: {why}. Results since "
@@ -210,14 +212,6 @@ def observe(
     replay = _replay(observer, left)
     observer.leaves = []
     return Observed(result[0], replay, observer.refusal)
-
-
-def _without_set_numbers(found: Observed, before: dict[Any, Any]) -> Observed:
-    """Return what was observed, with no replay if a step has read other numbers than ``before``."""
-    for read, value in found.replay.read.items() if found.replay is not None else ():
-        if before.get(read, value) not in (value,):
-            return found._replace(replay=None, refusal=Refusal(read.refusal))
-    return found
 
 
 def _replay(observer: Observer, left: LeftBehind) -> Replay | None:

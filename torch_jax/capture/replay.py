@@ -30,27 +30,20 @@ from torch_jax.memory.storage import memory_in
 
 
 class Replay:
-    """A program, to be called with the leaves of other arguments.
-
-    Attributes:
-      graph: the operators of the observed call.
-      left: what the call left behind.
-      memories: the storages that the program reads and writes.
-      written: which of them it writes.
-      audits: when a call is observed again, and compared.
-      read: the numbers of optimizers that steps have read before any scheduler moved on.
-    """
+    """A program, to be called with the leaves of other arguments."""
 
     def __init__(self, observer: Observer, left: LeftBehind, backward: Any = None):
-        self.graph, self.left, self.backward = observer.graphs[0], left, backward
-        graph = self.graph
-        self.audits, self.read = Due(), observer.optimizers.read
+        self.graph = graph = observer.graphs[0]  # of the observed call
+        self.left, self.backward = left, backward
+        # numbers of optimizers that steps have read before any scheduler moved on
+        self.read = observer.optimizers.read
+        self._calls, self._due = 1, 2  # so far, and at the next audit
         self._tape, self._generators = observer.tape, observer.draws.end()
         self._numbers = Numbers(observer.draws, graph.state, graph.numbers)
         self._tape.prune({slot for _, slot in self._numbers.slots})
         self.memories = Memories(observer, left)
         self.gradients = Gradients(left.gradients, left.result)
-        self.guards = Guards(*left.guarded(observer))
+        self.guards = Guards(observer, left)
         self._program = graph.program
         self._places = {node: at for at, node in enumerate(self._program.outputs)}
         errors = [(message, kind) for _, message, kind in observer.checks]
@@ -61,7 +54,7 @@ class Replay:
         others = iter(range(len(self._others)))
         # of each array that the program is given: the place of its storage, ``~`` of the others
         self._order = [s.at if isinstance(s, OfStorage) else ~next(others) for s in graph.sources]
-        self.written = [at for at, _ in left.written]
+        self.written = [at for at, _ in left.written]  # of the memories
         self._results = self._places_of(node for _, node in left.written)
         self._donated = [self._order[at] for at in self._program.donated if self._order[at] >= 0]
         arrays = [observer.storages.met[at].storage.array for at in self.written]
@@ -83,8 +76,22 @@ class Replay:
         return self.memories.changed(leaves) or self.guards.changed()
 
     def is_due(self, leaves: Sequence[Any]) -> bool:
-        """Return whether an audit is due: by count, or by an argument in another memory."""
-        return self.audits.is_due(self.memories.meets_another(leaves))
+        """Return, asked once for each call, whether it is an audit.
+
+        The 2nd, 4th, 8th … are, then one after so many, and those of an argument in another memory.
+        """
+        every, is_new = config.get("jit_check_every"), self.memories.meets_another(leaves)
+        if not every:
+            return False
+        self._calls += 1
+        if self._calls < self._due:
+            return is_new
+        self._due = min(2 * self._due, self._due + every)
+        return True
+
+    def is_second(self) -> bool:
+        """Return whether this call, an audit, is the second."""
+        return self._calls == 2
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """Run; raises :class:`Changed` where a number is not as it was."""
@@ -160,25 +167,3 @@ class Replay:
             if at in at_of:
                 wanted[result] = sharding.sharding_of(arrays[at_of[at]])
         return self._program(floats, integers, placed, tuple(wanted))
-
-
-class Due:
-    """When an audit is due: at the 2nd, 4th, 8th … call, and then after so many."""
-
-    def __init__(self) -> None:
-        self._calls, self._due = 1, 2
-
-    def is_first(self) -> bool:
-        """Return whether the audit that is due now is that of the second call."""
-        return self._calls == 2
-
-    def is_due(self, is_new: bool) -> bool:
-        """Return, asked once for each call, whether it is to be recorded; ``is_new`` ones are."""
-        every = config.get("jit_check_every")
-        if not every:
-            return False
-        self._calls += 1
-        if self._calls < self._due:
-            return is_new
-        self._due = min(2 * self._due, self._due + every)
-        return True

@@ -94,16 +94,12 @@ class Call:
 
 
 class Results:
-    """Makes templates at the end of an observed call, and gathers the outputs that they need.
-
-    Attributes:
-      new: storages that the call has made, each an output of the program.
-    """
+    """Makes templates at the end of an observed call, and gathers the outputs that they need."""
 
     def __init__(self, observer: Any, connected: set[int]):
         """Take the ids of ``connected`` tensors, which get their history when they are made."""
         self._observer, self._connected = observer, connected
-        self.new: list[Any] = []
+        self.new: list[Any] = []  # storages that the call has made, each an output of the program
         self._outputs: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._arguments = {

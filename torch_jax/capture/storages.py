@@ -39,38 +39,26 @@ class Fixed(NamedTuple):
 
 
 class Met:
-    """A storage that is older than the call.
-
-    Attributes:
-      storage: of PyTorch; later calls read its memory.
-      tensor: the first tensor over it that an operator took.
-      version: of that tensor, when it was met; ``outline`` likewise.
-    """
+    """A storage that is older than the call, and the first tensor over it that an operator took."""
 
     def __init__(self, storage: Any, tensor: torch.Tensor, array: Any):
         self.storage, self.tensor = storage, tensor
-        self.version, self.outline = version_of(tensor), outline(tensor)
-        self._array = weakref.ref(array)  # a strong reference would prevent donation
+        self.version, self.outline = version_of(tensor), outline(tensor)  # when it was met
+        # gives the array that the call found, which the recording holds until it runs: a strong
+        # reference would prevent donation
+        self.old = weakref.ref(array)
 
     def is_written(self) -> bool:
         """Return whether the call has put another array into the storage."""
-        return self.storage.array is not self._array()
-
-    def old(self) -> Any:
-        """Return the array that the call found, which the recording holds until it runs."""
-        return self._array()
+        return self.storage.array is not self.old()
 
 
 class Storages:
-    """The storages that an observed call finds and makes.
-
-    Attributes:
-      met: the older ones, in the order in which operators met them.
-    """
+    """The storages that an observed call finds and makes."""
 
     def __init__(self, leaves: list[Any], own: dict[int, torch.Tensor]):
         """Take the arguments, and tensors over the own memories of those that see copies."""
-        self.met: list[Met] = []
+        self.met: list[Met] = []  # the older ones, in the order in which operators met them
         self._copies = {
             id(t.untyped_storage()): (leaves[at], t, storage.held_by(leaves[at]))
             for at, t in own.items()
@@ -100,7 +88,7 @@ class Storages:
         if id(memory) in self._at:
             return
         array = memory_in(memory)
-        if self._source(array) is not None:  # storages share an array until one is written
+        if type(self.source(array)) is not Fixed:  # storages share an array until one is written
             array = copy_of(array)
             storage.replace(memory, array)
         self._at[id(memory)] = len(self.met)
@@ -126,11 +114,8 @@ class Storages:
 
     def source(self, array: Any) -> Any:
         """Return where later calls find an array."""
-        return self._source(array) or Fixed(array)
-
-    def _source(self, array: Any) -> Any:
         known, source = self._sources.get(id(array), (None, None))
-        return source if known is not None and known() is array else None
+        return source if known is not None and known() is array else Fixed(array)
 
     def _alive(self) -> Iterator[Any]:
         """Yield the storages that the call has made, and that still exist."""

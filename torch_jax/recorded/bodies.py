@@ -18,6 +18,8 @@ from torch_jax.core import signals
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.core.x64 import x64
+from torch_jax.memory import windows
+from torch_jax.recorded.path import Constant, Step
 
 
 class Part:
@@ -59,21 +61,22 @@ class Body(NamedTuple):
     maker: Part | None  # makes the results at once of numbers, if they depend on nothing else
 
 
-def body_of(entry: Any, operands: list[Any]) -> Body:
-    """Return the body of an entry for operands like these.
+def body_of(entry: Any, memories: Sequence[Any]) -> Body:
+    """Return the body of an entry for memories like these.
 
     Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their handlers
     raise, and Ctrl-C would be lost.
     """
-    avals = tuple(map(aval_of, operands))
+    avals = tuple(map(_aval_of, memories))
     body = entry.bodies.get(avals)
     if body is None:
         body = entry.bodies[avals] = signals.undisturbed(_make, entry, avals)
     return body
 
 
-def aval_of(operand: Any) -> Any:
+def _aval_of(memory: Any) -> Any:
     """Return JAX's description of an operand; Python numbers are weakly typed, and 64 bits wide."""
+    operand = memory if type(memory) is Node else windows.operand(memory)
     if type(operand) is Node or isinstance(operand, jax.Array):
         return operand.aval
     if isinstance(operand, np.ndarray | np.generic):
@@ -82,12 +85,14 @@ def aval_of(operand: Any) -> Any:
     return jax.core.ShapedArray((), np.dtype(kind), weak_type=kind is not bool)
 
 
-def beginning_at(entry: Any, body: Body, starts: dict[int, np.ndarray]) -> Any:
-    """Return the jaxpr of an entry some of whose operands say where views begin, and are known.
+def beginning_at(step: Step) -> Any:
+    """Return the jaxpr of an operator, with the starts of views as constants where they are known.
 
     It takes these operands, too, and does not look at them. XLA fuses a slice with what follows,
     and copies one that begins at an operand.
     """
+    entry, body, sources = step.entry, step.body, enumerate(step.sources)
+    starts = {at: s.value for at, s in sources if isinstance(s, Constant) and s.is_start}
     if not starts:
         return body.jaxpr
     avals = tuple(body.jaxpr.in_avals)

@@ -38,7 +38,7 @@ def _known(state: State, wanted: set[int]) -> dict[int, Interval]:
     """Return the intervals of some results, by their numbers."""
     making = []
     for one in state.way():
-        first = one.nodes - len(one.outs)
+        first = one.before.nodes if one.before else 0
         if one.step is not None and wanted.intersection(range(first, one.nodes)):
             making.append((first, one.step))
             wanted.update(_integer_results(one.step))

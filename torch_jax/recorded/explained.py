@@ -75,7 +75,7 @@ def _again(state: State, program: Any) -> str:
     known = set(itertools.chain.from_iterable(one.outputs for one in state.programs))
     added = sorted(set(program.outputs) - known)
     if added:
-        made = next((one for one in state.way() if one.nodes - len(one.outs) <= added[0]), None)
+        made = next(one for one in state.way() if not one.before or one.before.nodes <= added[0])
         more = f" and {len(added) - 1} more" if len(added) > 1 else ""
         return f"the result of {_call(made)}{more} can be reached now, and could not before"
     if all(len(program.donated) > len(one.donated) for one in state.programs):

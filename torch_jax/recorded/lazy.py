@@ -192,7 +192,7 @@ def install() -> None:
     """Follow the settings of recording; called once, at the first use of the device."""
     active.begin_threads_by(_begin)
     config.setters["mode"] = _follow
-    config.setters["lazy_operators"] = _set_most
+    config.setters["lazy_operators"] = lambda most: setattr(_own.by_mode["lazy"], "most", most)
     config.listeners.append(limits.forget)  # paths of other settings
 
 
@@ -214,7 +214,3 @@ def _follow(mode: str) -> None:
         _record_with(_own.outside)
     if before is not None:
         before.flush()
-
-
-def _set_most(most: int) -> None:
-    _own.by_mode["lazy"].most = most

@@ -10,16 +10,7 @@ from torch_jax.core import log, tracers
 
 
 class Counts:
-    """Counters of this process.
-
-    Attributes:
-      operators: how many were recorded and run.
-      graphs: how many recordings were run.
-      hits: how many of these ran a program that was made for an earlier one.
-      compiles: how many programs were made for them.
-      early: by line of the user's code, how often a value was looked at that was not computed yet.
-      explanations: why programs were made, the latest ones.
-    """
+    """Counters of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,8 +18,13 @@ class Counts:
 
     def clear(self) -> None:
         """Set all counters to zero."""
-        self.operators = self.graphs = self.hits = self.compiles = 0
+        self.operators = 0  # that were recorded and run
+        self.graphs = 0  # recordings that were run
+        self.hits = 0  # those of them that ran a program of an earlier one
+        self.compiles = 0  # programs that were made for them
+        # values that were looked at before they were computed, by line of the user's code
         self.early: Counter[str] = Counter()
+        # why programs were made, the latest ones
         self.explanations: deque[str] = deque(maxlen=EXPLANATIONS_KEPT)
 
     def ran(self, operators: int) -> None:

@@ -11,9 +11,15 @@ from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from torch_jax.core.numbers import GivenNumber
+from torch_jax.memory.windows import Place, operand
+
 # The code of an operand in a step's key. Results of operators are their numbers, from 0 on; arrays
 # that the graph is given are ``LEAF``, ``LEAF - 1``, and so on.
-FLOAT, INT, BOOL, WORDS, MOVING, LEAF = -1, -2, -3, -4, -5, -16
+WORDS, MOVING, LEAF = -4, -5, -16
+NUMBERS = {float: -1, GivenNumber: -1, int: -2, bool: -3}
 
 
 class Result(NamedTuple):
@@ -46,6 +52,31 @@ class Moving(NamedTuple):
     is_list: bool
 
 
+class Constant(NamedTuple):
+    """A value that is part of the graph; ``is_start`` of one that says where a view begins."""
+
+    value: Any
+    is_start: bool = False
+
+
+def source_of(code: Any, memory: Any) -> Any:
+    """Return where a graph's operand comes from, by its code in a key."""
+    if type(code) is tuple:
+        if type(memory) is Place:
+            return Constant(np.asarray(memory.starts), is_start=True)
+        return Constant(operand(memory))
+    if code >= 0:
+        return Result(code)
+    if code <= LEAF:
+        return Given(LEAF - code)
+    if code == WORDS:
+        return Words()
+    if code == MOVING:
+        given = np.asarray(operand(memory))
+        return Moving(len(memory.values), given.dtype, given.ndim == 1)
+    return Number(float if isinstance(memory, float) else type(memory))
+
+
 def numbers_of(source: Any, rest: Iterator[Any]) -> tuple[Any, ...]:
     """Return the numbers of a run that an operand takes, the next of the ``rest``."""
     match source:
@@ -60,45 +91,27 @@ def numbers_of(source: Any, rest: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(islice(rest, count))
 
 
-class Constant(NamedTuple):
-    """A value that is part of the graph; ``is_start`` of one that says where a view begins."""
-
-    value: Any
-    is_start: bool = False
-
-
 class State:
-    """A point of the tree: one sequence of operators.
-
-    Attributes:
-      after: the states that one more operator leads to, by its key.
-      before: the state that ``step`` was added to; None at the root.
-      nodes: how many results there are, ``step``'s included.
-      given: how many arrays have been given.
-      operators: how many operators there are.
-      outs: for each result of ``step``: its aval, shape and dtype.
-      programs: what has been compiled for a graph that ends here.
-      runs: how often a recording has ended here.
-      number: of the graph that ends here, by the order of compilation; 0 where there is none.
-      may_collect: whether garbage, which makes results live, is yet to be collected for the graph.
-      count: how many states have been made, less those that were cut off.
-    """
+    """A point of the tree: one sequence of operators, of which ``step`` is the last."""
 
     __slots__ = (
-        "after", "before", "given", "may_collect", "nodes", "number", "operators", "outs",
-        "programs", "runs", "step",
+        "after", "before", "may_collect", "nodes", "number", "operators", "programs", "runs",
+        "step",
     )  # fmt: skip
-    count: ClassVar[int] = 0
+    count: ClassVar[int] = 0  # how many have been made, less those that were cut off
 
-    def __init__(self, before: State | None, step: Any, outs: tuple = (), given: bool = False):
-        self.before, self.step, self.outs = before, step, outs
-        self.nodes: int = (before.nodes if before else 0) + len(outs)
-        self.given: int = (before.given if before else 0) + given
-        self.operators: int = (before.operators if before else 0) + (step is not None)
-        self.after: dict[Hashable, State] = {}
-        self.programs: list[Any] = []
-        self.runs = self.number = 0
-        self.may_collect = True
+    def __init__(self, before: State | None, step: Step | None):
+        self.before, self.step = before, step
+        self.nodes: int = before.nodes if before else 0  # results of all operators
+        self.operators: int = before.operators if before else 0
+        if step is not None:
+            self.nodes += len(step.body.outs)
+            self.operators += 1
+        self.after: dict[Hashable, State] = {}  # those that one more operator leads to, by its key
+        self.programs: list[Any] = []  # compiled for the graph that ends here
+        self.runs = 0  # how often a recording has ended here
+        self.number = 0  # of the graph, in the order of compilation
+        self.may_collect = True  # garbage, which makes results live, for the graph
         State.count += 1
 
     def steps(self) -> list[Any]:

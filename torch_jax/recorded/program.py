@@ -28,7 +28,7 @@ from torch_jax.recorded import limits
 from torch_jax.recorded.bodies import beginning_at
 from torch_jax.recorded.narrow import narrow
 from torch_jax.recorded.one_by_one import Operands, at_once, compile_nothing
-from torch_jax.recorded.path import Constant, Given, Number, Result, State, Step
+from torch_jax.recorded.path import Given, Number, Result, State, Step
 
 ARRAYS = frozenset((jax_core.array_type(), Absent))
 
@@ -37,15 +37,9 @@ Numbered = tuple[Any, Any, list[Any]]  # the floats, the integers and the arrays
 
 
 class Program:
-    """A graph compiled for some of its results.
+    """A graph compiled for some of its results."""
 
-    Attributes:
-      outputs: the numbers of the results that it gives.
-      donated: which of the arrays it may write its results over.
-      from_run: the run of the graph from which on it is used.
-    """
-
-    from_run = 0
+    from_run = 0  # the run of the graph from which on it is used
 
     def __init__(
         self,
@@ -58,20 +52,24 @@ class Program:
         steps, forms, heirs = state.steps(), _forms(state), _heirs(state)
         pairs = [(_form(arrays[at]), heirs.get(at)) for at in donated]
         outputs = tuple(donation.order(outputs, forms.__getitem__, pairs))
-        self.outputs, self.donated = outputs, donated
-        self._floats, self._doubles = _floats(steps)
+        self.outputs = outputs  # the numbers of the results that it gives
+        self.donated = donated  # which of the arrays it may write its results over
+        self._doubles = _doubles(steps)
         self._needed = frozenset(outputs)
         self._compiled: Any = None
         self._made = compilations.NOTHING  # by another thread
-        self._jitted: Any = functools.partial(
+        jitted: Any = functools.partial(
             jax.jit,
             _function(steps, outputs, self._doubles),
             donate_argnums=tuple(at + 3 for at in donated),
             compiler_options=options.whole(),
             keep_unused=True,
         )
-        self._call: Any = self._jitted()
-        self._of_any_sharding = {(): self._call}  # by the shardings that results are to have
+        # by the shardings that results are to have, if any is to have one
+        self._giving = functools.cache(
+            lambda wanted: jitted(out_shardings=list(wanted)) if wanted else jitted()
+        )
+        self._call: Any = self._giving(())
 
     def serves(self, live: Iterable[int], dead: frozenset[int]) -> bool:
         """Return whether all results in ``live`` are given, and only ``dead`` arrays are lost."""
@@ -113,19 +111,12 @@ class Program:
 
     def _forms(self, given: Numbered) -> list[Any]:
         """Return the forms of what the program is given: three vectors of numbers, and arrays."""
-        _, integers, arrays = given
-        doubles = self._floats if self._doubles else 0
-        vectors = (
-            (self._floats, np.float32),
-            (doubles, np.float64 if doubles else np.float32),
-            (len(integers), np.int64),
-        )
-        forms = [*(jax.ShapeDtypeStruct((n,), dtype) for n, dtype in vectors), *arrays]
+        arrays = self._as_arrays(*given)
         return [
             jax.ShapeDtypeStruct(
                 one.shape, one.dtype, weak_type=getattr(one, "weak_type", False), sharding=where
             )
-            for one, where in zip(forms, sharding.on_targets(forms), strict=True)
+            for one, where in zip(arrays, sharding.on_targets(arrays), strict=True)
         ]
 
     def _as_arrays(self, floats: Any, integers: Any, arrays: list[Any]) -> tuple[Any, ...]:
@@ -152,7 +143,8 @@ class Program:
         """Return what JAX lowers for numbers and arrays like these, on the chips of the target."""
         forms = self._forms(given)
         with x64(), jax.default_device(target.devices()[0]):
-            return self._giving(tuple(map(sharding.on_target, wanted))).lower(*forms)
+            wanted = tuple(map(sharding.on_target, wanted)) if any(wanted) else ()
+            return self._giving(wanted).lower(*forms)
 
     def __call__(
         self, floats: list[float], integers: list[int], arrays: list[Any], wanted: tuple = ()
@@ -167,30 +159,21 @@ class Program:
                 return jax_core.native(self._call)(*given)
             with warnings.catch_warnings():  # arrays may be sharded in other ways at each call
                 warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-                return self._giving(wanted)(*given)
-
-    def _giving(self, wanted: tuple) -> Any:
-        """Return the function whose results have these shardings."""
-        wanted = wanted if any(wanted) else ()
-        found = self._of_any_sharding.get(wanted)
-        if found is None:
-            found = self._jitted(out_shardings=list(wanted))
-            self._of_any_sharding[wanted] = found
-        return found
+                return self._giving(wanted if any(wanted) else ())(*given)
 
 
 _NO_DOUBLES = np.empty(0, np.float32)  # of float32: TPUs have no float64
 
 
-def _floats(steps: Sequence[Step]) -> tuple[int, frozenset[int]]:
-    """Return how many floats a graph is given, and which of them are not only used as float32."""
+def _doubles(steps: Sequence[Step]) -> frozenset[int]:
+    """Return which of the floats that a graph is given are not only used as float32."""
     is_single: list[bool] = []
     for step in steps:
         sources = enumerate(step.sources)
         given = [at for at, one in sources if isinstance(one, Number) and one.kind is float]
         single = narrow(step.body.jaxpr.jaxpr) if given else frozenset()
         is_single += [at in single for at in given]
-    return len(is_single), frozenset(at for at, single in enumerate(is_single) if not single)
+    return frozenset(at for at, single in enumerate(is_single) if not single)
 
 
 def _references(held: list[Any]) -> list[int]:
@@ -285,10 +268,7 @@ def _form(array: Any) -> tuple[tuple[int, ...], Any]:
 
 def _forms(state: State) -> list[Any]:
     """Return shape and dtype of every result."""
-    forms: list[Any] = []
-    for one in state.way():
-        forms += [(shape, dtype) for _, shape, dtype in reversed(one.outs)]
-    return forms[::-1]
+    return [(shape, dtype) for step in state.steps() for _, shape, dtype in step.body.outs]
 
 
 def _heirs(state: State) -> dict[int, int]:
@@ -325,15 +305,8 @@ def _function(
         ]
         operands = Operands(floats, integers, arrays)
         for step in steps:
-            jaxpr = beginning_at(step.entry, step.body, _starts(step))
-            body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, jaxpr))
+            body = core.jaxpr_as_fun(jax_core.as_if_at(step.line, beginning_at(step)))
             operands.results += body(*operands.of(step))
         return [operands.results[at] for at in outputs]
 
     return torch_jax_recorded
-
-
-def _starts(step: Step) -> dict[int, Any]:
-    """Return where the views of an operator begin, by operand, as far as the graph says."""
-    sources = enumerate(step.sources)
-    return {at: s.value for at, s in sources if isinstance(s, Constant) and s.is_start}

@@ -25,34 +25,17 @@ from torch_jax.core.node import Integers, Node, NotRecordable
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.memory import sharding, transfer
-from torch_jax.memory.windows import Place, operand, operands
+from torch_jax.memory.windows import Place, operands
 from torch_jax.recorded import bounds, limits
 from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.metrics import COUNTS
 from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
-from torch_jax.recorded.path import (
-    BOOL,
-    FLOAT,
-    INT,
-    LEAF,
-    MOVING,
-    ROOT,
-    WORDS,
-    Constant,
-    Given,
-    Moving,
-    Number,
-    Result,
-    State,
-    Step,
-    Words,
-)
+from torch_jax.recorded.path import LEAF, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
 from torch_jax.recorded.program import ARRAYS, Numbered, Program, keep, live, program_for
 
-_NUMBERS = {float: FLOAT, GivenNumber: FLOAT, int: INT, bool: BOOL}
-_MADE_OF = frozenset((*_NUMBERS, complex))
+_MADE_OF = frozenset((*NUMBERS, complex))
 _UINT32 = np.dtype(np.uint32)
 
 
@@ -335,8 +318,8 @@ class Recorder:
                 key.append(code)
             elif kind in ARRAYS:
                 key.append(_give(recording, memory))
-            elif kind in _NUMBERS:
-                key.append(_NUMBERS[kind])
+            elif kind in NUMBERS:
+                key.append(NUMBERS[kind])
                 numbers.append(memory)
             else:
                 key.append(_other(recording, entry, memory, numbers))
@@ -348,16 +331,16 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-        body = child.step.body
-        takes_checks = self.listener is not None and self.listener.takes_checks
-        if body.check is not None and not takes_checks:
-            _check(entry, body, memories)
+        check, listener = child.step.body.check, self.listener
+        if check is not None and (listener is None or not listener.takes_checks):
+            _check(entry, check, memories)
+            listener = None
         at = state.nodes
         # A list beside the log's tuple: so they count as reachable before tensors hold them, if
         # another thread runs the recording by then.
         nodes = [
             Node(aval, shape, dtype, recording, at + i)
-            for i, (aval, shape, dtype) in enumerate(child.outs)
+            for i, (aval, shape, dtype) in enumerate(child.step.body.outs)
         ]
         with self.lock:
             if self.recording is not recording:  # it was run, by the check or by another thread
@@ -365,29 +348,20 @@ class Recorder:
             recording.log.append((child, tuple(nodes), numbers, ()))
         if child.operators == self.most:
             self._full(self)
-        if body.check is not None and takes_checks:
-            self._record_check(op, entry, body, memories)
+        if check is not None and listener is not None:
+            (flag,) = self.record(op, check, check.of(memories))
+            listener.check(flag, *entry.check)
         return nodes
 
-    def _record_check(self, op: Any, entry: Any, body: Any, memories: Any) -> None:
-        """Write a check of indices down, for which the listener raises."""
-        (flag,) = self.record(op, body.check, body.check.of(memories))
-        assert self.listener is not None
-        self.listener.check(flag, *entry.check)
 
-
-def _check(entry: Any, body: Any, memories: Any) -> None:
+def _check(entry: Any, check: Any, memories: Any) -> None:
     """Raise where an index is out of range, as the operator does that runs at once."""
-    given = operands(body.check.of(memories))
+    given = operands(check.of(memories))
     with x64(), at_once():
-        (fine,) = body.check.run.call(*given)
+        (fine,) = check.run.call(*given)
     if not transfer.on_host(fine):
         message, kind = entry.check
         raise kind(message)
-
-
-def _body(entry: Any, memories: Any) -> Any:
-    return body_of(entry, [m if type(m) is Node else operand(m) for m in memories])
 
 
 def _maker(entry: Any, memories: Any) -> Any:
@@ -397,7 +371,7 @@ def _maker(entry: Any, memories: Any) -> Any:
     makes its state, is the graph of all later steps.
     """
     try:
-        maker = _body(entry, memories).maker
+        maker = body_of(entry, memories).maker
     except Exception as error:  # the operator, run at once, raises what it raises eagerly
         raise NotRecordable from error
     # decided by the operands: a tensor of one truth value has the form of Python's
@@ -411,9 +385,9 @@ def _give(recording: Recording, array: Any) -> int:
     form = array.shape, array.dtype, getattr(array, "weak_type", False)
     child = state.after.get(form)
     if child is None:
-        child = state.after[form] = State(state, None, given=True)
+        child = state.after[form] = State(state, None)
     recording.log.append((child, (), [], (array,)))
-    code = recording.leaves[id(array)] = LEAF - state.given
+    code = recording.leaves[id(array)] = LEAF - len(recording.leaves)
     return code
 
 
@@ -456,28 +430,10 @@ def _are_integers(code: Any) -> bool:
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
     """Make the state that an operator leads to for the first time."""
-    body = _body(entry, memories)
-    sources = tuple(map(_source, key[1:], memories))
+    body = body_of(entry, memories)
+    sources = tuple(map(source_of, key[1:], memories))
     if bounds.is_proven(state, body, sources):
         body = body._replace(check=None)
-    child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()), body.outs)
+    child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()))
     state.after[key] = child
     return child
-
-
-def _source(code: Any, memory: Any) -> Any:
-    """Return where a graph's operand comes from, by its code in a key."""
-    if type(code) is tuple:
-        if type(memory) is Place:
-            return Constant(np.asarray(memory.starts), is_start=True)
-        return Constant(operand(memory))
-    if code >= 0:
-        return Result(code)
-    if code <= LEAF:
-        return Given(LEAF - code)
-    if code == WORDS:
-        return Words()
-    if code == MOVING:
-        given = np.asarray(operand(memory))
-        return Moving(len(memory.values), given.dtype, given.ndim == 1)
-    return Number(float if isinstance(memory, float) else type(memory))

@@ -27,20 +27,13 @@ _barrier = jax_function(lambda *arrays: lax.optimization_barrier(arrays))
 
 
 class Recomputed:
-    """A checkpointed function, whose second run is kept apart from the first.
-
-    Attributes:
-      runs: how often it has been called.
-      inputs: the tensors among its arguments, by their place.
-      behind: their values behind the gradients that are known by now, likewise.
-      context: the context of the first run, which may keep values for the second.
-    """
+    """A checkpointed function, whose second run is kept apart from the first."""
 
     def __init__(self, function: Callable[..., Any]):
         self.function, self.runs = function, 0
-        self.inputs: dict[int, torch.Tensor] = {}
-        self.behind: dict[int, torch.Tensor] = {}
-        self.context: Any = None
+        self.inputs: dict[int, torch.Tensor] = {}  # among its arguments, by their place
+        self.behind: dict[int, torch.Tensor] = {}  # their values behind the gradients so far
+        self.context: Any = None  # of the first run, which may keep values for the second
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function."""
@@ -48,12 +41,12 @@ class Recomputed:
         if self.runs == 1:
             self.inputs = {at: arg for at, arg in enumerate(args) if is_jax_tensor(arg)}
             return self.function(*args, **kwargs)
-        args = tuple(map(self._argument, range(len(args)), args))
+        behind = self.behind
+        args = tuple(
+            _Instead.apply(arg, behind[at]) if at in behind else arg for at, arg in enumerate(args)
+        )
         self.inputs, self.behind, self.context = {}, {}, None  # the graph may live for long
         return self.function(*args, **kwargs)
-
-    def _argument(self, at: int, arg: Any) -> Any:
-        return _Instead.apply(arg, self.behind[at]) if at in self.behind else arg
 
     def contexts(self, make: Callable[[], tuple[Any, Any]]) -> Callable[[], tuple[Any, Any]]:
         """Return ``make``, which gives the contexts of both runs, with the first one remembered."""

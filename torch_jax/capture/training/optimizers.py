@@ -161,8 +161,9 @@ class Optimizers:
             for key in before.keys() | group.keys():
                 if group.get(key, MISSING) is lifted.get(key, MISSING):
                     group[key] = before[key]
-                else:
-                    self._refuse_change(optimizer, group, key)
+                else:  # which later calls would not do
+                    group[key] = _plain(group[key])
+                    self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}")
 
     def _is_computed(self, value: Any) -> bool:
         """Return whether a value of a state is a tensor that the call has made of others."""
@@ -170,11 +171,6 @@ class Optimizers:
             return False
         memory: Any = value.untyped_storage()
         return self.observer.storages.is_made(memory) and type(memory.array) is Node
-
-    def _refuse_change(self, optimizer: Any, group: dict, key: str) -> None:
-        """Note that a step writes into its optimizer's groups, which later calls would not do."""
-        group[key] = _plain(group[key])
-        self.observer.refuse(f"a step of {type(optimizer).__name__} sets its {key!r}")
 
     def leave_all(self) -> None:
         """Make Python's floats of all numbers, where a step has raised."""
