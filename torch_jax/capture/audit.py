@@ -19,7 +19,7 @@ from torch_jax.capture.observer import Graph
 from torch_jax.capture.replay import Replay
 from torch_jax.capture.storages import Fixed, OfStorage
 from torch_jax.core.numbers import GivenNumber
-from torch_jax.recorded.path import Constant, Given, Moving, Number, State, Step, numbers_of
+from torch_jax.recorded.path import Constant, Given, Moving, Number, Step, numbers_of
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of functions, in the texts of jaxprs
 
@@ -105,7 +105,9 @@ def _other_array(old: Graph, new: Graph, names: tuple[list, list]) -> str | None
         else:
             is_same = _is_same_array(was, now)
         if not is_same:
-            return f"{_reader(new.state, at)} read another tensor than before, or other values"
+            steps = (step for step in new.state.steps() if Given(at) in step.sources)
+            reader = next((f"{step.name} at {step.line}" for step in steps), "no operator")
+            return f"{reader} read another tensor than before, or other values"
     return "it read other tensors than before" if set(before) != set(after) else None
 
 
@@ -126,10 +128,3 @@ def _other_write(old: Replay, new: Replay, names: tuple[list, list]) -> str | No
         for replay, named in zip((old, new), names, strict=True)
     )
     return "it wrote into other tensors than before" if before != after else None
-
-
-def _reader(state: State, at: int) -> str:
-    for step in state.steps():
-        if Given(at) in step.sources:
-            return f"{step.name} at {step.line}"
-    return "no operator"

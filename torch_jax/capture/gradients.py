@@ -43,6 +43,7 @@ class Gradients:
         )
         self._indices = new
         self._given: list[Any] = []
+        self._storages: list[Any] = []
         self._reused = False
 
     def clear(self, leaves: Sequence[Any]) -> None:
@@ -75,7 +76,7 @@ class Gradients:
             for memory, index in zip(self._storages, self._indices, strict=True):
                 memory.array = outputs[index]
             return
-        given = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
+        given: list[Any] = [None if leaf is None else call.leaf(leaf) for leaf in self._leaves]
         for one, gradient in zip(self._filled, given, strict=True):
             one.tensor.grad = gradient
         if self._reusable:

@@ -47,7 +47,8 @@ class Guards:
         # these must have no ``.grad``
         self._without = [owner for owner in left.without if type(owner) is not int]
         # these must be as long
-        self._lists = [*optimizers.lists(), *(hooks for one in modules for hooks in _hooks_of(one))]
+        hooks = [vars(one).get(name) for one in modules for name in _HOOKS]
+        self._lists = [*optimizers.lists(), *(one for one in hooks if one is not None)]
         self._lengths = list(map(len, self._lists))
 
     def changed(self) -> str | None:
@@ -97,11 +98,6 @@ def _shown(value: Any) -> str:
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def _hooks_of(module: torch.nn.Module) -> list[dict]:
-    """Return the dicts of a module's hooks."""
-    return [vars(module)[name] for name in _HOOKS if vars(module).get(name) is not None]
 
 
 def _entries_of(module: torch.nn.Module) -> list[Entry]:

@@ -90,17 +90,13 @@ class History(Listener):
     """
 
     def __init__(self, name: str):
+        super().__init__(name)
         self.now = Explanation(name, 0, NOTHING, 0, NOTHING, (), 0, 0, 0, ())
         self._graphs: list[int] = []
         self._last: list[int] = []
         self._alike = 0
         self._begin = self._python = self._first = 0.0
         _histories.add(self)
-
-    @property
-    def name(self) -> str:
-        """Return the name of the function."""
-        return self.now.name
 
     def before(self, state: State, numbers: list[Any], arrays: list[Any]) -> None:
         """Note a graph that is about to run."""

@@ -125,7 +125,8 @@ def lower(function: Any, *args: Any, **kwargs: Any) -> Lowered:
 def _jit_module(module: Any, options: dict[str, Any]) -> Any:
     """Compile a module's call in place; PyTorch leaves the slot out when it saves the module."""
     compiled: Jitted[..., Any] = Jitted(module._call_impl, **options)
-    compiled.history.now = compiled.history.now._replace(name=type(module).__name__)
+    name = compiled.history.name = type(module).__name__
+    compiled.history.now = compiled.history.now._replace(name=name)
     module._compiled_call_impl = compiled
     return module
 

@@ -94,10 +94,8 @@ class _ById:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _ById) or self._hash != other._hash:
-            return False
         value = self._value()
-        return self is other or (value is not None and value is other._value())
+        return isinstance(other, _ById) and value is not None and value is other._value()
 
     def __str__(self) -> str:
         return str(self._value())

@@ -46,7 +46,7 @@ class LeftBehind(NamedTuple):
 
 
 def describe(observer: Observer, result: list[Any]) -> LeftBehind:
-    """Describe a call that has returned ``result[0]``, which is taken out of the list."""
+    """Describe a call that has returned ``result[0]``."""
     observer.forget_what_nobody_has()
     leaves = pytree.tree_leaves(result[0])
     positions = _connected(observer, leaves)

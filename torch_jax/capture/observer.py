@@ -148,9 +148,9 @@ class Observer(Listener):
         """Return the tensors that are older than the call, with their outlines before it."""
         return self._outlines + [(one.tensor, one.outline) for one in self.storages.met]
 
-    def owner(self, tensor: torch.Tensor) -> Any:
-        """Return the place of a tensor among the arguments, or itself where it is none of them."""
-        return self._places.get(id(tensor), tensor)
+    def owner(self, value: Any) -> Any:
+        """Return the place of a value among the arguments, or itself where it is none of them."""
+        return self._places.get(id(value), value)
 
     def is_of_call(self, node: Any) -> bool:
         """Return whether a node of autograd's graph was made by the call."""

@@ -40,8 +40,6 @@ from torch_jax.memory.form import Form
 from torch_jax.memory.storage import is_jax_tensor, memory_of
 from torch_jax.recorded.lazy import observed
 
-_LEAVES_MODE = Refusal("it leaves a mode or a setting other than it was")
-
 
 class Observed(NamedTuple):
     """A call that was observed: what it returned, and how later calls repeat it."""
@@ -130,7 +128,8 @@ class Pure:
             outside = {at for at in own if _is_reached(call, at, found.result)}
             at_home = {at for at in own if call.parts[at].is_set_to(own[at])}
         if keys.world() != world and found.refusal is None:
-            found = found._replace(refusal=_LEAVES_MODE)
+            refusal = Refusal("it leaves a mode or a setting other than it was")
+            found = found._replace(refusal=refusal)
         for at, old in before.items():
             if memory_of(call.leaves[at]) is not old:
                 outside.add(at)

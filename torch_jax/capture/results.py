@@ -102,9 +102,6 @@ class Results:
         self.new: list[Any] = []  # storages that the call has made, each an output of the program
         self._outputs: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
-        self._arguments = {
-            id(leaf): at for at, leaf in enumerate(observer.leaves) if not isinstance(leaf, _PLAIN)
-        }
         self._known = {id(one.tensor): one.tensor for one in observer.storages.met}
 
     def of(self, value: Any) -> Template:
@@ -113,8 +110,9 @@ class Results:
         return Template(form, list(map(self._leaf, leaves)))
 
     def _leaf(self, value: Any) -> Any:
-        if id(value) in self._arguments:
-            return Argument(self._arguments[id(value)])
+        owner = self._observer.owner(value)
+        if type(owner) is int and not isinstance(value, _PLAIN):
+            return Argument(owner)
         if not isinstance(value, torch.Tensor):
             if not isinstance(value, _PLAIN) and not callable(value):
                 self._observer.refuse(f"it returns a {type(value).__name__}")

@@ -23,13 +23,7 @@ from torch_jax.recorded.path import Constant, Step
 
 
 class Part:
-    """Some results of an entry by themselves: an entry of its own, too, for recordings.
-
-    Attributes:
-      jaxpr: the computation.
-      outs: as those of a body.
-      operands: the places of those operands of the entry that it takes.
-    """
+    """Some results of an entry by themselves: an entry of its own, too, for recordings."""
 
     maker, slots, check, simple, key, on_host = False, (), (), False, (), None
 
@@ -37,6 +31,7 @@ class Part:
         """Take the jaxpr of the entry, and the numbers of the results."""
         self.jaxpr, used = jax_core.with_outputs(closed, outputs)
         self.outs = _outs(self.jaxpr)
+        # the places of those operands of the entry that it takes
         self.operands = tuple(at for at, is_used in enumerate(used) if is_used)
         plain = core.jaxpr_as_fun(self.jaxpr)
         call = jax.jit(plain, compiler_options=options.operator())

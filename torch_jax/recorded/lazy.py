@@ -24,22 +24,17 @@ from torch_jax.recorded.recorder import Listener, Recorder
 
 
 class _Own(threading.local):
-    """The recorders of a thread.
-
-    Attributes:
-      by_mode: those of blocks of :func:`lazy` and :func:`fused`, and of these modes.
-      outside: the recorder outside of blocks; None in eager mode.
-      one_thread: the block in which backward passes stay on this thread, while it records.
-    """
+    """The recorders of a thread."""
 
     def __init__(self) -> None:
+        # of blocks of ``lazy`` and ``fused``, and of these modes
         self.by_mode = {
             "eager": None,
             "lazy": Recorder(config.get("lazy_operators"), full=_cut),
             "fused": Recorder(OPERATORS_OF_A_FUSED_GROUP, OPERATORS_BEFORE_A_FUSED_CUT),
         }
-        self.outside: Recorder | None = None
-        self.one_thread: Any = None
+        self.outside: Recorder | None = None  # of blocks; None in eager mode
+        self.one_thread: Any = None  # the block in which backward passes stay on this thread
 
 
 def _cut(recorder: Recorder) -> None:

@@ -100,7 +100,7 @@ class State:
     )  # fmt: skip
     count: ClassVar[int] = 0  # how many have been made, less those that were cut off
 
-    def __init__(self, before: State | None, step: Step | None):
+    def __init__(self, before: State | None, step: Any):
         self.before, self.step = before, step
         self.nodes: int = before.nodes if before else 0  # results of all operators
         self.operators: int = before.operators if before else 0

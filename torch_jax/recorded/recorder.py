@@ -46,18 +46,14 @@ _integers_at: dict[tuple[int, int], tuple] = {}
 
 
 class Recording:
-    """A sequence of operators that is being written down, or has been run.
-
-    Attributes:
-      log: what was written down, each by one ``append``: the state that the tree of paths is in,
-        the nodes of the results, and the Python numbers and the arrays that this run is given.
-      leaves: the codes of arrays in keys, by their id.
-    """
+    """A sequence of operators that is being written down, or has been run."""
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
+        # Written down, each by one ``append``: the state that the tree of paths is in, the nodes of
+        # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
-        self.leaves: dict[int, int] = {}
+        self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = self._is_early = False
@@ -215,17 +211,13 @@ def _settle(nodes: list[Any], places: Sequence[int], arrays: Sequence[Any]) -> N
 
 
 class Listener:
-    """Hear of the graphs that a recorder runs; this one takes no notice.
+    """Hear of the graphs that a recorder runs; this one takes no notice."""
 
-    Attributes:
-      takes_checks: whether checks of indices are to be recorded with the rest, and to be raised for
-        by the listener; else each is run at once.
-      needs_program: whether a graph is to be compiled when it is run for the first time.
-      name: what users call the code that is recorded.
-    """
-
-    takes_checks = needs_program = False
-    name = ""
+    # whether checks of indices are recorded with the rest, and raised for by the listener; else
+    # each is run at once
+    takes_checks = False
+    needs_program = False  # whether a graph is to be compiled when it is run for the first time
+    name = ""  # what users call the code that is recorded
 
     def __init__(self, name: str = "", takes_checks: bool = False) -> None:
         self.name, self.takes_checks = name, takes_checks
