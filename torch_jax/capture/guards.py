@@ -54,7 +54,9 @@ class Guards:
     def changed(self) -> str | None:
         """Return what has changed, in words; None where nothing has."""
         if not all(map(is_, map(_storage_of, self._tensors), self._storages)):
-            return self._other_memory()
+            pairs = zip(self._tensors, self._storages, strict=True)
+            shown = errors.describe(next(t for t, old in pairs if t.untyped_storage() is not old))
+            return f"a {shown} has another memory (.data was set, or .to() called)"
         if not self._have_forms(*self._tensors):
             return "a tensor has another shape, another dtype or another requires_grad"
         if [tensor.storage_offset() for tensor in self._tensors] != self._offsets:
@@ -69,11 +71,6 @@ class Guards:
         if list(map(len, self._lists)) != self._lengths:
             return "an optimizer has other parameters, or a module other hooks"
         return None
-
-    def _other_memory(self) -> str:
-        pairs = zip(self._tensors, self._storages, strict=True)
-        tensor = next(t for t, old in pairs if t.untyped_storage() is not old)
-        return f"a {errors.describe(tensor)} has another memory (.data was set, or .to() called)"
 
     def _other_entry(self) -> str | None:
         for of, key, old in self._entries:

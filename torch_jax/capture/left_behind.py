@@ -13,7 +13,7 @@ from torch_jax.capture.arguments import owned
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
 from torch_jax.capture.storages import outline, version_of
-from torch_jax.core import errors
+from torch_jax.core import errors, tracers
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory.storage import is_jax_tensor
@@ -70,9 +70,9 @@ def describe(observer: Observer, result: list[Any]) -> LeftBehind:
             )
     known = {id(memory) for memory in results.new} | autograd_nodes.saved_memories(connected)
     for stray in () if observer.only_first else observer.storages.strays(known):
-        shown = f"{stray.array.dtype}{list(stray.array.shape)}"
         observer.refuse(
-            f"a new tensor ({shown}) is kept somewhere: return it, or write into one",
+            f"a new tensor ({tracers.shown(stray.array)}) is kept somewhere: return it, or write "
+            "into one",
             is_of_first=True,
         )
     return LeftBehind(
