@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_jax
 from tests.support.compare import assert_same
 from tests.support.lazily import counted
+from torch_jax.core import compilations
 from torch_jax.recorded.program import Program
 
 pytestmark = pytest.mark.usefixtures("compiled_later")
@@ -198,3 +199,16 @@ def test_the_program_writes_over_what_pytorch_s_kernels_have_made():
         for _ in range(3):
             f()
     assert copies == [False] * 3 and x.sum().item() == 5 << 14
+
+
+def test_indices_of_new_shapes_are_checked_without_a_program():
+    """Only one that is out of range asks XLA, whose program finds out what is wrong."""
+    table = torch.arange(12.0).reshape(6, 2)
+    on_device, before = table.to("jax"), compilations.here().made
+    f = torch_jax.jit(lambda index: F.embedding(index, on_device) + on_device[index - 6])
+    for n in range(1, 6):
+        index = torch.arange(n)
+        assert torch.equal(f(index.to("jax")).cpu(), 2 * table[index])
+    assert compilations.here().made == before
+    with pytest.raises(IndexError):
+        f(torch.tensor([6, 0], device="jax"))

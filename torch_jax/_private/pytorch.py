@@ -324,13 +324,29 @@ def _device_context() -> Any:
 
 def default_device() -> Any:
     """Return the device of factory functions on this thread, if a mode sets one."""
+    devices = [mode.device for mode in _open_function_modes() if _sets_device(mode)]
+    return devices[-1] if devices else None
+
+
+def _sets_device(mode: Any) -> bool:
+    kind = _device_context()
+    return kind is not None and isinstance(mode, kind)
+
+
+def _open_function_modes() -> list[Any]:
     if not function_modes():
-        return None
+        return []
     overrides = importlib.import_module("torch.overrides")
     modes: list[Any] = getattr(overrides, "_get_current_function_mode_stack", list)()
-    kind = _device_context()
-    devices = [mode.device for mode in modes if kind is not None and isinstance(mode, kind)]
-    return devices[-1] if devices else None
+    return modes
+
+
+def _open_dispatch_modes() -> list[Any]:
+    if not dispatch_modes():
+        return []
+    module = importlib.import_module("torch.utils._python_dispatch")
+    modes: list[Any] = getattr(module, "_get_current_dispatch_mode_stack", list)()
+    return modes
 
 
 is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")
@@ -351,16 +367,9 @@ def is_transformed() -> bool:
     """
     if _functorch_level() is not None or _saved_tensors_hooks(True) is not None:
         return True
-    modes: list[Any] = []
-    if dispatch_modes():
-        module = importlib.import_module("torch.utils._python_dispatch")
-        modes += getattr(module, "_get_current_dispatch_mode_stack", list)()
-    if function_modes():
-        overrides = importlib.import_module("torch.overrides")
-        modes += getattr(overrides, "_get_current_function_mode_stack", list)()
-    kind = _device_context()
     own = "torch_jax."  # modes that only observe
-    return any(not isinstance(m, kind) and not type(m).__module__.startswith(own) for m in modes)
+    modes = (*_open_dispatch_modes(), *_open_function_modes())
+    return any(not _sets_device(m) and not type(m).__module__.startswith(own) for m in modes)
 
 
 def kept_by_policy(context: Any) -> list[Any]:

@@ -25,13 +25,19 @@ Interval = tuple[int, int] | None
 _BOTH = (0, 1)
 
 
-def is_proven(state: State, body: Any, sources: Sequence[Any]) -> bool:
+def is_proven(state: State, check: Any, sources: Sequence[Any]) -> bool:
     """Return whether the check of an operator that comes after ``state`` holds for all data."""
-    if body.check is None:
-        return False
-    given, check = body.check.of(sources), body.check.jaxpr
+    given = check.of(sources)
     known = _known(state, {source.at for source in given if isinstance(source, Result)})
-    return _results(check, given, known) == [(1, 1)]
+    return _results(check.jaxpr, given, known) == [(1, 1)]
+
+
+def holds(check: Any, values: Sequence[Any]) -> bool:
+    """Return whether the least and the greatest of the indices show that a check holds.
+
+    A program of the check would be compiled for each shape.
+    """
+    return intervals(check.jaxpr, [_of_value(value) for value in values]) == [(1, 1)]
 
 
 def _known(state: State, wanted: set[int]) -> dict[int, Interval]:

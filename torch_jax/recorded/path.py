@@ -95,13 +95,14 @@ class State:
     """A point of the tree: one sequence of operators, of which ``step`` is the last."""
 
     __slots__ = (
-        "after", "before", "may_collect", "nodes", "number", "operators", "programs", "runs",
-        "step",
+        "after", "before", "given", "may_collect", "nodes", "number", "operators", "programs",
+        "runs", "step",
     )  # fmt: skip
     count: ClassVar[int] = 0  # how many have been made, less those that were cut off
 
-    def __init__(self, before: State | None, step: Any):
+    def __init__(self, before: State | None, step: Any, given: bool = False):
         self.before, self.step = before, step
+        self.given: int = (before.given if before else 0) + given  # arrays on the way
         self.nodes: int = before.nodes if before else 0  # results of all operators
         self.operators: int = before.operators if before else 0
         if step is not None:
