@@ -186,6 +186,19 @@ def test_a_promise_that_does_not_hold_is_found_out(name, audit):
     assert "Python runs at each call" in str(jitted.explain())
 
 
+def test_a_mode_that_a_later_call_leaves_is_found_out():
+    wants = [True]
+    function = pure(lambda x: (x * 2, torch.set_grad_enabled(wants[0]))[0])
+    try:
+        for _ in range(3):
+            function(ones())
+        wants[0] = False
+        with pytest.warns(UserWarning, match="leaves a mode"):
+            function(ones())
+    finally:
+        torch.set_grad_enabled(True)
+
+
 def _kept(x):
     SETTINGS["last"] = x * 2
     return x

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,11 +42,6 @@ class SortedCall(NamedTuple):
         finally:
             for at, part in self.parts.items():
                 part.data = own[at]
-
-
-def owned(owner: Any, leaves: Sequence[Any]) -> Any:
-    """Return the argument of a call whose place is given, or a tensor that is none, itself."""
-    return leaves[owner] if type(owner) is int else owner
 
 
 class Arguments:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_jax.capture.arguments import owned
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, tracers, trees
 from torch_jax.core.tracers import DataDependentError, NotTraceableError
 from torch_jax.memory import transfer
 from torch_jax.memory.storage import held_by, is_jax_tensor
@@ -39,7 +38,7 @@ class OfHost(NamedTuple):
 
     def read(self, leaves: Sequence[Any]) -> Any:
         """Return the array of one call."""
-        tensor = owned(self.tensor, leaves).detach()
+        tensor = trees.owned(self.tensor, leaves).detach()
         return held_by(transfer.to_device(tensor.as_strided(*self.place)))
 
 

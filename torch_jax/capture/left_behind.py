@@ -9,11 +9,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_jax.capture import autograd_nodes
-from torch_jax.capture.arguments import owned
 from torch_jax.capture.observer import Observer
 from torch_jax.capture.results import Results, Template
 from torch_jax.capture.storages import outline, version_of
-from torch_jax.core import errors, tracers
+from torch_jax.core import errors, tracers, trees
 from torch_jax.core.active import ACTIVE
 from torch_jax.core.node import Node
 from torch_jax.memory.storage import is_jax_tensor
@@ -40,7 +39,7 @@ class LeftBehind(NamedTuple):
         """Return the tensors that count the writes of a call, as often as each is written."""
         found = []
         for owner, is_of_gradient, times in self.raised:
-            tensor = owned(owner, leaves)
+            tensor = trees.owned(owner, leaves)
             found += [tensor.grad if is_of_gradient else tensor] * times
         return found
 

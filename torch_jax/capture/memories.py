@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_jax._private import dynamo
-from torch_jax.capture.arguments import owned
+from torch_jax.core import trees
 from torch_jax.memory.storage import is_jax_tensor
 
 SHARES = "an argument shares memory with a tensor that the function holds"
@@ -56,7 +56,7 @@ class Memories:
 
     def _read(self, leaves: Sequence[Any]) -> list[Any]:
         """Return the gradients that a call reads."""
-        return [owned(owner, leaves).grad for owner in self._owners]
+        return [trees.owned(owner, leaves).grad for owner in self._owners]
 
     def changed(self, leaves: Sequence[Any]) -> str | None:
         """Return why a call must not run on these arguments; None where it may."""

@@ -15,7 +15,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from torch_jax.capture import autograd_nodes
-from torch_jax.capture.arguments import owned
 from torch_jax.capture.draws import Numbers
 from torch_jax.capture.left_behind import LeftBehind
 from torch_jax.capture.observer import Observer
@@ -101,7 +100,7 @@ class Pullback:
         of_node = dict(zip(self.residuals, arrays, strict=True))
         saved = [_saved(source, of_node, storages) for source in self._sources]
         inputs, held = (
-            [owned(one, leaves) for one in tensors] for tensors in (self._inputs, self._saved)
+            [trees.owned(one, leaves) for one in tensors] for tensors in (self._inputs, self._saved)
         )
         outputs = [built[at] for at in self._positions]
         connected = _Connected.apply(self, saved, outputs, held, drawn, *inputs)

@@ -150,7 +150,7 @@ class Pure:
         for read, value in new.read.items() if new is not None else ():
             if numbers.get(read, value) not in (value,):
                 new, why = None, read.refusal
-        if new is not None:
+        if why is None and new is not None:
             why = audit.difference(replay, new)
         if why is None:
             return found.result

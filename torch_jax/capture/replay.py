@@ -101,8 +101,7 @@ class Replay:
         try:
             storages = self.memories.of_call(leaves)
             outputs = self._launch(leaves, storages, *self._numbers.of_call(env, drawn_from))
-            for tensor in self.left.counted(leaves):
-                increment_version(tensor)
+            increment_version(self.left.counted(leaves))
             call = Call(leaves, [outputs[at] for at in self._new])
             self.gradients.fill(call)
         except BaseException:

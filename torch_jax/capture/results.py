@@ -7,6 +7,7 @@ something that was there before, an argument, or just the same object.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,13 +26,17 @@ _PLAIN = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum,
     torch.dtype, torch.device, torch.Size, torch.nn.Module, torch.optim.Optimizer,
 )  # fmt: skip
-# of a result through whose graph a backward pass went inside: as in PyTorch no other can
-_spent = pytorch.NodeThatRaises(
-    "Trying to backward through the graph a second time: the function under torch_jax.jit has run "
-    "a backward pass through it already",
-    2,
-)
 _ANCHOR = torch.empty(0, requires_grad=True)
+
+
+@functools.cache
+def _spent() -> Any:
+    """Return the node of results through whose graph a backward pass went inside: no other can."""
+    return pytorch.NodeThatRaises(
+        "Trying to backward through the graph a second time: the function under torch_jax.jit has "
+        "run a backward pass through it already",
+        2,
+    )
 
 
 class FixedTensor(NamedTuple):
@@ -88,7 +93,7 @@ class Call:
             tensor = leaf.build(self.outputs, self._storages)
             if leaf.marks:
                 with torch.enable_grad():
-                    tensor, _ = _spent(tensor, _ANCHOR)
+                    tensor, _ = _spent()(tensor, _ANCHOR)
             self._tensors[leaf.number] = tensor
         return tensor
 

@@ -99,7 +99,8 @@ class Tape:
 
         Where a number is not as it was, what the steps before have changed is undone.
         """
-        env, undo = self.env.copy(), list[Callable[[], None]]()
+        env = self.env.copy()
+        undo: list[Callable[[], None]] = []
         try:
             for slot, function, operands, _, save in self.steps:
                 if save is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -55,6 +55,15 @@ def flatten_with_paths(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
 def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
     """Return the tree of a structure with other leaves, which may be anything."""
     return structure.unflatten(leaves)
+
+
+def owned(owner: Any, leaves: Sequence[Any]) -> Any:
+    """Return the leaf whose place is given, or a value that is no place, itself.
+
+    >>> owned(1, ["a", "b"]), owned("c", ["a", "b"])
+    ('b', 'c')
+    """
+    return leaves[owner] if type(owner) is int else owner
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
