@@ -2,8 +2,8 @@
 
 PyTorch's meta functions let dtypes pass for which no kernel exists (a softmax of integers), and
 masks and indices of most dtypes; JAX computes with all of them. So the first call of an operator
-with such tensors is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), whose error is
-raised at each call of the kind.
+with such tensors is tried on the CPU's own kernel (:mod:`torch_jax.eager.twins`), and its error is
+raised. Each call that is refused is tried again: a dim, for one, may be in the error's words.
 
 Of other tensors only bools, integers and complex numbers are tried: accelerators take more dtypes
 of floats than the CPU.
@@ -35,7 +35,7 @@ _OF_MASKS = {
     "indices": (torch.int64, torch.bool),
 }
 
-_answers: dict[tuple, Exception | None] = {}
+_taken: set[tuple] = set()  # the kinds of calls that the CPU takes
 
 
 def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -44,17 +44,16 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if not _is_asked(op, given):
         return
     form = (op, *given, *map(_form, given.values()))
-    if form not in _answers:
-        sizes = [n for tensor in tensors_in(given) for n in tensor.shape]
-        if not all(type(n) is int for n in sizes):  # of a program for many sizes
-            return
-        answer = pytorch.without_warnings(lambda: _ask(op, given))
-        if answer is twins.UNKNOWN:
-            return
-        _answers[form] = answer
-        if answer is None and _unusual_masks(given):
+    sizes = [n for tensor in tensors_in(given) for n in tensor.shape]
+    if form in _taken or not all(type(n) is int for n in sizes):  # of a program for many sizes
+        return
+    answer = pytorch.without_warnings(lambda: _ask(op, given))
+    if answer is None:
+        _taken.add(form)
+        if _unusual_masks(given):
             _have_warned(op, given)
-    _raise(_answers[form], op, args, kwargs)
+    elif answer is not twins.UNKNOWN:
+        _raise(answer, op, args, kwargs)
 
 
 def _have_warned(op: Any, given: dict[str, Any]) -> None:
