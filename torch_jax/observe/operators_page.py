@@ -90,7 +90,7 @@ def _call(expression: str) -> Iterator[str]:
 def _steps(function: Any) -> Iterator[str]:
     reached = trace_ops.path(function)
     if not reached.forward:
-        yield "    runs nothing: its result is its input"
+        yield "    runs nothing on the device: its result is its input, or no tensor is there"
     yield from _lines(reached.forward)
     if reached.backward or reached.error:
         yield f"    backward: {reached.error}".rstrip()
