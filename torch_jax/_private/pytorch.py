@@ -334,19 +334,17 @@ def _sets_device(mode: Any) -> bool:
 
 
 def _open_function_modes() -> list[Any]:
-    if not function_modes():
-        return []
-    overrides = importlib.import_module("torch.overrides")
-    modes: list[Any] = getattr(overrides, "_get_current_function_mode_stack", list)()
-    return modes
+    return _open_modes(function_modes, "torch.overrides", "_get_current_function_mode_stack")
 
 
 def _open_dispatch_modes() -> list[Any]:
-    if not dispatch_modes():
-        return []
-    module = importlib.import_module("torch.utils._python_dispatch")
-    modes: list[Any] = getattr(module, "_get_current_dispatch_mode_stack", list)()
-    return modes
+    module = "torch.utils._python_dispatch"
+    return _open_modes(dispatch_modes, module, "_get_current_dispatch_mode_stack")
+
+
+def _open_modes(count: Callable[[], int], module: str, stack: str) -> list[Any]:
+    """Return the modes of a stack on this thread; nothing is imported where there are none."""
+    return getattr(importlib.import_module(module), stack, list)() if count() else []
 
 
 is_wrapped = _lookup("_C._functorch.is_functorch_wrapped_tensor")

@@ -44,8 +44,8 @@ def refuse(op: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     if not _is_asked(op, given):
         return
     form = (op, *given, *map(_form, given.values()))
-    sizes = [n for tensor in tensors_in(given) for n in tensor.shape]
-    if form in _taken or not all(type(n) is int for n in sizes):  # of a program for many sizes
+    are_sizes = (type(n) is int for tensor in tensors_in(given) for n in tensor.shape)
+    if form in _taken or not all(are_sizes):  # of a program for many sizes
         return
     answer = pytorch.without_warnings(lambda: _ask(op, given))
     if answer is None:
