@@ -152,7 +152,7 @@ SETTINGS: dict[str, Setting] = {
         "before. Until then its operators run one by one: by PyTorch's kernels where JAX computes "
         "on the CPU, else in fused mode only. So first losses come at once, and a graph that runs "
         "once is never compiled. 1: a graph is compiled when it is first run, as always "
-        "on accelerators, for jit(pure=True), and where functions of JAX are called inside.",
+        "on accelerators and for jit(pure=True).",
     ),
     "jit_check_every": Setting(
         1000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +18,24 @@ class Compiled:
     """A function of arrays, which XLA compiles at its first call.
 
     Attributes:
-      plain: the function to call within a trace, where XLA's options belong to the outermost
-        program.
-      call: the function to call outside of one. After some calls it is replaced, and ``changed`` is
-        called with the new one.
+      call: the function to call outside of a trace. After some calls it is replaced, and
+        ``changed`` is called with the new one.
     """
 
-    __slots__ = ("call", "changed", "plain")
-
     def __init__(self, function: Callable[..., Any]):
-        self.plain = jax.jit(function)
+        self._function = function
         self.changed: Callable[[], Any] | None = None
-        self.call = self._counting(jax.jit(function, compiler_options=options.operator()))
+        self.call: Callable[..., Any] = self._begin
+
+    @functools.cached_property
+    def plain(self) -> Callable[..., Any]:
+        """Return the function to call within a trace, whose program has XLA's options."""
+        return jax.jit(self._function)
+
+    def _begin(self, *args: Any) -> Any:
+        jitted = jax.jit(self._function, compiler_options=options.operator())
+        self.call = self._counting(jitted)
+        return self.call(*args)
 
     def _counting(self, jitted: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that counts its calls, and later calls the executable directly."""

@@ -87,6 +87,7 @@ def _own_operators() -> Any:
         library.impl("write_", torch.library.fallthrough_kernel, key)
     library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
     library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
+    library.impl("copy", _form_of_copy, "Meta")
     library.define(_ADAM.format("", "Scalar[]", "Scalar[]"))
     library.define(_ADAM.format(".counted", "Tensor[]", "Tensor[]"))
     for step in (torch.ops.torch_jax.adam_.default, torch.ops.torch_jax.adam_.counted):
@@ -95,6 +96,10 @@ def _own_operators() -> Any:
     _define_checkpoint_name(library)
     _define_call_jax(library)
     return library
+
+
+def _form_of_copy(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(self.shape, dtype=dtype, device="meta")
 
 
 def _define_call_jax(library: Any) -> None:

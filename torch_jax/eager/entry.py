@@ -23,7 +23,7 @@ from torch_jax.compiler import compiled
 from torch_jax.compiler.compiled import Compiled, Untraced
 from torch_jax.core import errors, policies
 from torch_jax.core.active import ACTIVE
-from torch_jax.eager.meta import Output
+from torch_jax.eager.meta import Output, Value
 from torch_jax.eager.signature import (
     DROP,
     DTYPE,
@@ -40,12 +40,6 @@ from torch_jax.memory.storage import is_jax
 from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import InOrder, Leading, Lowering
-
-
-class Value(NamedTuple):
-    """A Python value that an operator returns, such as the bool of ``aten.equal``."""
-
-    value: Any
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,6 +60,8 @@ class Entry:
     placed: Any = None  # the operator's arguments, each as the place of its value
     on_host: Any = None  # the call by PyTorch's CPU kernel; None where there is no such kernel
     maker: Any = None  # for recordings: makes new arrays of nothing; False: there are operands
+    makes: bool = False  # new arrays, perhaps of nothing: its trace says whether there are operands
+    is_foreseen: bool = False  # ``outputs`` are known before the trace
 
     def __hash__(self) -> int:
         return id(self)
@@ -220,11 +216,15 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
         for name in lowering.contiguous
     }
     strides = {f"{name}_strides": placed[name].stride for name in lowering.strided}
-    concrete = lowering.concrete
-    if callable(concrete):
-        concrete = concrete(**by_parameter(concrete, placed))
+    concrete, in_order = (
+        by(**by_parameter(by, placed)) if callable(by) else by
+        for by in (lowering.concrete, lowering.in_order)
+    )
     simple = not (concrete or check or sig.writes or sig.lists != (False,))
     values_of = _reader(placed) if concrete else _in_trace
+    chosen = concrete or in_order or lowering.strided
+    foreseen = None if chosen else _foreseen(op, placed, inferred or [])
+    outputs += foreseen or ()
     if not lowering.uniform:
         for view in targets:
             view.refuse_repetition()
@@ -261,13 +261,51 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             arrays.append(ok)
         if concrete:
             return arrays, emitted
+        if foreseen not in (None, emitted) and not in_rows:
+            raise RuntimeError(f"{op} gives {emitted}, not {foreseen}: a fault of torch_jax")
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 
     run.__name__ = _label(op)
     function = Untraced(run) if concrete else Compiled(run)
     error = message if check else None
-    return Entry(function, outputs, tuple(written), concrete, simple, error, placed=placed)
+    return Entry(
+        function,
+        outputs,
+        tuple(written),
+        concrete,
+        simple,
+        error,
+        placed=placed,
+        makes=not lowering.random and _makes(op),
+        is_foreseen=foreseen is not None,
+    )
+
+
+def _makes(op: Any) -> bool:
+    """Return whether an operator takes no tensors, or takes their forms alone by its name."""
+    name = op._opname
+    takes_tensors = any("Tensor" in str(argument.type) for argument in op._schema.arguments)
+    return not takes_tensors or name.endswith("_like") or name.startswith("new_")
+
+
+def _foreseen(op: Any, placed: dict[str, Any], specs: list[Any]) -> list[Any] | None:
+    """Return the outputs of a meta function as they will be; None where it has not said all.
+
+    Meta functions also give the gradients that an argument like ``output_mask`` leaves out.
+    """
+    returns = [one for one in op._schema.returns if one.alias_info is None]
+    if len(specs) != len(returns):
+        return None
+    are_tensors = all(
+        isinstance(spec, Output | Value | list) or "Tensor" in str(one.real_type)
+        for one, spec in zip(returns, specs, strict=True)
+    )
+    if not are_tensors:
+        return None
+    masks = [a.name for a in op._schema.arguments if str(a.type) == "List[bool]"]
+    wanted = itertools.chain(placed[masks[0]] if masks else (), itertools.repeat(True))
+    return [spec if next(wanted) else None for spec in specs]
 
 
 def _label(op: Any) -> str:
@@ -295,7 +333,7 @@ def _in_trace(memories: list[Any]) -> _Values:
 
 def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
     """Return a reader for a function outside ``jax.jit``: one compiled program reads the views."""
-    views = [v for v in _leaves(placed.values()) if isinstance(v, View)]
+    views = [v for v in leaves(placed.values()) if isinstance(v, View)]
 
     def read(*memories):
         return [view.read(list(memories)) for view in views]
@@ -313,10 +351,11 @@ def _reader(placed: dict[str, Any]) -> Callable[[list[Any]], _Values]:
     return values_of
 
 
-def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+def leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield values, those in lists too."""
     for value in values:
         if isinstance(value, list):
-            yield from _leaves(value)
+            yield from leaves(value)
         else:
             yield value
 
@@ -399,7 +438,7 @@ def emit(result: Any, spec: Any, arrays: list[Any], op: Any) -> Any:
         return [emit(r, s, arrays, op) for r, s in zip(result, specs, strict=True)]
     if not hasattr(result, "dtype"):
         return Value(result)
-    if spec is None:
+    if spec is None or isinstance(spec, Value):
         arrays.append(_on_device(result))
         stride = geometry.row_major(result.shape) if 0 in result.shape else None
         return Output(result.shape, stride, dtypes.to_torch(result.dtype))

@@ -34,7 +34,7 @@ from torch_jax.core import (
     tracers,
 )
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.node import NotRecordable
+from torch_jax.core.node import NotRecordable, Refused
 from torch_jax.core.numbers import GivenNumber
 from torch_jax.core.x64 import x64
 from torch_jax.eager import (
@@ -194,6 +194,8 @@ class Kernel:
             arrays = list(ACTIVE.recorder.record(self.op, entry, memories))
             entry.uses += 1
             return arrays
+        except Refused as error:
+            raise by_torch.explained(error.error, self.op, args, kwargs) from error.error
         except NotRecordable as error:
             if absent.is_chosen():
                 cause = error.__cause__

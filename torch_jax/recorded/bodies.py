@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,9 +16,11 @@ from torch_jax._private.jaxprs import core
 from torch_jax.compiler import options
 from torch_jax.core import signals
 from torch_jax.core.active import ACTIVE
-from torch_jax.core.node import Node
+from torch_jax.core.node import Node, NotRecordable
 from torch_jax.core.x64 import x64
-from torch_jax.memory import windows
+from torch_jax.eager.entry import leaves
+from torch_jax.eager.meta import Output
+from torch_jax.memory import dtypes, windows
 from torch_jax.recorded.path import Constant, Step
 
 
@@ -26,6 +28,7 @@ class Part:
     """Some results of an entry by themselves: an entry of its own, too, for recordings."""
 
     maker, slots, check, simple, key, on_host = False, (), (), False, (), None
+    is_foreseen = False
 
     def __init__(self, closed: Any, outputs: Iterable[int]):
         """Take the jaxpr of the entry, and the numbers of the results."""
@@ -47,25 +50,64 @@ class Part:
 _serials = itertools.count()
 
 
-class Body(NamedTuple):
-    """The function of an entry, for operands of given forms."""
+Out = tuple[Any, tuple[int, ...], Any]  # the aval, shape and dtype of a result
 
-    jaxpr: Any
-    outs: tuple[tuple[Any, tuple[int, ...], Any], ...]  # aval, shape and dtype of each result
-    check: Part | None  # gives whether the operands are in range; None: nothing can be wrong
-    maker: Part | None  # makes the results at once of numbers, if they depend on nothing else
+
+class Body:
+    """The function of an entry, for operands of given forms; JAX traces it when it is asked for.
+
+    Attributes:
+      outs: aval, shape and dtype of each result; no trace is needed for those that are foreseen.
+    """
+
+    def __init__(self, entry: Any, avals: tuple[Any, ...]):
+        self._entry, self._avals = entry, avals
+        self.outs = _foreseen(entry, avals) if entry.is_foreseen else _outs(self.jaxpr)
+
+    @functools.cached_property
+    def _traced(self) -> Any:
+        """The jaxpr, with the flag of the check.
+
+        Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their
+        handlers raise, and Ctrl-C would be lost.
+        """
+        try:
+            return signals.undisturbed(_traced, self._entry.run.plain, self._avals)
+        except Exception as error:  # the operator, run at once, raises what it raises eagerly
+            raise NotRecordable from error
+
+    @functools.cached_property
+    def jaxpr(self) -> Any:
+        """The computation, without the check."""
+        closed = self._traced
+        if not self._entry.check:  # which the trace has filled
+            return closed
+        count = len(closed.out_avals) - 1
+        return jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
+
+    @functools.cached_property
+    def check(self) -> Part | None:
+        """The part that gives whether the operands are in range; None: nothing can be wrong."""
+        closed = self._traced
+        return Part(closed, [len(closed.out_avals) - 1]) if self._entry.check else None
+
+    @functools.cached_property
+    def maker(self) -> Part | None:
+        """The part that makes all results at once of numbers, if they depend on nothing else.
+
+        What counts is computed with the rest: bounds of the counts may prove a check of indices.
+        """
+        made = Part(self.jaxpr, range(len(self.outs)))
+        counts = "iota" in str(made.jaxpr.jaxpr)
+        return None if counts or any(self._avals[at].shape for at in made.operands) else made
 
 
 def body_of(entry: Any, memories: Sequence[Any]) -> Body:
-    """Return the body of an entry for memories like these.
-
-    Signals wait while JAX traces: several ``except:`` of JAX's would swallow what their handlers
-    raise, and Ctrl-C would be lost.
-    """
+    """Return the body of an entry for memories like these."""
     avals = tuple(map(_aval_of, memories))
     body = entry.bodies.get(avals)
     if body is None:
-        body = entry.bodies[avals] = signals.undisturbed(_make, entry, avals)
+        body = entry.bodies[avals] = Body(entry, avals)
     return body
 
 
@@ -125,25 +167,13 @@ def _traced(run: Any, avals: tuple[Any, ...]) -> Any:
         ACTIVE.recorder = recorder
 
 
-def _make(entry: Any, avals: tuple[Any, ...]) -> Body:
-    closed = _traced(entry.run.plain, avals)
-    count = len(closed.out_avals) - bool(entry.check)
-    check = Part(closed, [count]) if entry.check else None
-    if check is not None:
-        closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
-    maker = None if entry.slots else _maker(closed, avals)
-    return Body(closed, _outs(closed), check, maker)
-
-
-def _outs(closed: Any) -> tuple[tuple[Any, tuple[int, ...], Any], ...]:
+def _outs(closed: Any) -> tuple[Out, ...]:
     return tuple((aval, aval.shape, aval.dtype) for aval in closed.out_avals)
 
 
-def _maker(closed: Any, avals: tuple[Any, ...]) -> Part | None:
-    """Return what makes all results at once, or None.
-
-    What counts is computed with the rest: bounds of the counts may prove a check of indices.
-    """
-    made = Part(closed, range(len(closed.out_avals)))
-    counts = "iota" in str(made.jaxpr.jaxpr)
-    return None if counts or any(avals[at].shape for at in made.operands) else made
+def _foreseen(entry: Any, avals: tuple[Any, ...]) -> tuple[Out, ...]:
+    """Return the forms of an entry's new arrays, and of those that it writes."""
+    outputs = [one for one in leaves(entry.outputs) if isinstance(one, Output)]
+    new = [jax.core.ShapedArray(one.memory(), dtypes.to_jax(one.dtype)) for one in outputs]
+    written = [jax.core.ShapedArray(avals[at].shape, avals[at].dtype) for at in entry.slots]
+    return tuple((aval, aval.shape, aval.dtype) for aval in (*new, *written))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch_jax._private import jax_core, pytorch
 from torch_jax.core import absent
 from torch_jax.core.absent import Absent
-from torch_jax.core.node import Node
+from torch_jax.core.node import Node, Refused
 from torch_jax.core.x64 import x64
 from torch_jax.memory import dtypes, sharding, shared, transfer, windows
 from torch_jax.recorded.path import Constant, Given, Moving, Number, Result, Step, Words
@@ -38,7 +38,13 @@ def run_one_by_one(
     for step, gone in zip(steps, dying, strict=True):
         memories = operands.of(step)
         found = _by_torch(step, memories, gone) if by_torch else None
-        results += _by_xla(step, memories, results) if found is None else found
+        if found is None:
+            memories = list(map(_as_array, memories))
+            for source, memory in zip(step.sources, memories, strict=True):
+                if isinstance(source, Result):  # which later operators must not write
+                    results[source.at] = memory
+            found = _by_xla(step, memories)
+        results += found
         for at in gone:
             results[at] = None
     return [_as_array(results[at]) for at in wanted]
@@ -81,12 +87,31 @@ def _dying(steps: Sequence[Step], wanted: frozenset[int]) -> list[list[int]]:
     return dying
 
 
-def _by_xla(step: Step, given: list[Any], results: list[Any]) -> list[Any]:
-    """Run an operator by its compiled entry; later ones must not write the arrays that it reads."""
-    memories = list(map(_as_array, given))
-    for source, memory in zip(step.sources, memories, strict=True):
-        if isinstance(source, Result):
-            results[source.at] = memory
+@pytorch.kernels_alone()
+def run_now(step: Step, memories: Sequence[Any], check: Callable[[], None]) -> list[Any]:
+    """Run an operator that is written down for the first time; return its results.
+
+    Args:
+      step: the operator.
+      memories: of its operands, all of which have been computed.
+      check: raises where an index is out of range; called if PyTorch has no kernel.
+
+    Raises:
+      Refused: PyTorch's kernel has raised an error.
+    """
+    given = [m.array if isinstance(m, Node) else windows.operand(m) for m in memories]
+    try:
+        found = _by_torch(step, given, [])
+    except Exception as error:
+        raise Refused(error) from error
+    if found is None:
+        check()
+        found = _by_xla(step, given)
+    return list(map(_as_array, found))
+
+
+def _by_xla(step: Step, memories: list[Any]) -> list[Any]:
+    """Run an operator by its compiled entry."""
     with x64(), at_once():
         arrays = step.entry.run.call(*memories)
     return [arrays] if step.entry.simple else list(arrays[: len(step.body.outs)])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -31,7 +32,7 @@ from torch_jax.recorded.bodies import body_of
 from torch_jax.recorded.elsewhere import OPEN
 from torch_jax.recorded.explained import explain
 from torch_jax.recorded.metrics import COUNTS
-from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_one_by_one
+from torch_jax.recorded.one_by_one import at_once, compile_nothing, make, run_now, run_one_by_one
 from torch_jax.recorded.path import LEAF, MOVING, NUMBERS, ROOT, WORDS, State, Step, source_of
 from torch_jax.recorded.program import ARRAYS, Numbered, Program, keep, live, program_for
 
@@ -54,6 +55,10 @@ class Recording:
         # the results, and the Python numbers and the arrays that this run is given.
         self.log: list[tuple[State, tuple, list, tuple]] = [(ROOT, (), [], ())]
         self.leaves: dict[int, int] = {}  # the codes of arrays in keys, by their id
+        # Behind an operator that no earlier recording had at its place, operators run when they are
+        # called. These are the nodes that are computed.
+        self.runs_at_once = False
+        self.computed: list[weakref.ref[Node]] = []
         self._error: Exception | None = None
         self._running = threading.RLock()
         self._is_over = self._is_early = False
@@ -81,9 +86,36 @@ class Recording:
         if not state.operators:
             return
         COUNTS.ran(state.operators)
-        if live(nodes):
+        if self.runs_at_once:
+            self._end(state)
+        elif live(nodes):
             self._compute(state, nodes, numbers, arrays)
         limits.cut()
+
+    def catch_up(self) -> None:
+        """Run what was written down; from here on operators run when they are called."""
+        with self._running:
+            if self._is_over or self.runs_at_once:
+                return
+            state, nodes, numbers, arrays = self.written_down()
+            wanted = live(nodes)
+            try:
+                found = run_one_by_one(state.steps(), (*by_kind(numbers), arrays), wanted)
+            except RuntimeError as error:
+                raise _translated(error, state) from error
+            for at, array in zip(wanted, found, strict=True):
+                nodes[at].array = array
+            self.computed = [weakref.ref(nodes[at]) for at in wanted]
+            self.runs_at_once = True
+            self.log = [(state, (), [], tuple(arrays))]
+
+    def _end(self, state: State) -> None:
+        """Hear of a run whose operators have run when they were called."""
+        state.runs += 1
+        if self.recorder.listener is not None:
+            self.recorder.listener.before(state, [], [])
+        for node in filter(None, (one() for one in self.computed)):
+            node.recording = None
 
     def written_down(self) -> tuple[State, list[Node], list[Any], list[Any]]:
         """Return the graph so far: its state, the nodes of its results, its numbers and arrays."""
@@ -118,7 +150,7 @@ class Recording:
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ValueError) and not errors.is_deleted(error):
                 raise
-            self._error = errors.translate(error, f"in {state.operators} recorded operators")
+            self._error = _translated(error, state)
 
     def _program(self, state: State, nodes: list, given: Numbered) -> Program | None:
         """Return the program of a graph; None if its operators are to run one by one.
@@ -129,12 +161,12 @@ class Recording:
         state.runs += 1
         # where values are looked at Python decides by them, and may never come this way again
         if not state.programs:
-            if state.runs < max(self._first_compiled(state) - 1, 1 + self._is_early):
+            if state.runs < max(self._first_compiled() - 1, 1 + self._is_early):
                 return None
         program, is_new = program_for(state, nodes, given[2], not self.recorder.is_patient)
         if is_new:
             report = functools.partial(COUNTS.compiled, explain(state, program))
-            if self._first_compiled(state) > 1:
+            if self._first_compiled() > 1:
                 program.compile_aside(state.runs + 1, given, report)
             else:
                 report(program.compile(given))
@@ -146,12 +178,12 @@ class Recording:
         program.wait()
         return program
 
-    def _first_compiled(self, state: State) -> int:
+    def _first_compiled(self) -> int:
         """Return the first run of a graph that is compiled: 1 where single operators would be."""
         listener = self.recorder.listener
         if listener is not None and listener.needs_program:
             return 1
-        quick = self.recorder.is_patient or (compile_nothing() and _has_kernels(state))
+        quick = self.recorder.is_patient or compile_nothing()
         return config.get("compiled_from_run") if quick else 1
 
     def _stand_in(self, state: State, nodes: list, given: Numbered) -> None:
@@ -184,11 +216,9 @@ class Recording:
         self._is_over = True
 
 
-def _has_kernels(state: State) -> bool:
-    """Return whether PyTorch knows all operators; functions of JAX may be long to compile alone."""
-    return all(
-        step.entry.on_host is not None or step.name.startswith("aten::") for step in state.steps()
-    )
+def _translated(error: Exception, state: State) -> Exception:
+    """Return the error of a graph's operators as PyTorch's type for it."""
+    return errors.translate(error, f"in {state.operators} recorded operators")
 
 
 def by_kind(numbers: list[Any]) -> tuple[list[float], list[int]]:
@@ -323,27 +353,90 @@ class Recorder:
                 _moving.add(entry.serial)
                 return self.record(op, entry, memories)
             child = _step(op, entry, memories, state, step)
-        check, listener = child.step.body.check, self.listener
+            if self._runs_new():
+                recording.catch_up()
+        if recording.runs_at_once:
+            return self._now(op, entry, memories, recording, state, child)
+        if not child.is_traced:
+            _trace(child, state)
+        check, listener = child.check, self.listener
         if check is not None and (listener is None or not listener.takes_checks):
             _check(entry, check, memories)
             listener = None
-        at = state.nodes
         # A list beside the log's tuple: so they count as reachable before tensors hold them, if
         # another thread runs the recording by then.
-        nodes = [
-            Node(aval, shape, dtype, recording, at + i)
-            for i, (aval, shape, dtype) in enumerate(child.step.body.outs)
-        ]
-        with self.lock:
-            if self.recording is not recording:  # it was run, by the check or by another thread
-                return self.record(op, entry, memories)
-            recording.log.append((child, tuple(nodes), numbers, ()))
+        nodes = _nodes(child, recording)
+        if not self._append(recording, (child, tuple(nodes), numbers, ())):
+            return self.record(op, entry, memories)
         if child.operators == self.most:
             self._full(self)
         if check is not None and listener is not None:
             (flag,) = self.record(op, check, check.of(memories))
             listener.check(flag, *entry.check)
         return nodes
+
+    def _append(self, recording: Recording, written: tuple) -> bool:
+        """Append to a recording; False if it was run meanwhile, by a check or by another thread."""
+        with self.lock:
+            is_current = self.recording is recording
+            if is_current:
+                recording.log.append(written)
+        return is_current
+
+    def _runs_new(self) -> bool:
+        """Return whether an operator runs at once where it is written down for the first time."""
+        listener = self.listener
+        is_looked_at = listener is not None and (listener.takes_checks or listener.needs_program)
+        is_late = config.get("compiled_from_run") > 2
+        return compile_nothing() and is_late and not (is_looked_at or absent.is_chosen())
+
+    def _now(
+        self, op: Any, entry: Any, memories: Any, recording: Recording, state: State, child: State
+    ) -> Sequence[Any]:
+        """Run an operator, and then write it down.
+
+        Where later runs will look at indices that the recording itself has made, it ends here, too.
+        """
+        if not compile_nothing():  # any more
+            self.flush()
+            return self.record(op, entry, memories)
+        if entry.check is not None and any(_are_indices(one, recording) for one in memories):
+            _trace(child, state)
+            if child.check is not None:
+                operands(child.check.of(memories))
+                if self.recording is not recording:
+                    return self.record(op, entry, memories)
+        nodes = _nodes(child, recording)
+        check = functools.partial(_check_of, state, child, memories)
+        for node, array in zip(nodes, run_now(child.step, memories, check), strict=True):
+            node.array = array
+        recording.computed.extend(map(weakref.ref, nodes))
+        if not self._append(recording, (child, (), [], ())):
+            return self.record(op, entry, memories)
+        if child.operators == self.most:
+            self._full(self)
+        return nodes
+
+
+def _nodes(state: State, recording: Recording) -> list[Node]:
+    """Return the results to be of the operator that leads to a state."""
+    outs = state.step.body.outs
+    at = state.nodes - len(outs)
+    return [
+        Node(aval, shape, dtype, recording, at + i) for i, (aval, shape, dtype) in enumerate(outs)
+    ]
+
+
+def _are_indices(memory: Any, recording: Recording) -> bool:
+    """Return whether a memory may be indices that a recording has made."""
+    return type(memory) is Node and memory.recording is recording and memory.dtype.kind in "biu"
+
+
+def _check_of(state: State, child: State, memories: Any) -> None:
+    """Raise where an index of the operator that leads from one state to another is out of range."""
+    _trace(child, state)
+    if child.check is not None:
+        _check(child.step.entry, child.check, memories)
 
 
 def _check(entry: Any, check: Any, memories: Any) -> None:
@@ -364,10 +457,9 @@ def _maker(entry: Any, memories: Any) -> Any:
     A new tensor of zeros is an array that the graph is given. So an optimizer's first step, which
     makes its state, is the graph of all later steps.
     """
-    try:
-        maker = body_of(entry, memories).maker
-    except Exception as error:  # the operator, run at once, raises what it raises eagerly
-        raise NotRecordable from error
+    if not entry.makes:
+        return False
+    maker = body_of(entry, memories).maker
     # decided by the operands: a tensor of one truth value has the form of Python's
     is_made = maker is not None and all(type(one) in _MADE_OF for one in maker.of(memories))
     return maker if is_made else False
@@ -425,10 +517,16 @@ def _are_integers(code: Any) -> bool:
 
 def _step(op: Any, entry: Any, memories: Any, state: State, key: tuple) -> State:
     """Make the state that an operator leads to for the first time."""
-    body = body_of(entry, memories)
     sources = tuple(map(source_of, key[1:], memories))
-    if body.check is not None and bounds.is_proven(state, body.check, sources):
-        body = body._replace(check=None)
-    child = State(state, Step(entry, sources, body, op.name(), tracers.user_line()))
-    state.after[key] = child
+    step = Step(entry, sources, body_of(entry, memories), op.name(), tracers.user_line())
+    child = state.after[key] = State(state, step)
     return child
+
+
+def _trace(child: State, state: State) -> None:
+    """Have JAX trace the operator that leads from one state to another, and find its check."""
+    step: Step = child.step
+    check = step.body.check
+    if check is None or not bounds.is_proven(state, check, step.sources):
+        child.check = check
+    child.is_traced = True
