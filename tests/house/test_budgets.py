@@ -15,7 +15,6 @@ FACTS = {
     "compiler.cache_files": "_DIGEST",
     "compiler.donation": "_ALONE",
     "device.trace.programs": "",
-    "device.trace.wire": "",
     "dispatch.batched_operator": "_NONE",
     "distributed.attention": "_BATCH _HEADS",
     "eager.checks": "_MAGNITUDES",

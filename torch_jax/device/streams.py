@@ -2,22 +2,26 @@
 
 They are PyTorch's own kinds: ``torch.Stream`` and ``torch.Event`` make them for this device. Events
 that measure time wait for the device, so that times are true.
+
+JAX waits for arrays. A program whose results were dropped has none left to wait for, but devices
+run programs in order, the CPU those of one thread: a *fence*, the last program launched, ends last.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
 import torch
 
-from torch_jax._private import pytorch
+from torch_jax._private import jax_core, pytorch
 from torch_jax.core import errors, forks, waking
 from torch_jax.core.active import ACTIVE
-from torch_jax.device import fences
 
 _STREAM: Any = torch.Stream
 _EVENT: Any = torch.Event
+_FENCE = "torch_jax_fence"
 
 
 def synchronize(device: Any = None) -> None:
@@ -32,10 +36,34 @@ def synchronize(device: Any = None) -> None:
     if ACTIVE.recorder is not None:  # recorded operators are launched now
         ACTIVE.recorder.flush()
     jax = awake()
-    fences.wait()  # for programs without a living array, too
+    if jax_core.is_outside_traces():  # a trace would record the fence
+        run, starts = _fence()
+        for array in [run(start) for start in starts]:  # first all: devices run side by side
+            array.block_until_ready()
     failures = list(filter(None, map(_failure, jax.live_arrays())))
     if failures:
         raise failures.pop(0)  # a list that held it would keep this frame, and the arrays, alive
+
+
+@functools.cache
+def _fence() -> tuple[Any, list[Any]]:
+    """Return the fence, and the array of each of this process's devices that it takes."""
+    import jax
+
+    def fence(start: Any) -> Any:
+        return ~start
+
+    fence.__name__ = _FENCE
+    return jax.jit(fence), [jax.device_put(False, device) for device in jax.local_devices()]
+
+
+def is_of_fence(module: str) -> bool:
+    """Return whether a program, by the name of its module, is a fence, which no user ran.
+
+    >>> is_of_fence("jit_torch_jax_fence"), is_of_fence("jit_step")
+    (True, False)
+    """
+    return module == f"jit_{_FENCE}"
 
 
 def _failure(array: Any) -> Exception | None:

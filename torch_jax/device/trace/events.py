@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch_jax._private import jax_profiler
-from torch_jax.device import fences
+from torch_jax.device import streams
 from torch_jax.device.trace import programs
 
 _HOST, _DEVICE, _CLOCK = "/host:CPU", "/device:", "Task Environment"
@@ -67,16 +67,18 @@ def read(trace: bytes) -> list[Event]:
         if plane.name == _HOST:
             host |= _lines(plane, start, "")
         elif plane.name.startswith(_DEVICE):
-            lines = _lines(plane, start, f"{plane.name} ")
-            kernels = {n: v for n, v in lines.items() if _is_of_kernels(n.removeprefix(plane.name))}
-            device |= kernels or lines
-    found = _Origins(programs.origins(trace), [*host.values(), *device.values()])
-    launches = _Launches(host)
+            found = _lines(plane, start, f"{plane.name} ")
+            kernels = tuple(f"{plane.name} {one}" for one in _KERNEL_LINES)
+            device |= {n: v for n, v in found.items() if n.startswith(kernels)} or found
+    lines = host | device
+    origins = _origins(programs.origins(trace), itertools.chain(*lines.values()))
+    launches = _launches(host)
     events = [
-        _event(raw, name, name in device, found, launches)
-        for name, line in (*host.items(), *device.items())
+        _event(raw, name, name in device, origins, launches)
+        for name, line in lines.items()
         for raw in line
-        if raw.end > raw.begin and not (raw.name.startswith("end: ") or _is_of_fence(raw))
+        if raw.end > raw.begin and not raw.name.startswith("end: ")
+        if not streams.is_of_fence(raw.stats.get("hlo_module", ""))
     ]
     return _wholes(sorted(events, key=lambda event: (event.begin, -event.end)))
 
@@ -93,17 +95,16 @@ def _lines(plane: Any, start: int, prefix: str) -> dict[str, list[_Raw]]:
     return found
 
 
-def _is_of_fence(raw: _Raw) -> bool:
-    return fences.is_of_fence(raw.stats.get("hlo_module", ""))
-
-
-def _is_of_kernels(line: str) -> bool:
-    return line.strip().startswith(_KERNEL_LINES)
-
-
-def _event(raw: _Raw, line: str, is_on_device: bool, found: _Origins, calls: _Launches) -> Event:
+def _event(
+    raw: _Raw,
+    line: str,
+    is_on_device: bool,
+    origins: dict[tuple, Mapping[str, programs.Origin]],
+    launches: dict[Any, int],
+) -> Event:
     is_kernel = is_on_device or "hlo_op" in raw.stats
-    origin = found.of(raw) if is_kernel else None
+    origin = _origin(raw, origins) if is_kernel else None
+    run = launches.get(_run(raw)) if is_kernel else None
     plain = re.sub(r"\.\d+$", "", raw.name)
     details = {name: value for name, value in raw.stats.items() if not name.startswith("_")}
     if origin is not None:
@@ -113,7 +114,7 @@ def _event(raw: _Raw, line: str, is_on_device: bool, found: _Origins, calls: _La
         line=line,
         begin=raw.begin,
         end=raw.end,
-        launched=calls.of(raw) if is_kernel else None,
+        launched=launches.get(raw.stats.get("correlation_id"), run) if is_kernel else None,
         is_kernel=is_kernel,
         is_whole=False,
         frame=origin.line if origin and "torch_jax_" in origin.path else "",
@@ -121,30 +122,32 @@ def _event(raw: _Raw, line: str, is_on_device: bool, found: _Origins, calls: _La
     )
 
 
-class _Origins:
-    """Origins of kernels, by the programs that a trace carries.
+def _origins(
+    known: list[programs.Program], raws: Iterable[_Raw]
+) -> dict[tuple, Mapping[str, programs.Origin]]:
+    """Return the origins of the instructions of each program that ran.
 
     Traces and running programs have different numbers: a program is found by its name and by the
     instructions that ran.
     """
+    ran: dict[tuple, set[str]] = defaultdict(set)
+    for raw in raws:
+        if "hlo_op" in raw.stats:
+            ran[_run(raw)[:2]].add(raw.stats["hlo_op"])
+    found = {}
+    for program, instructions in ran.items():
+        named = [one.origins for one in known if one.name == program[0]]
+        found[program] = max(named, key=lambda some: len(instructions & some.keys()), default={})
+    return found
 
-    def __init__(self, known: list[programs.Program], lines: list[list[_Raw]]):
-        self._known = known
-        self._ran: dict[tuple, set[str]] = defaultdict(set)
-        for raw in itertools.chain(*lines):
-            if "hlo_op" in raw.stats:
-                self._ran[_run(raw)[:2]].add(raw.stats["hlo_op"])
-        self._found: dict[tuple, Mapping[str, programs.Origin]] = {}
 
-    def of(self, raw: _Raw) -> programs.Origin | None:
-        """Return the origin of an event; by the name of its program where there is no other."""
-        program = _run(raw)[:2]
-        if program not in self._found:
-            named = [one.origins for one in self._known if one.name == program[0]]
-            ran = self._ran[program]
-            self._found[program] = max(named, key=lambda some: len(ran & some.keys()), default={})
-        found = self._found[program].get(raw.stats.get("hlo_op", ""))
-        return found if found and found.operator else programs.of_name(str(program[0])) or found
+def _origin(
+    raw: _Raw, origins: dict[tuple, Mapping[str, programs.Origin]]
+) -> programs.Origin | None:
+    """Return the origin of an event; by the name of its program where there is no other."""
+    program = _run(raw)[:2]
+    found = origins.get(program, {}).get(raw.stats.get("hlo_op", ""))
+    return found if found and found.operator else programs.of_name(str(program[0])) or found
 
 
 def _wholes(events: list[Event]) -> list[Event]:
@@ -160,34 +163,27 @@ def _wholes(events: list[Event]) -> list[Event]:
     return marked
 
 
-class _Launches:
-    """The calls of the host that started each run of a program.
+def _launches(host: dict[str, list[_Raw]]) -> dict[Any, int]:
+    """Return the host's calls that started programs, by their numbers and by the runs.
 
     Kernels of GPUs carry the number of their call. On the CPU runs of a program have numbers that
     its calls do not carry: calls of programs of one name, and runs of these, are paired, each in
     the order of time.
     """
-
-    def __init__(self, host: dict[str, list[_Raw]]):
-        self._numbered: dict[Any, int] = {}
-        begins: dict[tuple, int] = {}  # of runs
-        calls: dict[str, list[int]] = defaultdict(list)
-        for line, found in host.items():
-            for raw in found:
-                if "hlo_module" in raw.stats:
-                    run = _run(raw)
-                    begins[run] = min(begins.get(run, raw.begin), raw.begin)
-                elif "correlation_id" in raw.stats:
-                    self._numbered[raw.stats["correlation_id"]] = raw.begin
-            if not line.startswith(_POOLS):
-                for name, moment in _calls(found):
-                    calls[name].append(moment)
-        self._runs = _pairs(calls, begins)
-
-    def of(self, raw: _Raw) -> int | None:
-        """Return when the host called the program of an event."""
-        number = raw.stats.get("correlation_id")
-        return self._numbered[number] if number in self._numbered else self._runs.get(_run(raw))
+    numbered: dict[Any, int] = {}
+    begins: dict[tuple, int] = {}  # of runs
+    calls: dict[str, list[int]] = defaultdict(list)
+    for line, found in host.items():
+        for raw in found:
+            if "hlo_module" in raw.stats:
+                run = _run(raw)
+                begins[run] = min(begins.get(run, raw.begin), raw.begin)
+            elif "correlation_id" in raw.stats:
+                numbered[raw.stats["correlation_id"]] = raw.begin
+        if not line.startswith(_POOLS):
+            for name, moment in _calls(found):
+                calls[name].append(moment)
+    return numbered | _pairs(calls, begins)
 
 
 def _run(raw: _Raw) -> tuple:
