@@ -9,6 +9,7 @@ Among processes of ``torchrun`` other numbers mean it, too (:mod:`torch_jax.core
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 from collections import OrderedDict
@@ -62,9 +63,7 @@ def init() -> None:
     _jax()
 
 
-def _is_in_bad_fork() -> bool:
-    """Return whether this process was forked from one that had started JAX."""
-    return forks.is_lost()
+_is_in_bad_fork = forks.is_lost  # PyTorch asks under this name
 
 
 @dynamo_constants.constant
@@ -92,18 +91,13 @@ def _index(device: Any) -> int:
     return ordinals.check(_number(device))
 
 
-class device:
+class device(contextlib.nullcontext):
     """Context manager that selects a device by index; all indices mean the process's device."""
 
     def __init__(self, device: Any = None):
         """Check the index."""
+        super().__init__()
         self.idx = _index(device)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
 
 
 def manual_seed(seed: int) -> None:
@@ -178,7 +172,7 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
     return SimpleNamespace(
         name=chip.device_kind,
         platform=chip.platform,
-        total_memory=_memory()[1],
+        total_memory=mem_get_info()[1],
         chips=_jax().local_device_count(),
         major=major,
         minor=minor,
@@ -198,16 +192,12 @@ def compute_capability(device: Any = None) -> tuple[int, int]:
 
 def get_device_capability(device: Any = None) -> dict[str, Any]:
     """Return the dtypes that the device computes with."""
-    return {"supported_dtypes": set(_amp_dtypes()) | {torch.float32, torch.float64}}
-
-
-def _amp_dtypes() -> list[torch.dtype]:
-    return [torch.bfloat16, torch.float16]
+    return {"supported_dtypes": {*get_amp_supported_dtype(), torch.float32, torch.float64}}
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return the dtypes that ``torch.autocast("jax")`` may use."""
-    return _amp_dtypes()
+    return [torch.bfloat16, torch.float16]
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -273,10 +263,6 @@ reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return free and total bytes of the device: on CPU of the host, zeros where unknown."""
-    return _memory()
-
-
-def _memory() -> tuple[int, int]:
     limit = (_chip().memory_stats() or {}).get("bytes_limit", 0)
     if limit or _chip().platform != "cpu":
         return max(0, limit - memory_allocated()), limit

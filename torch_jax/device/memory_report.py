@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_jax.budgets import ROWS_OF_A_TABLE, ROWS_OF_AN_ERROR
-from torch_jax.core import errors
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -68,18 +67,11 @@ def memory_report(
     (Row(what='Linear', arrays=2, bytes=36),)
     """
     alive = {id(array): array for array in _alive()}
-    named: dict[str, list[Any]] = defaultdict(list)
-    for owner, tensor in _owned(module, optimizer):
-        array = alive.pop(id(_array_of(tensor)), None)
-        if array is not None:
-            named[owner].append(array)
-    others: dict[str, list[Any]] = defaultdict(list)
-    for array in alive.values():
-        others[
-            f"{str(array.dtype).removeprefix('torch.')}[{','.join(map(str, array.shape))}]"
-        ].append(array)
-    modules, rest = _rows(named), _rows(others)
-    return MemoryReport(sum(r.bytes for r in (*modules, *rest)), _limit(), modules, rest, top)
+    owned = _owned(module, optimizer)
+    arrays = ((owner, alive.pop(id(_array_of(tensor)), None)) for owner, tensor in owned)
+    modules = _rows((owner, array) for owner, array in arrays if array is not None)
+    others = _rows((_form(array), array) for array in alive.values())
+    return MemoryReport(sum(r.bytes for r in (*modules, *others)), _limit(), modules, others, top)
 
 
 def shortest() -> str:
@@ -89,11 +81,6 @@ def shortest() -> str:
     except Exception:  # the error that this text explains must be raised
         return ""
     return f"\nIn memory (torch_jax.memory_report(model, optimizer) shows whose): {text}"
-
-
-def install() -> None:
-    """Have errors of no memory list the contents of the memory."""
-    errors.in_memory = shortest
 
 
 def _alive() -> Iterator[Any]:
@@ -139,8 +126,16 @@ def _owned(
                 yield f"{type(optimizer).__name__} (state)", value
 
 
-def _rows(found: dict[str, list[Any]]) -> tuple[Row, ...]:
-    rows = (Row(what, len(some), sum(one.nbytes for one in some)) for what, some in found.items())
+def _form(array: Any) -> str:
+    shape = ",".join(map(str, array.shape))
+    return f"{str(array.dtype).removeprefix('torch.')}[{shape}]"
+
+
+def _rows(arrays: Iterable[tuple[str, Any]]) -> tuple[Row, ...]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for what, array in arrays:
+        found[what].append(array.nbytes)
+    rows = (Row(what, len(sizes), sum(sizes)) for what, sizes in found.items())
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.what)))
 
 

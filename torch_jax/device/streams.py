@@ -9,6 +9,7 @@ run programs in order, the CPU those of one thread: a *fence*, the last program 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import Any
@@ -184,18 +185,13 @@ def set_stream(stream: Any) -> None:
     """Do nothing: there is one stream."""
 
 
-class StreamContext:
+class StreamContext(contextlib.nullcontext):
     """A region on the one stream."""
 
     def __init__(self, stream: Any = None):
         """Take a stream, or None as PyTorch does."""
+        super().__init__(stream)
         self.stream = stream
-
-    def __enter__(self) -> Any:
-        return self.stream
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
 
 
 def stream(stream: Any) -> StreamContext:

@@ -37,9 +37,10 @@ class _Kind(type):
 
 def kinds() -> dict[str, type]:
     """Return the types by name."""
-    found: dict[str, type] = {}
-    for name in (f"{name}Tensor" for name in _NAMES):
-        like = getattr(torch, name)
-        # C++ reads the kind of tensor from the name of the type
-        found[name] = _Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": like.dtype})
-    return found
+    # C++ reads the kind of tensor from the name of the type
+    return {
+        name: _Kind(
+            f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": getattr(torch, name).dtype}
+        )
+        for name in (f"{dtype}Tensor" for dtype in _NAMES)
+    }

@@ -14,7 +14,7 @@ def start() -> None:
     _import_jax()
     from torch_jax._private import jax_core
     from torch_jax.compiler import disk_cache
-    from torch_jax.core import compilations, signals
+    from torch_jax.core import compilations, errors, signals
     from torch_jax.device import memory_report
     from torch_jax.dispatch import registration
     from torch_jax.patches import install
@@ -24,7 +24,7 @@ def start() -> None:
     jax_core.hide_frames("torch", "torch_jax")
     registration.install()
     install.at_first_use()
-    memory_report.install()
+    errors.in_memory = memory_report.shortest
     signals.install()
     lazy.install()
     disk_cache.install()
