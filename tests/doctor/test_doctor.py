@@ -11,7 +11,7 @@ import torch_jax
 from tests.support.processes import output
 from torch_jax.core import patching
 from torch_jax.doctor import installation, page, patched, running, self_test
-from torch_jax.doctor.item import Item
+from torch_jax.doctor.installation import Item
 from torch_jax.observe import cli
 
 

@@ -38,7 +38,7 @@ FACTS = {
     "ops.sums": "_AT_ONCE",
     "recorded.bounds": "_BOTH",
     "recorded.path": "",
-    "startup.host_allocator": "",
+    "startup.start": "",
     "target": "CUDNN",
 }
 BUDGETS = "torch_jax.budgets"

@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch_jax
 from torch_jax import config
-from torch_jax.doctor.item import Item
 
 _LEAST = {"torch": (2, 11), "jax": (0, 10)}
 _NEEDED = ("torch", "jax", "jaxlib", "numpy")
@@ -30,6 +30,14 @@ _CONFLICTS = {
     "JAX_DEBUG_NANS": "NaN is an error here, which it is not in PyTorch",
     "TORCHDYNAMO_DISABLE": "torch.compile does nothing",
 }
+
+
+class Item(NamedTuple):
+    """A line of an examination: a finding, and its problem; an empty text without one."""
+
+    name: str
+    found: str
+    problem: str = ""
 
 
 def versions() -> Iterator[Item]:

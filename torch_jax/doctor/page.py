@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 from torch_jax.doctor import patched
-from torch_jax.doctor.item import Item
+from torch_jax.doctor.installation import Item
 
 # Functions that examine, by the sections of the page. Each is imported only for its section: if one
 # cannot be, for want of JAX, say, the others still report.

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import torch_jax.patches
 from torch_jax.core import patching, waking
 from torch_jax.core.patching import PATCHES, Patch
-from torch_jax.doctor.installation import version_of
-from torch_jax.doctor.item import Item
+from torch_jax.doctor.installation import Item, version_of
 
 # The releases in which each row was proved to be needed: without it a test shows the fault.
 PROVED_IN = {"torch": "2.13", "jax": "0.10", "safetensors": "0.8", "transformers": "5.24"}

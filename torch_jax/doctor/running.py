@@ -12,7 +12,7 @@ from torch_jax import config
 from torch_jax.compiler import disk_cache, trust
 from torch_jax.device import device_module
 from torch_jax.device.memory_report import readable
-from torch_jax.doctor.item import Item
+from torch_jax.doctor.installation import Item
 
 
 def device() -> Iterator[Item]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torch_jax.capture.jit import jit
-from torch_jax.doctor.item import Item
+from torch_jax.doctor.installation import Item
 
 
 def self_test() -> Iterator[Item]:

@@ -8,6 +8,7 @@ fallback – through which every first use of the device comes. Behind them
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch_jax import config
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import waking
 from torch_jax.patches import hook_errors
-from torch_jax.startup import process_exit
+from torch_jax.startup import process_exit, start
 
 _libraries: list[Any] = []
 
@@ -48,7 +49,7 @@ def register() -> None:
         from torch_jax.integrations import install as integrations
         from torch_jax.patches import install
 
-        waking.on_wake(_start)
+        waking.on_wake(start.start)
         process_exit.install()
         guard = hook_errors.Guard()
         pytorch.setup_python_backend(pytorch.DEVICE_TYPE, device_module, _Hook(), guard)
@@ -69,8 +70,6 @@ def register() -> None:
 
 def _enable() -> None:
     """Follow ``TORCH_JAX_ENABLED``, and ``python -m torch_jax run`` in its children."""
-    import os
-
     from torch_jax.environment import redirects
 
     redirects.enable_globally()
@@ -78,12 +77,6 @@ def _enable() -> None:
         from torch_jax.observe.running import costs
 
         costs.follow()
-
-
-def _start() -> None:
-    from torch_jax.startup import start
-
-    start.start()
 
 
 def _door(name: str) -> Any:
