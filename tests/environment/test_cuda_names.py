@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_jax
-from torch_jax.environment import cuda_answers, cuda_names, cuda_processes
+from torch_jax.environment import cuda_answers, cuda_names, redirects
 from torch_jax.environment.regions import mapped
 
 env = torch_jax.default_env()
@@ -190,5 +190,5 @@ def test_numbers_of_devices_mean_the_one_there_is():
 
 def test_backends_of_processes():
     assert torch.distributed.is_nccl_available()
-    assert cuda_processes.backend("cuda:nccl,cpu:gloo") == "jax:jax,cpu:gloo"
-    assert cuda_processes.backend("cuda:0") == "jax" and cuda_processes.backend(None) is None
+    assert redirects.backend("cuda:nccl,cpu:gloo") == "jax:jax,cpu:gloo"
+    assert redirects.backend("cuda:0") == "jax" and redirects.backend(None) is None

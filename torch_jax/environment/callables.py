@@ -26,6 +26,12 @@ _MISSING = object()
 STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {}  # replacements, and their originals
 
 
+def replace_all(makers: dict[Callable[..., Any], Callable[[Any], Any]]) -> None:
+    """Put what a callable's maker returns for it in all places of the callable."""
+    for original, at in places(list(makers)).items():
+        replace(at, wrapper_of(original, at, makers[original](original)))
+
+
 def wrapper_of(
     original: Callable[..., Any], at: list[Place], function: Callable[..., Any]
 ) -> Callable[..., Any]:

@@ -23,18 +23,8 @@ from torch_jax.environment.regions import mapped, redirects_cuda
 
 # Plain Python, which calls names that are answered.
 KEPT = frozenset(
-    (
-        "CudaError",
-        "DeferredCudaCallError",
-        "amp.GradScaler",
-        "amp.amp_definitely_not_available",
-        "amp.autocast",
-        "amp.custom_bwd",
-        "amp.custom_fwd",
-        "cudaStatus",
-        "nvtx.range",
-        "profiler.profile",
-    )
+    "CudaError DeferredCudaCallError amp.GradScaler amp.amp_definitely_not_available amp.autocast "
+    "amp.custom_bwd amp.custom_fwd cudaStatus nvtx.range profiler.profile".split()
 )
 _PRIVATE = (
     "_lazy_init _sleep jiterator._create_jit_fn "
@@ -102,17 +92,15 @@ def _is_its_own(module: types.ModuleType, attribute: str, value: Any) -> bool:
 
 def install() -> None:
     """Let all of them ask, at each call, whether ``"cuda"`` means jax."""
-    functions = {}
+    functions: dict[Any, Callable[[Any], Any]] = {}
     for one in names():
         if one.fate == "kept":
             continue
         if isinstance(one.value, type):
             wrap(one.value, "__new__", functools.partial(_instance, one.value, answer(one.name)))
         else:
-            functions[one.value] = answer(one.name)
-    for original, places in callables.places(list(functions)).items():
-        function = query(functions[original], original)
-        callables.replace(places, callables.wrapper_of(original, places, function))
+            functions[one.value] = functools.partial(query, answer(one.name))
+    callables.replace_all(functions)
     for module, path, attributes in _BACKENDS:
         for attribute in attributes.split():
             wrap(module, attribute, functools.partial(query, answer(f"{path}.{attribute}")))

@@ -1,4 +1,4 @@
-"""Devices of tensors in an enabled environment: jax for factories, and for ``"cuda"`` if asked.
+"""Devices in an enabled environment: jax for factories, and for ``"cuda"`` if asked.
 
 PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is
 first enabled. Each asks whether it is enabled for its caller, and else calls the original.
@@ -16,12 +16,11 @@ import torch
 
 from torch_jax import config
 from torch_jax._private import pytorch
-from torch_jax.core import dynamo_constants
+from torch_jax.core import dynamo_constants, ordinals
 from torch_jax.environment import (
     callables,
     cuda_answers,
     cuda_names,
-    cuda_processes,
     cuda_tensors,
     regions,
 )
@@ -57,6 +56,9 @@ _CONSTRUCTORS = (
 # Functions that ask about the autocast of a device, by default of "cuda".
 _AUTOCAST = "is_autocast_enabled set_autocast_enabled get_autocast_dtype set_autocast_dtype"
 
+# Functions that take the name of a backend of processes.
+_TAKERS = "init_process_group new_group new_subgroups split_group"
+
 _BEFORE_CUDA = 15  # of the rules by which torch.load places storages, that of CUDA is the 20th
 
 _lock = threading.RLock()
@@ -79,13 +81,10 @@ def install() -> None:
 
 
 def _replace() -> None:
-    factories = list(pytorch.factories())
     functions = [getattr(torch, name) for name in _LIKE.split()]
     methods = [getattr(torch.Tensor, name) for name in _NEW.split()]
-    found = callables.places([*factories, *functions, *methods])
-    for original, places in found.items():
-        make = _factory if original in factories else _mapped
-        callables.replace(places, callables.wrapper_of(original, places, make(original)))
+    makers = dict.fromkeys((*functions, *methods), _mapped)
+    callables.replace_all(makers | dict.fromkeys(pytorch.factories(), _factory))
     for owner, name in (*_CONSTRUCTORS, *pytorch.takers_of_devices()):
         wrap(owner, name, _mapped)
     torch.serialization.register_package(_BEFORE_CUDA, lambda storage: None, _restored)
@@ -98,7 +97,8 @@ def _replace() -> None:
     _redirect_autocast()
     cuda_names.install()
     cuda_tensors.install()
-    cuda_processes.install()
+    if torch.distributed.is_available():
+        _redirect_processes()
     torch.get_default_device = functools.wraps(torch.get_default_device)(
         _default_device(torch.get_default_device)
     )
@@ -117,9 +117,48 @@ def _redirect_autocast() -> None:
         getattr(torch, name): _of_autocast for name in _AUTOCAST.split()
     }
     makers[torch.get_autocast_gpu_dtype] = functools.partial(query, _autocast_dtype)
-    for original, places in callables.places(list(makers)).items():
-        wrapper = callables.wrapper_of(original, places, makers[original](original))
-        callables.replace(places, wrapper)
+    callables.replace_all(makers)
+
+
+def _redirect_processes() -> None:
+    """Replace functions of ``torch.distributed``: the backend ``"nccl"`` is ``"jax"``."""
+    makers = {
+        getattr(torch.distributed, name): _of_backends
+        for name in _TAKERS.split()
+        if hasattr(torch.distributed, name)
+    }
+    makers[torch.distributed.init_device_mesh] = _mapped
+    makers[torch.distributed.is_nccl_available] = lambda original: (
+        lambda: redirects_cuda() or original()
+    )
+    callables.replace_all(makers)
+    wrap(torch.distributed.DeviceMesh, "__init__", _mapped)
+
+
+def backend(value: Any) -> Any:
+    """Return a backend, or a device, by the name that it has here.
+
+    >>> backend("nccl"), backend("cpu:gloo,cuda:nccl"), backend("gloo"), backend("tcp://a:1")
+    ('jax', 'cpu:gloo,jax:jax', 'gloo', 'tcp://a:1')
+    """
+    if isinstance(value, torch.device) and value.type in ("cuda", JAX) and value.index is not None:
+        return torch.device(JAX, ordinals.known(value.index))  # PyTorch asks for a number
+    if not isinstance(value, str) or "nccl" not in value.lower().replace(":", ",").split(","):
+        return mapped(value)
+    pairs = [one.partition(":") for one in value.lower().split(",")]
+    if len(pairs) == 1 and not pairs[0][1]:
+        return JAX
+    return ",".join(":".join((mapped(device), backend(name))) for device, _, name in pairs)
+
+
+def _of_backends(original: Any) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if redirects_cuda():
+            args = tuple(map(backend, args))
+            kwargs = {name: backend(value) for name, value in kwargs.items()}
+        return original(*args, **kwargs)
+
+    return call
 
 
 def _factory(original: Any) -> Callable[..., Any]:
