@@ -30,14 +30,9 @@ def nothing(*_args: Any, **_kwargs: Any) -> None:
     """Do nothing."""
 
 
-def zero(*_args: Any, **_kwargs: Any) -> int:
-    """Return 0, as a count or as a success."""
-    return 0
-
-
-def yes(*_args: Any, **_kwargs: Any) -> bool:
-    """Return ``True``."""
-    return True
+def always(value: Any) -> Callable[..., Any]:
+    """Return a function of any arguments that returns ``value``."""
+    return lambda *_args, **_kwargs: value
 
 
 def cudnn_version() -> int:
@@ -55,20 +50,6 @@ def set_device(device: Any) -> None:
     """
     number = device if isinstance(device, int) else torch.device(device).index or 0
     device_module.set_device(ordinals.known(number))
-
-
-class DeviceRegion:
-    """``with torch.cuda.device(1):``; each number means the one device of this process."""
-
-    def __init__(self, device: Any = None):
-        """Take any device."""
-        self.idx = 0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_exception: object) -> None:
-        pass
 
 
 def architectures() -> list[str]:
@@ -129,10 +110,10 @@ def runtime() -> SimpleNamespace:
         cudaError=SimpleNamespace(success=0),
         cudaGetErrorString=lambda code: f"error {code}",
         cudaMemGetInfo=device_module.mem_get_info,
-        cudaProfilerStart=zero,
-        cudaProfilerStop=zero,
-        cudaHostRegister=zero,
-        cudaHostUnregister=zero,
+        cudaProfilerStart=always(0),
+        cudaProfilerStop=always(0),
+        cudaHostRegister=always(0),
+        cudaHostUnregister=always(0),
     )
 
 
@@ -159,11 +140,6 @@ class DefaultGenerators(Sequence):
         return self._now()[index]
 
 
-def graphed(callables: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """Return the callables, which compute the same without graphs."""
-    return callables
-
-
 # --- the tables -----------------------------------------------------------------------------------
 
 # The functions of torch.jax of the same name.
@@ -175,65 +151,61 @@ _OF_THE_DEVICE = {
     and getattr(value, "__module__", "") in (device_module.__name__, streams.__name__)
 }
 
-ANSWERS: dict[str, Callable[..., Any]] = _OF_THE_DEVICE | {
-    "backends.cuda.is_built": yes,
-    "backends.cuda.cufft_plan_cache.clear": nothing,
-    "backends.cudnn.is_available": yes,
+_NOTHING = (
+    "backends.cuda.cufft_plan_cache.clear caching_allocator_enable nvtx.mark nvtx.range_end "
+    "profiler.start profiler.stop reset_accumulated_host_memory_stats "
+    "reset_peak_host_memory_stats _sleep"
+)
+_ZERO = "get_sync_debug_mode nvtx.range_pop nvtx.range_push nvtx.range_start"
+_NO = (
+    "nccl.is_available tunable.is_enabled tunable.record_untuned_is_enabled "
+    "tunable.tuning_is_enabled"
+)
+_YES = "backends.cuda.is_built backends.cudnn.is_available is_tf32_supported"
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    **_OF_THE_DEVICE,
+    **dict.fromkeys(_NOTHING.split(), nothing),
+    **dict.fromkeys(_ZERO.split(), always(0)),
+    **dict.fromkeys(_NO.split(), always(False)),
+    **dict.fromkeys(_YES.split(), always(True)),
     "backends.cudnn.version": cudnn_version,
     "caching_allocator_disabled": nullcontext,
-    "caching_allocator_enable": nothing,
     "cudart": runtime,
     "check_error": check_error,
-    "device": DeviceRegion,
+    "device": lambda device=None: device_module.device(),
     "device_memory_used": device_module.memory_allocated,
-    "get_allocator_backend": lambda: "native",
+    "get_allocator_backend": always("native"),
     "get_arch_list": architectures,
     "get_device_capability": device_module.compute_capability,
-    "get_gencode_flags": lambda: "",
-    "get_per_process_memory_fraction": lambda device=None: 1.0,
-    "get_sync_debug_mode": zero,
+    "get_gencode_flags": always(""),
+    "get_per_process_memory_fraction": always(1.0),
     "host_memory_stats": dict,
     "host_memory_stats_as_nested_dict": dict,
-    "is_tf32_supported": yes,
     "list_gpu_processes": processes,
-    "make_graphed_callables": graphed,
+    "make_graphed_callables": lambda callables, *_args, **_kwargs: callables,  # compute the same
     "max_memory_cached": device_module.max_memory_allocated,
     "memory_cached": device_module.memory_allocated,
     "memory_snapshot": lambda *_args, **_kwargs: [],
     "memory_stats_as_nested_dict": nested_stats,
-    "nccl.is_available": lambda *_args: False,
-    "nccl.version": lambda: NCCL_VERSION,
-    "nvtx.mark": nothing,
-    "nvtx.range_end": nothing,
-    "nvtx.range_pop": zero,
-    "nvtx.range_push": zero,
-    "nvtx.range_start": zero,
-    "profiler.start": nothing,
-    "profiler.stop": nothing,
-    "reset_accumulated_host_memory_stats": nothing,
-    "reset_peak_host_memory_stats": nothing,
+    "nccl.version": always(NCCL_VERSION),
     "set_device": set_device,
     "set_per_process_memory_fraction": limit_memory,
     "set_sync_debug_mode": sync_debug_mode,
     "_lazy_init": device_module.init,
-    "_sleep": nothing,
-    "tunable.is_enabled": lambda: False,
-    "tunable.record_untuned_is_enabled": lambda: False,
-    "tunable.tuning_is_enabled": lambda: False,
 }
 
-# By the beginning of a name: a replacement for this part of CUDA.
-INSTEAD = {
-    "CUDAGraph": "torch_jax.jit(function) compiles what a graph would replay",
-    "graph": "torch_jax.jit(function) compiles what a graph would replay",
-    "CUDAPluggableAllocator": "XLA allocates: see XLA_PYTHON_CLIENT_ALLOCATOR",
-    "change_current_allocator": "XLA allocates: see XLA_PYTHON_CLIENT_ALLOCATOR",
-    "MemPool": "XLA allocates: leave the pool out",
-    "use_mem_pool": "XLA allocates: leave the pool out",
+# The beginnings of names of a part of CUDA: a replacement.
+_BEGINNINGS = {
+    "CUDAGraph graph": "torch_jax.jit(function) compiles what a graph would replay",
+    "CUDAPluggableAllocator change_current_allocator": (
+        "XLA allocates: see XLA_PYTHON_CLIENT_ALLOCATOR"
+    ),
+    "MemPool use_mem_pool": "XLA allocates: leave the pool out",
     "caching_allocator": "make a tensor: torch.empty(size, dtype=torch.uint8, device='cuda')",
-    "ExternalStream": "leave the stream out: JAX orders work by its data",
-    "GreenContext": "leave the stream out: JAX orders work by its data",
-    "get_stream_from_external": "leave the stream out: JAX orders work by its data",
+    "ExternalStream GreenContext get_stream_from_external": (
+        "leave the stream out: JAX orders work by its data"
+    ),
     "jiterator": "write the function with PyTorch's operators under torch_jax.jit, or with "
     "torch_jax.pallas_op",
     "current_blas_handle": "XLA calls its own libraries: use torch.matmul",
@@ -242,14 +214,13 @@ INSTEAD = {
     "gds": "read with torch.load and move with .cuda()",
     "nccl": "use torch.distributed, whose backend 'nccl' is 'jax' here",
     "sparse": "use torch.sparse_coo_tensor(indices, values, device='cuda')",
-    "clock_rate": "NVML answers: run nvidia-smi, or import pynvml",
-    "memory_usage": "NVML answers: run nvidia-smi, or import pynvml",
-    "power_draw": "NVML answers: run nvidia-smi, or import pynvml",
-    "temperature": "NVML answers: run nvidia-smi, or import pynvml",
-    "utilization": "NVML answers: run nvidia-smi, or import pynvml",
+    "clock_rate memory_usage power_draw temperature utilization": (
+        "NVML answers: run nvidia-smi, or import pynvml"
+    ),
     "memory._": "use jax.profiler.save_device_memory_profile(file)",
     "backends.cuda.cufft_plan_cache": "XLA plans transforms by itself: leave the cache alone",
 }
+INSTEAD = {one: instead for names, instead in _BEGINNINGS.items() for one in names.split()}
 
 
 def refusal(name: str) -> RuntimeError:

@@ -44,12 +44,6 @@ class Environment:
     def __reduce__(self) -> tuple:
         return default_env, ()
 
-    def __copy__(self) -> Environment:
-        return self
-
-    def __deepcopy__(self, memo: dict) -> Environment:
-        return self
-
     @property
     def enabled(self) -> bool:
         """Return whether it is enabled here: on all threads, or by a region of the caller."""
