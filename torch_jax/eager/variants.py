@@ -53,6 +53,15 @@ def siblings(packet_name: str, namespace: str = "aten") -> Iterator[Any]:
             yield found
 
 
+def named(name: str) -> list[Any]:
+    """Return the overloads named by ``"aten::relu"``, ``"dropout"`` or ``"aten.add.Tensor"``."""
+    plain = name.removeprefix("torch.ops.").removeprefix("aten.")
+    namespace, _, rest = plain.rpartition("::")
+    packet, _, wanted = rest.partition(".")
+    found = siblings(packet, namespace or "aten")
+    return [op for op in found if wanted in ("", op._overloadname)]
+
+
 def functional_of(op: Any) -> Any:
     """Return the functional overload of an in-place or ``out=`` overload, or None."""
     schema = op._schema

@@ -163,14 +163,7 @@ def resolve(target: Any) -> tuple[Any, ...]:
 
 def _functional_overloads(name: str) -> tuple[Any, ...]:
     """Return the overloads named by ``"aten::relu"``, ``"add.Tensor"``; derived ones follow."""
-    plain = name.removeprefix("torch.ops.").removeprefix("aten.")
-    namespace, _, rest = plain.rpartition("::")
-    packet, _, overload = rest.partition(".")
-    found = [
-        op
-        for op in variants.siblings(packet, namespace or "aten")
-        if overload in ("", op._overloadname)
-    ]
+    found = variants.named(name)
     functional = tuple(op for op in found if not op._schema.is_mutable)
     if not found:
         raise ValueError(f"torch {torch.__version__} has no operator {name!r}")

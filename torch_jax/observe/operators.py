@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sys
 import warnings
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core import errors
 from torch_jax.dispatch import ladder
 from torch_jax.dispatch.storage_kernels import KERNELS
 from torch_jax.eager import variants
@@ -61,14 +57,9 @@ def describe(op: Any) -> Operator:
 
 def operators() -> list[Operator]:
     """Return every ATen overload that the installed PyTorch has."""
-    return [describe(op) for op in sorted(_overloads(), key=str)]
-
-
-def _overloads() -> Iterator[Any]:
-    for name in pytorch.all_op_names():
-        op = variants.overload(name.removeprefix("aten::")) if name.startswith("aten::") else None
-        if op is not None:
-            yield op
+    names = (name for name in pytorch.all_op_names() if name.startswith("aten::"))
+    found = filter(None, (variants.overload(name.removeprefix("aten::")) for name in names))
+    return [describe(op) for op in sorted(found, key=str)]
 
 
 def find(name: str) -> list[Any]:
@@ -80,15 +71,9 @@ def find(name: str) -> list[Any]:
     >>> [str(op) for op in find("aten.relu")]
     ['aten.relu.default', 'aten.relu.out']
     """
-    plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
-    packet, _, overload = plain.partition(".")
-    known = set(pytorch.all_op_names())  # not those that only TorchScript has
-    found = [
-        op
-        for op in variants.siblings(packet)
-        if overload in ("", op._overloadname) and f"aten::{variants.table_name(op)}" in known
-    ]
+    found = variants.named(name)
     if not found:
+        plain = name.removeprefix("torch.ops.").removeprefix("aten.").removeprefix("aten::")
         raise KeyError(f"torch {torch.__version__} has no operator aten.{plain}")
     return found
 
@@ -115,15 +100,6 @@ def place(function: Any) -> str:
     root = Path(__file__).parent.parent.parent
     path = Path(code.co_filename)
     return f"{path.relative_to(root) if root in path.parents else path}:{code.co_firstlineno}"
-
-
-def family(op: Any) -> str:
-    """Return the file of ``torch_jax/ops`` that has an overload's lowering, or ''.
-
-    >>> family(torch.ops.aten.relu_.default)
-    'activation'
-    """
-    return Operator(str(op), "", _where(op)).family
 
 
 # --- example calls --------------------------------------------------------------------------------
@@ -171,11 +147,6 @@ def _argument(argument: Any, shape: tuple, size: list[int], dtype: Any, training
     return size if kind.startswith("List") else values.get(kind)
 
 
-def show_example(op: Any, args: tuple[Any, ...]) -> str:
-    """Return a call as text: ``aten.dropout.default(float32[4,4], 0.5, True)``."""
-    return errors.describe_call(op, args, {})
-
-
 def to_device(value: Any, training: bool) -> Any:
     """Return arguments on the device; floating tensors require gradients in training."""
     if isinstance(value, list | tuple):
@@ -196,24 +167,3 @@ def placement(op: Any) -> dict[str, str]:
     if "device" not in kinds or any("Tensor" in kind for kind in kinds.values()):
         return {}
     return {"device": pytorch.DEVICE_TYPE}
-
-
-# --- counts ---------------------------------------------------------------------------------------
-
-
-def coverage() -> tuple[dict[str, Counter[str]], Counter[str]]:
-    """Return counts of each family's overloads by ``table`` and ``variant``, and per rung."""
-    families: dict[str, Counter[str]] = {}
-    rungs: Counter[str] = Counter()
-    for op in _overloads():
-        rung = ladder.rung(op)
-        rungs[rung] += 1
-        if rung in ("table", "variant") and family(op):
-            families.setdefault(family(op), Counter())[rung] += 1
-    return families, rungs
-
-
-def purpose(name: str) -> str:
-    """Return the first line of a family's docstring."""
-    text = sys.modules[f"torch_jax.ops.{name}"].__doc__ or ""
-    return text.strip().splitlines()[0]

@@ -11,11 +11,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from torch_jax.core import errors
+from torch_jax.memory.storage import tensors_in
 from torch_jax.observe import operators, trace_ops
 
 
@@ -75,7 +79,7 @@ def _example(op: Any, mode: str) -> Iterator[str]:
     if args is None:
         yield f"  {mode}: no example arguments found; give a call with --call"
         return
-    yield f"  {mode}: {operators.show_example(op, args)}"
+    yield f"  {mode}: {errors.describe_call(op, args, {})}"
     moved = operators.to_device(args, training)
     with torch.set_grad_enabled(training):
         yield from _steps(lambda: op(*moved, **operators.placement(op)))
@@ -87,21 +91,39 @@ def _call(expression: str) -> Iterator[str]:
     yield from _steps(lambda: eval(expression, names))
 
 
-def _steps(function: Any) -> Iterator[str]:
-    reached = trace_ops.path(function)
-    if not reached.forward:
-        yield "    runs nothing on the device: its result is its input, or no tensor is there"
-    yield from _lines(reached.forward)
-    if reached.backward or reached.error:
-        yield f"    backward: {reached.error}".rstrip()
-    yield from _lines(reached.backward)
+def _steps(function: Callable[[], Any]) -> Iterator[str]:
+    """Yield the operators that a call reaches on the device, forward and backward."""
+    with trace_ops.CallTree(None) as forward:
+        result = function()
+    outputs = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
+    weights = [torch.ones_like(output) for output in outputs]
+    error = ""
+    with trace_ops.CallTree(None) as backward:
+        try:
+            if outputs:
+                torch.autograd.backward(outputs, weights)
+        except RuntimeError as failure:  # an operator without a derivative
+            error = str(failure)
+    nothing = "    runs nothing on the device: its result is its input, or no tensor is there"
+    yield from list(_reached(forward.calls)) or [nothing]
+    reached = list(_reached(backward.calls))
+    if reached or error:
+        yield f"    backward: {error}".rstrip()
+    yield from reached
 
 
-def _lines(steps: Any) -> Iterator[str]:
-    for step in steps:
-        yield _line(step.operator, 4)
-        for inner in step.ends_in:
-            yield _line(inner, 6)
+def _reached(calls: list[trace_ops.Call]) -> Iterator[str]:
+    """Yield the outermost operators of this device below calls, and the lowerings that they run."""
+    for call in calls:
+        if call.operator is None:
+            yield from _reached(call.children)
+            continue
+        yield _line(call.operator, 4)
+        below = (inner for child in call.children for inner in child.walk())
+        found = [inner.operator for inner in below if inner.operator and not inner.children]
+        for operator in dict.fromkeys(found):
+            if operator.rung not in ("view", "kernel"):
+                yield _line(operator, 6)
 
 
 def _line(operator: Any, indent: int) -> str:
@@ -110,7 +132,9 @@ def _line(operator: Any, indent: int) -> str:
 
 
 def _page() -> Iterator[str]:
-    families, rungs = operators.coverage()
+    found = operators.operators()
+    rungs = Counter(one.rung for one in found)
+    counts = Counter((one.family, one.rung) for one in found)
     yield "# Operators"
     yield ""
     yield "Made by `python -m torch_jax ops --markdown` (`make docs`); `python -m torch_jax ops"
@@ -130,7 +154,8 @@ def _page() -> Iterator[str]:
     yield ""
     yield "| family | lowerings | variants | contents |"
     yield "|---|---|---|---|"
-    for name in sorted(families):
-        counts = families[name]
-        about = operators.purpose(name)
-        yield f"| `{name}` | {counts['table']} | {counts['variant']} | {about} |"
+    for name in sorted({one.family for one in found} - {""}):
+        lowerings, derived = counts[name, "table"], counts[name, "variant"]
+        about = (sys.modules[f"torch_jax.ops.{name}"].__doc__ or "").strip().partition("\n")[0]
+        if lowerings or derived:
+            yield f"| `{name}` | {lowerings} | {derived} | {about} |"

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -356,62 +356,6 @@ def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
     found = {tensor.device.type for tensor in tensors_in((args, kwargs))}
     device = kwargs.get("device")
     return found if found or device is None else {torch.device(device).type}
-
-
-# --- the operators that a call runs ---------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One operator that a call reached, and the operators with lowerings that it runs."""
-
-    operator: operators.Operator
-    ends_in: tuple[operators.Operator, ...]
-
-
-class Reached(NamedTuple):
-    """The operators that a call reached on the device, and those of its result's gradient.
-
-    ``error`` is the reason if there is no gradient though one was asked for.
-    """
-
-    forward: list[Step]
-    backward: list[Step]
-    error: str
-
-
-def path(function: Callable[[], Any]) -> Reached:
-    """Return the operators that a call reaches on the device, forward and backward.
-
-    >>> [step.operator.name for step in path(lambda: torch.ones(2, device="jax").relu()).forward]
-    ['aten.ones.default', 'aten.relu.default']
-    """
-    with CallTree(None) as forward:
-        result = function()
-    tensors = result if isinstance(result, list | tuple) else [result]
-    outputs = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
-    weights = [torch.ones_like(output) for output in outputs]
-    error = ""
-    with CallTree(None) as backward:
-        try:
-            if outputs:
-                torch.autograd.backward(outputs, weights)
-        except RuntimeError as failure:  # an operator without a derivative
-            error = str(failure)
-    return Reached(_steps(forward.calls), _steps(backward.calls), error)
-
-
-def _steps(calls: list[Call]) -> list[Step]:
-    """Return the outermost operators of this device below these calls."""
-    steps = []
-    for call in calls:
-        if call.operator is None:
-            steps += _steps(call.children)
-        else:
-            below = (inner for child in call.children for inner in child.walk())
-            found = [c.operator for c in below if c.operator is not None and not c.children]
-            ends_in = [o for o in found if o.rung not in ("view", "kernel")]
-            steps.append(Step(call.operator, tuple(dict.fromkeys(ends_in))))
-    return steps
 
 
 # --- text -----------------------------------------------------------------------------------------
