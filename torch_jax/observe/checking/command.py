@@ -31,12 +31,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=2, help="steps of an optimizer to run (%(default)s)")
     add("--json", metavar="FILE.json", help="write the page as JSON, too")
     add("--keep", metavar="FOLDER", help="keep all programs of jitted functions for those chips")
-    add(
-        "--device",
-        choices=tuple(running.SETTINGS),
-        default="cuda",
-        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
-    )
+    running.add_device(parser)
 
 
 def answer(given: argparse.Namespace) -> int:

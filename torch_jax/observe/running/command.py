@@ -15,21 +15,10 @@ from torch_jax import config
 from torch_jax.environment import redirects
 from torch_jax.observe.running import costs, page, script
 
-# Settings in the environment of the script's children, by the value of --device.
-SETTINGS = {
-    "cuda": {"enabled": True, "redirect_cuda": True, "redirect_default": False},
-    "default": {"enabled": True, "redirect_cuda": True, "redirect_default": True},
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command; arguments after the script's name are the script's."""
-    parser.add_argument(
-        "--device",
-        choices=tuple(SETTINGS),
-        default="cuda",
-        help='"cuda" means jax; by "default" also tensors without a device (%(default)s)',
-    )
+    add_device(parser)
     parser.add_argument("--report", metavar="FILE.json", help="write the report as JSON, too")
     parser.add_argument("--quiet", action="store_true", help="print no report")
     script.add_arguments(parser)
@@ -56,9 +45,16 @@ def answer(given: argparse.Namespace) -> int:
     return status
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option whose value :func:`redirect` takes."""
+    meaning = '"cuda" means jax; by "default" also tensors without a device (%(default)s)'
+    parser.add_argument("--device", choices=("cuda", "default"), default="cuda", help=meaning)
+
+
 def redirect(device: str) -> None:
     """Let ``"cuda"`` mean jax here, and in processes that the script starts."""
-    for name, value in SETTINGS[device].items():
+    settings = {"enabled": True, "redirect_cuda": True, "redirect_default": device == "default"}
+    for name, value in settings.items():
         config.set(name, value)
         os.environ[f"TORCH_JAX_{name.upper()}"] = str(int(value))
     redirects.enable_globally()

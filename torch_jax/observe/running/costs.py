@@ -28,6 +28,7 @@ from torch_jax.core.costs import LISTENING, Cost
 from torch_jax.eager import bound
 
 VARIABLE = "TORCH_JAX_RUN"  # the folder in which children of the script leave their costs
+_PLACE = ("kind", "file", "line", "function")
 _SUMS = ("count", "visits", "seconds", "bytes", *Counts._fields)  # the numbers of a row
 
 
@@ -41,30 +42,32 @@ class Costs:
     def __init__(self, at_first: Callable[[], Any] = lambda: None) -> None:
         """Take ``at_first``, which is called at the first cost."""
         self._lock, self._at_first = threading.Lock(), at_first
-        self.rows: dict[tuple[str, str, int, str], dict[str, Any]] = {}
+        self.rows: dict[tuple, dict[str, Any]] = {}
 
     def add(self, cost: Cost) -> None:
         """Add a cost; its line is that of the caller."""
         *here, is_new = visited_line(cost.kind == "compile")
-        at: Any = (cost.kind, *here)
+        numbers = (1, is_new, cost.seconds, cost.bytes, *cost.programs)
+        row = dict(zip((*_PLACE, *_SUMS), (cost.kind, *here, *numbers), strict=True))
         with self._lock:
             if not self.rows:
                 self._at_first()
-            row = self.rows.setdefault(at, dict.fromkeys(_SUMS, 0) | {"what": Counter()})
-            numbers = (1, is_new, cost.seconds, cost.bytes, *cost.programs)
-            row |= {name: row[name] + n for name, n in zip(_SUMS, numbers, strict=True)}
-            if cost.what:
-                row["what"][cost.what] += 1
+            _add_up(self.rows, row | {"what": {cost.what: 1} if cost.what else {}})
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the rows as dictionaries, for JSON."""
+        """Return the rows, for JSON."""
         with self._lock:
-            return [
-                {"kind": kind, "file": file, "line": line, "function": function}
-                | row
-                | {"what": dict(row["what"])}
-                for (kind, file, line, function), row in self.rows.items()
-            ]
+            return [dict(row) for row in self.rows.values()]
+
+
+def _add_up(rows: dict[tuple, dict[str, Any]], row: dict[str, Any]) -> None:
+    """Add the numbers of a row to those of its kind and line."""
+    place = {name: row[name] for name in _PLACE}
+    new = place | dict.fromkeys(_SUMS, 0) | {"what": {}}
+    known = rows.setdefault(tuple(place.values()), new)
+    for name in _SUMS:
+        known[name] += row[name]
+    known["what"] = dict(Counter(known["what"]) + Counter(row["what"]))
 
 
 def visited_line(is_marked: bool) -> tuple[str, int, str, int]:
@@ -186,12 +189,9 @@ def together(found: list[dict[str, Any]]) -> dict[str, Any]:
     (2, 2, {'aten::add': 2}, ['aten::add'])
     """
     rows: dict[tuple, dict[str, Any]] = {}
-    for row in (row for process in found for row in process["rows"]):
-        at = row["kind"], row["file"], row["line"], row["function"]
-        known = rows.setdefault(at, row | dict.fromkeys(_SUMS, 0) | {"what": {}})
-        for name in _SUMS:
-            known[name] += row[name]
-        known["what"] = dict(Counter(known["what"]) + Counter(row["what"]))
+    for process in found:
+        for row in process["rows"]:
+            _add_up(rows, row)
     used = [process for process in found if process["is_used"]]
     return {
         "processes": len(used),

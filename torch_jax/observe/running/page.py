@@ -38,8 +38,11 @@ _WAITS = (
 def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> dict[str, Any]:
     """Return the report on a script, for JSON."""
     rows = found["rows"]
-    of_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in _KINDS}
-    fallbacks, programs = _what(of_kind["fallback"]), _programs(rows)
+    fallbacks, programs = _of_kind(rows, "fallback"), _programs(rows)
+    waits, checks = _of_kind(rows, "to_host"), _of_kind(rows, "check")
+    names: Counter[str] = Counter()
+    for row in fallbacks:
+        names.update(row["what"])
     return {
         "script": script,
         "status": status,
@@ -53,20 +56,21 @@ def summary(found: dict[str, Any], script: str, seconds: float, status: int) -> 
         "loaded": programs.loaded,
         "load_seconds": programs.load_seconds,
         "shared": programs.shared,
-        "cpu_fallbacks": dict(fallbacks.most_common()),
-        "cpu_fallback_seconds": _sum(of_kind["fallback"], "seconds"),
-        "waits": _sum(of_kind["to_host"], "count"),
-        "wait_seconds": _sum(of_kind["to_host"], "seconds"),
-        "checks": _sum(of_kind["check"], "count"),
-        "check_seconds": _sum(of_kind["check"], "seconds"),
-        "bytes_to_host": _sum(of_kind["to_host"], "bytes"),
-        "bytes_to_device": _sum(of_kind["to_device"], "bytes"),
+        "cpu_fallbacks": dict(names.most_common()),
+        "cpu_fallback_seconds": _sum(fallbacks, "seconds"),
+        "waits": _sum(waits, "count"),
+        "wait_seconds": _sum(waits, "seconds"),
+        "checks": _sum(checks, "count"),
+        "check_seconds": _sum(checks, "seconds"),
+        "bytes_to_host": _sum(waits, "bytes"),
+        "bytes_to_device": _sum(_of_kind(rows, "to_device"), "bytes"),
         "lines": lines_worth_changing(rows),
         "rows": rows,
     }
 
 
-_KINDS = ("compile", "to_host", "check", "to_device", "fallback")
+def _of_kind(rows: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["kind"] == kind]
 
 
 def _sum(rows: list[dict[str, Any]], name: str) -> Any:
@@ -75,13 +79,6 @@ def _sum(rows: list[dict[str, Any]], name: str) -> Any:
 
 def _programs(rows: list[dict[str, Any]]) -> Counts:
     return Counts(*(_sum(rows, name) for name in Counts._fields))
-
-
-def _what(rows: list[dict[str, Any]]) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        found.update(row["what"])
-    return found
 
 
 def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -100,10 +97,10 @@ def lines_worth_changing(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     causes: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for row in sorted(rows, key=_seconds, reverse=True):
-        source = linecache.getline(row["file"], row["line"]).strip() if row["file"] else ""
-        advice = _ADVICE.get(row["kind"], _nothing)(row, source) if row["file"] else None
-        if advice is not None:
-            causes.setdefault(advice[1], []).append((row, advice[0]))
+        if row["file"] and row["kind"] in _ADVICE:
+            advice = _ADVICE[row["kind"]](row, _source(row))
+            if advice is not None:
+                causes.setdefault(advice[1], []).append((row, advice[0]))
     worth = [_line(instead, cases) for instead, cases in causes.items() if _is_worth(cases)]
     return sorted(worth, key=_seconds, reverse=True)[:LINES_WORTH_CHANGING]
 
@@ -118,12 +115,16 @@ def _seconds(row: dict[str, Any]) -> float:
     return row["seconds"]
 
 
+def _source(row: dict[str, Any]) -> str:
+    return linecache.getline(row["file"], row["line"]).strip()
+
+
 def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
     """Return the costliest line of a cause, its cost, and the other lines of the cause."""
     (first, cost), *others = cases
     return {
         **{name: first[name] for name in ("file", "line", "function")},
-        "source": linecache.getline(first["file"], first["line"]).strip(),
+        "source": _source(first),
         "seconds": sum(row["seconds"] for row, _ in cases),
         "cost": cost,
         "instead": instead,
@@ -132,10 +133,6 @@ def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, An
 
 
 _Advice = tuple[str, str] | None  # the cost of a line, and a replacement
-
-
-def _nothing(row: dict[str, Any], source: str) -> _Advice:
-    return None
 
 
 def _of_waits(row: dict[str, Any], source: str) -> _Advice:
