@@ -38,8 +38,5 @@ def _plain(found: Profile) -> dict:
         {"file": file, "line": line, "function": function, "looks": looks}
         for (file, line, function), looks in found.python_lines.items()
     ]
-    kernels = {name: [one._asdict() for one in getattr(found, name)] for name in _OF_KERNELS}
+    kernels = {name: [one._asdict() for one in vars(found)[name]] for name in ("kernels", "lines")}
     return vars(found) | {"python_lines": lines} | kernels
-
-
-_OF_KERNELS = ("kernels", "lines")

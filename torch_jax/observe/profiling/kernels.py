@@ -34,23 +34,17 @@ def added_up(events: Iterable[Event], of: Callable[[Event], Any]) -> list[Kernel
 
 def _group(group: list[Event]) -> Kernels:
     first = group[0]
+    operator, name = str(first.details.get("operator", "")), _plain(first)
     seconds = sum(event.end - event.begin for event in group) / 1e9
-    details = first.details
-    operator, line = str(details.get("operator", "")), str(details.get("python", ""))
-    return Kernels(_plain(first), operator, line, seconds, len(group))
+    return Kernels(name, operator, line_of(first), seconds, len(group))
 
 
 def _plain(event: Event) -> str:
     return event.name.rpartition(": ")[2]
 
 
-def by_name_and_line(event: Event) -> tuple[str, str]:
-    """Return the name, which contains the operator, and the line of a kernel."""
-    return event.name, str(event.details.get("python", ""))
-
-
-def by_line(event: Event) -> str:
-    """Return the line of a kernel."""
+def line_of(event: Event) -> str:
+    """Return the line of Python that a kernel comes from, or ''."""
     return str(event.details.get("python", ""))
 
 
