@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from torch_jax.observe.checking import hlo, loops, page
-from torch_jax.observe.checking.chips import CHIPS
 from torch_jax.target import NoCompiler
 
 CHECK = """
@@ -229,7 +228,7 @@ class Fails:
 
 
 def test_a_program_that_needs_more_than_there_is():
-    told = page._measured(Fails(OUT_OF_MEMORY), CHIPS["v5e"])
+    told = page._measured(Fails(OUT_OF_MEMORY), page.CHIPS["v5e"])
     assert told["needs"] == pytest.approx(20.5 * 2**30)
     (cause,) = told["causes"]
     assert cause.startswith("4.00G f32[128,2048,4096]") and "aten._softmax" in cause
@@ -237,7 +236,7 @@ def test_a_program_that_needs_more_than_there_is():
 
 
 def test_a_program_that_does_not_compile():
-    told = page._measured(Fails("UNIMPLEMENTED: eig on TPU\nmore"), CHIPS["v5e"])
+    told = page._measured(Fails("UNIMPLEMENTED: eig on TPU\nmore"), page.CHIPS["v5e"])
     assert (told["error"], told["needs"]) == ("UNIMPLEMENTED: eig on TPU", 0)
 
 

@@ -7,6 +7,7 @@ the head of the text turn into a file and a line.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -87,16 +88,11 @@ def _made(text: str, lines: dict[str, str]) -> Iterator[Array]:
         if operation in _NO_MEMORY or form.startswith("("):
             continue
         rest = text[at.end() : text.find("\n", at.end())]
-        operator = re.search(r"jit\((aten\.\w+|[a-z_]+\.\w+)\)", rest)
-        frame = re.search(r"stack_frame_id=(\d+)", rest)
+        named = re.search(r"jit\(([a-z_]+\.\w+)\)", rest)
+        operator = named[1] if named else operation
+        line = lines.get(_field("stack_frame_id", rest), "")
         for nbytes, shown in _arrays(form):
-            one = Array(
-                nbytes,
-                shown,
-                operator.group(1) if operator else operation,
-                lines.get(frame.group(1), "") if frame else "",
-            )
-            found.setdefault(one[1:3], one)
+            found.setdefault((shown, operator), Array(nbytes, shown, operator, line))
     yield from found.values()
 
 
@@ -104,9 +100,7 @@ def _arrays(form: str) -> Iterator[tuple[int, str]]:
     """Return the bytes and the text of each array of a type, which may be a tuple."""
     for dtype, lengths in _ARRAY.findall(form):
         bits = _BITS.get(dtype) or int(re.sub(r"\D", "", dtype)[:2] or 0)
-        size = 1
-        for length in filter(None, lengths.split(",")):
-            size *= int(length)
+        size = math.prod(map(int, filter(None, lengths.split(","))))
         yield size * bits // 8, f"{dtype}[{lengths}]"
 
 
@@ -129,4 +123,4 @@ def _lines(text: str) -> dict[str, str]:
 
 def _field(name: str, row: str) -> str:
     found = re.search(rf"\b{name}=(\d+)", row)
-    return found.group(1) if found else ""
+    return found[1] if found else ""

@@ -7,13 +7,38 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_jax.core import absent
 from torch_jax.observe.checking import hlo, loops
-from torch_jax.observe.checking.chips import CHIPS, Chip
 
-_GB = 1e9
+_GB, _GIB = 1e9, 2.0**30
+
+
+class Chip(NamedTuple):
+    """The figures of one chip.
+
+    Attributes:
+      flops: a second, at most, of matrix products in bfloat16.
+      memory: bytes.
+      bandwidth: bytes a second to and from memory.
+    """
+
+    flops: float
+    memory: float
+    bandwidth: float
+
+
+CHIPS = {
+    "v5e": Chip(197e12, 16 * _GB, 819 * _GB),
+    "v5p": Chip(459e12, 95 * _GIB, 2765 * _GB),
+    "v6e": Chip(918e12, 32 * _GB, 1600 * _GB),
+    "h100": Chip(989e12, 80 * _GB, 3350 * _GB),
+    "h200": Chip(989e12, 141 * _GB, 4800 * _GB),
+    "b200": Chip(2250e12, 180 * _GB, 7700 * _GB),
+}
+"""TPUs after docs.cloud.google.com/tpu/docs, GPUs after NVIDIA's data sheets (H100 SXM, H200 SXM,
+HGX B200), without sparsity."""
 
 
 def checked(found: Any, name: str, kept_in: Path | None = None) -> dict[str, Any]:
@@ -104,8 +129,8 @@ def _failed(error: Exception, chip: Chip) -> dict[str, Any]:
     needs = float(used.group(1)) * _UNITS[used.group(2)] if used else 0
     causes = [f"{size} {shape} {name or ''}".strip() for size, name, shape in _CAUSE.findall(text)]
     said = text.partition("\n")[0][:300]
-    return {"error": said, "needs": max(needs, chip.memory * 1.001 if used else 0),
-            "causes": causes[:3]}  # fmt: skip
+    needs = max(needs, chip.memory * 1.001 if used else 0)
+    return {"error": said, "needs": needs, "causes": causes[:3]}
 
 
 def lines(report: dict[str, Any]) -> Iterator[str]:
@@ -147,8 +172,8 @@ def _of_program(one: dict[str, Any]) -> Iterator[str]:
         yield from (f"    {cause}" for cause in one["causes"])
         return
     parts = ("arguments", "results", "temporaries")
-    sizes_ = ", ".join(f"{part} {_size(one[part])}" for part in parts)
-    yield f"  memory of a chip  {_size(one['needs'])}: {sizes_}"
+    sizes = ", ".join(f"{part} {_size(one[part])}" for part in parts)
+    yield f"  memory of a chip  {_size(one['needs'])}: {sizes}"
     bound = "by memory" if one["utilization"] < 0.999 else "by products"
     yield (
         f"  time              about {one['seconds'] * 1e3:.2f} ms, bound {bound}: "
