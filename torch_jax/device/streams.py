@@ -98,9 +98,6 @@ class Stream(_STREAM):
         of_device = {"device_index": 0, "device_type": int(pytorch.PRIVATE_USE1)}
         return super().__new__(cls, stream_id=0, **of_device)
 
-    def __init__(self, *_args: Any, **_kwargs: Any):
-        """Do nothing: :meth:`__new__` does all."""
-
     def synchronize(self) -> None:
         """Wait for all work on the device."""
         synchronize()
@@ -140,11 +137,9 @@ class Event(_EVENT):
 
     def __new__(cls, *_args: Any, enable_timing: bool = False, **_ignored: Any) -> Any:
         """Make an event that has not been recorded."""
-        return super().__new__(cls, pytorch.DEVICE_TYPE, enable_timing=enable_timing)
-
-    def __init__(self, *_args: Any, enable_timing: bool = False, **_ignored: Any):
-        """Note whether the event measures time."""
-        self._measures, self._time = enable_timing, 0.0
+        event = super().__new__(cls, pytorch.DEVICE_TYPE, enable_timing=enable_timing)
+        event._measures, event._time = enable_timing, 0.0
+        return event
 
     def record(self, stream: Any = None) -> None:
         """Note the time when all work is done, if it is to be measured."""

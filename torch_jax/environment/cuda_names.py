@@ -137,19 +137,16 @@ class _Plans:
         raise cuda_answers.refusal(f"backends.cuda.cufft_plan_cache.{name}")
 
 
-def _asks_for_pytorch(frame: types.FrameType) -> bool:
-    """Return whether code of PyTorch's runs, which asks for CUDA's own kernels."""
-    return frame.f_globals.get("__name__", "").startswith("torch.")
-
-
 class _Version(types.ModuleType):
     """``torch.version``, whose ``cuda`` passes checks where ``"cuda"`` means jax."""
 
     @property
     def cuda(self) -> str | None:
         """Return the version of CUDA: of this build, or one that passes checks."""
-        is_users = not _asks_for_pytorch(sys._getframe(1)) and redirects_cuda()
-        return cuda_answers.CUDA_VERSION if is_users else self.__dict__["cuda"]
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.startswith("torch.") or not redirects_cuda():  # PyTorch asks for CUDA's kernels
+            return self.__dict__["cuda"]
+        return cuda_answers.CUDA_VERSION
 
 
 def answer(name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import torch
 
 from torch_jax.environment import cuda_answers
 from torch_jax.environment.callables import wrap
-from torch_jax.environment.regions import JAX, redirects_cuda
+from torch_jax.environment.regions import JAX, redirects_cuda, where_cuda
 
 _OURS, _CUDAS = f"torch.{JAX}.", "torch.cuda."
 
@@ -83,24 +83,17 @@ def _ours(kind: Any) -> Any:
     return kind
 
 
-def _type(original: Any) -> Callable[..., Any]:
-    """Return ``x.type()``, which names the device as the program does, and ``x.type(kind)``."""
-
-    def type_of(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not redirects_cuda():
-            return original(self, dtype, *args, **kwargs)
-        found = original(self, _ours(dtype), *args, **kwargs)
-        is_name = isinstance(found, str) and found.startswith(_OURS)
-        return _CUDAS + found.removeprefix(_OURS) if is_name else found
-
-    return type_of
+@where_cuda
+def _type(original: Any, self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Return ``x.type()``, which names the device as the program does, or ``x.type(kind)``."""
+    found = original(self, _ours(dtype), *args, **kwargs)
+    is_name = isinstance(found, str) and found.startswith(_OURS)
+    return _CUDAS + found.removeprefix(_OURS) if is_name else found
 
 
-def _taking_types(original: Any) -> Callable[..., Any]:
-    def type_of(self: Any, dst_type: Any) -> Any:
-        return original(self, _ours(dst_type) if redirects_cuda() else dst_type)
-
-    return type_of
+@where_cuda
+def _taking_types(original: Any, self: Any, dst_type: Any) -> Any:
+    return original(self, _ours(dst_type))
 
 
 def _default_type(original: Any) -> Callable[..., Any]:

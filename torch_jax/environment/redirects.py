@@ -33,6 +33,7 @@ from torch_jax.environment.regions import (
     mapped,
     redirects_cuda,
     renamed,
+    where_cuda,
 )
 from torch_jax.memory import generators
 
@@ -128,9 +129,7 @@ def _redirect_processes() -> None:
         if hasattr(torch.distributed, name)
     }
     makers[torch.distributed.init_device_mesh] = _mapped
-    makers[torch.distributed.is_nccl_available] = lambda original: (
-        lambda: redirects_cuda() or original()
-    )
+    makers[torch.distributed.is_nccl_available] = where_cuda(lambda _original: True)
     callables.replace_all(makers)
     wrap(torch.distributed.DeviceMesh, "__init__", _mapped)
 
@@ -151,14 +150,10 @@ def backend(value: Any) -> Any:
     return ",".join(":".join((mapped(device), backend(name))) for device, _, name in pairs)
 
 
-def _of_backends(original: Any) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if redirects_cuda():
-            args = tuple(map(backend, args))
-            kwargs = {name: backend(value) for name, value in kwargs.items()}
-        return original(*args, **kwargs)
-
-    return call
+@where_cuda
+def _of_backends(original: Any, *args: Any, **kwargs: Any) -> Any:
+    kwargs = {name: backend(value) for name, value in kwargs.items()}
+    return original(*map(backend, args), **kwargs)
 
 
 def _factory(original: Any) -> Callable[..., Any]:
@@ -240,13 +235,10 @@ def _restored(storage: Any, location: str) -> Any:
     return torch.serialization.default_restore_location(storage, JAX)
 
 
-def _to_jax(original: Any) -> Callable[..., Any]:
+@where_cuda
+def _to_jax(_original: Any, self: Any, *_args: Any, **_kwargs: Any) -> Any:
     """Return ``x.cuda()``."""
-
-    def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.to(device=JAX) if redirects_cuda() else original(self, *args, **kwargs)
-
-    return cuda
+    return self.to(device=JAX)
 
 
 def _of_autocast(original: Any) -> Callable[..., Any]:

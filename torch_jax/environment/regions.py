@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -85,6 +86,20 @@ def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
         return torch.device(JAX) if value.type in (*words, JAX) else value
     is_name = isinstance(value, str) and value.partition(":")[0] in words
     return JAX if is_name else value
+
+
+def where_cuda(serve: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    """Return a maker of replacements: ``serve`` takes the original, and its calls for jax."""
+
+    def make(original: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if redirects_cuda():
+                return serve(original, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return make
 
 
 def _after_fork() -> None:
