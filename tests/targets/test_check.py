@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from torch_jax.observe.checking import hlo, loops, page
+from torch_jax.observe.checking import hlo, page
 from torch_jax.target import NoCompiler
 
 CHECK = """
@@ -160,8 +160,8 @@ ENTRY %main (p: (u32[], f32[8,8])) -> (u32[], f32[8,8]) {
 
 def test_each_round_of_a_loop_counts():
     """A loop as the compiler of TPUs writes it, whose counter grows by two; and one of the CPU."""
-    assert loops.rounds(LOOP)[1] == [loops.Loop("body", 8, 1)]
-    assert loops.costs(LOOP)["flops"] >= 8 * 2 * 8**3
+    assert hlo.rounds(LOOP)[1] == [hlo.Loop("body", 8, 1)]
+    assert hlo.costs(LOOP)["flops"] >= 8 * 2 * 8**3
     assert hlo.collectives(LOOP) == {"all-reduce": (8, 8 * 256)}
     assert hlo.largest(LOOP)[0].nbytes == 256
 
@@ -172,7 +172,7 @@ def test_each_round_of_a_loop_counts():
         return jax.lax.scan(inner, x, None, length=7)[0]
 
     text = jax.jit(outer).lower(jnp.ones((64, 64))).compile().as_text()
-    assert loops.costs(text)["flops"] == pytest.approx(35 * 2 * 64**3, rel=0.05)
+    assert hlo.costs(text)["flops"] == pytest.approx(35 * 2 * 64**3, rel=0.05)
 
 
 def test_rounds_that_depend_on_values_are_said_to_be_counted_once():
@@ -180,8 +180,8 @@ def test_rounds_that_depend_on_values_are_said_to_be_counted_once():
         return jax.lax.while_loop(lambda x: x.sum() > 1, lambda x: x / 2, x)
 
     text = jax.jit(halve).lower(jnp.ones(8)).compile().as_text()
-    assert [one.rounds for one in loops.rounds(text)[1]] == [None]
-    assert loops.costs(text)["flops"] > 0
+    assert [one.rounds for one in hlo.rounds(text)[1]] == [None]
+    assert hlo.costs(text)["flops"] > 0
 
 
 def test_collectives_and_largest_arrays_of_a_program():

@@ -219,26 +219,3 @@ def _pairs(calls: dict[str, list[int]], begins: dict[tuple, int]) -> dict[tuple,
             if left:
                 pairs[run] = left.pop()
     return pairs
-
-
-def innermost(
-    spans: list[tuple[float, float, Any]], moments: list[float]
-) -> Iterator[tuple[float, Any]]:
-    """Yield for each moment the value of the innermost span around it, or None.
-
-    Args:
-      spans: begin, end, and anything; in the order of their begins.
-      moments: in order.
-
-    >>> list(innermost([(0, 9, "a"), (1, 3, "b")], [2, 5, 10]))
-    [(2, 'b'), (5, 'a'), (10, None)]
-    """
-    around: list[tuple[float, Any]] = []
-    at = 0
-    for moment in moments:
-        while at < len(spans) and spans[at][0] <= moment:
-            around.append(spans[at][1:])
-            at += 1
-        while around and around[-1][0] < moment:
-            around.pop()
-        yield moment, around[-1][1] if around else None

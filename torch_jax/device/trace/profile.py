@@ -39,11 +39,7 @@ _TRACE = "_torch_jax_trace"
 
 
 def begin(profile: Any) -> None:
-    """Trace the device too, from here on; warn with the reason where that is impossible.
-
-    Args:
-      profile: a ``torch.autograd.profiler.profile`` that is about to begin.
-    """
+    """Trace the device too while a ``torch.autograd.profiler.profile`` runs, or warn why not."""
     vars(profile).pop(_TRACE, None)
     # record_function imports this when it is first used: within a profile with stacks, PyTorch 2.13
     # may keep the name of a frame whose text is gone, which is no UTF-8
@@ -80,12 +76,9 @@ def _read(profile: Any) -> list[Event]:
 
 
 def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
-    """Return PyTorch's events with the kernels of the device among them.
+    """Return PyTorch's events, ``found``, with the kernels of the device among them.
 
-    Args:
-      profile: the profile of the events.
-      found: ``FunctionEvent`` of the host.
-      start: when the profile began, in nanoseconds.
+    ``start`` is when the profile began, in nanoseconds.
     """
     kernels = [e for e in _read(profile) if e.is_kernel and not e.is_whole and e.end > start]
     host = [e for e in found if e.device_type == DeviceType.CPU and not e.is_async]
@@ -102,14 +95,20 @@ def add_kernels(profile: Any, found: list[Any], start: int) -> list[Any]:
 
 
 def _launchers(kernels: list[Event], spans: list[tuple], start: int) -> dict[int, Any]:
-    """Return, by a kernel's id, the event of the host in which its program was called."""
-    launched = sorted(
-        ((e.launched, e) for e in kernels if e.launched is not None), key=lambda one: one[0]
-    )
-    moments = [(moment - start) / 1000 for moment, _ in launched]
-    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
-    around = events.innermost(ordered, moments)
-    return {id(e): span for (_, e), (_, span) in zip(launched, around, strict=True)}
+    """Return, by a kernel's id, the innermost event of the host that called its program."""
+    launched = [(e.launched, id(e)) for e in kernels if e.launched is not None]
+    ordered = sorted(spans, key=lambda span: (-span[0], span[1]))
+    around: list[tuple] = []
+    found = {}
+    for moment, kernel in sorted(launched):
+        at = (moment - start) / 1000
+        while ordered and ordered[-1][0] <= at:
+            around.append(ordered.pop())
+        while around and around[-1][1] < at:
+            around.pop()
+        if around:
+            found[kernel] = around[-1][2]
+    return found
 
 
 def _spans(found: Iterable[Any]) -> list[tuple[float, float, Any]]:

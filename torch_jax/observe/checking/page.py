@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_jax.core import absent
-from torch_jax.observe.checking import hlo, loops
+from torch_jax.observe.checking import hlo
 
 _GB, _GIB = 1e9, 2.0**30
 
@@ -96,7 +96,7 @@ def _measured(program: Any, chip: Chip) -> dict[str, Any]:
     except Exception as error:
         return report | _failed(error, chip)
     memory, text = program.memory_analysis(), compiled.as_text()
-    costs, (_, repeated) = loops.costs(text, program.cost_analysis()), loops.rounds(text)
+    costs, (_, repeated) = hlo.costs(text, program.cost_analysis()), hlo.rounds(text)
     flops, moved = costs.get("flops", 0.0), costs.get("bytes accessed", 0.0)
     seconds = max(flops / chip.flops, moved / chip.bandwidth)
     arguments, results = memory.argument_size_in_bytes, memory.output_size_in_bytes

@@ -5,19 +5,32 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch_jax._private import jax_profiler
 from torch_jax.budgets import ROWS_OF_A_TABLE, SHARE_WORTH_A_ROW
 from torch_jax.core import compilations
 from torch_jax.device import streams
 from torch_jax.device.trace import events
-from torch_jax.observe.profiling import kernels
-from torch_jax.observe.profiling.kernels import Kernels
+from torch_jax.device.trace.events import Event
 from torch_jax.observe.profiling.samples import Sampler
 from torch_jax.observe.running.page import from_here
+
+# Kernels that only move data, by XLA's names of them.
+_MOVES = re.compile(r"^(wrapped_)?(copy|transpose|bitcast|concatenate|slice|pad|convert)")
+_COMPUTES = re.compile(r"add|mul|div|sub|exp|log|tanh|reduce|dot|conv|max|min|select|compare|power")
+
+
+class Kernels(NamedTuple):
+    """Kernels that are reported as one, with their time and number."""
+
+    name: str
+    operator: str
+    line: str
+    seconds: float
+    times: int
 
 
 @dataclass(frozen=True)
@@ -118,16 +131,69 @@ class Profiling:
             what=what,
             calls=calls,
             seconds=self._seconds,
-            busy=kernels.busy(found),
+            busy=_busy(found),
             parts={part: sampler.share(part) for part, _ in sampler.parts.most_common()},
             compiles=self._programs.compiled,
             loaded=self._programs.loaded,
-            kernels=kernels.added_up(found, lambda event: (event.name, kernels.line_of(event))),
-            lines=kernels.added_up(found, kernels.line_of),
-            moves=sum(e.end - e.begin for e in found if kernels.is_move(e)) / 1e9,
+            kernels=_added_up(found, lambda event: (event.name, _line_of(event))),
+            lines=_added_up(found, _line_of),
+            moves=sum(e.end - e.begin for e in found if _is_move(e)) / 1e9,
             python_lines=dict(sampler.lines.most_common()),
             is_script=is_script,
         )
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _added_up(events: Iterable[Event], of: Callable[[Event], Any]) -> list[Kernels]:
+    """Return kernels that are alike by ``of`` as one, in order of their time, the longest first."""
+    groups: dict[Any, list[Event]] = {}
+    for event in events:
+        groups.setdefault(of(event), []).append(event)
+    found = [_group(group) for group in groups.values()]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _group(group: list[Event]) -> Kernels:
+    first = group[0]
+    operator, name = str(first.details.get("operator", "")), _plain(first)
+    seconds = sum(event.end - event.begin for event in group) / 1e9
+    return Kernels(name, operator, _line_of(first), seconds, len(group))
+
+
+def _plain(event: Event) -> str:
+    return event.name.rpartition(": ")[2]
+
+
+def _line_of(event: Event) -> str:
+    """Return the line of Python that a kernel comes from, or ''."""
+    return str(event.details.get("python", ""))
+
+
+def _is_move(event: Event) -> bool:
+    """Return whether a kernel computes nothing: a copy, or a change of layout.
+
+    >>> names = "copy", "transpose_copy_fusion", "copy_add_fusion", "dot"
+    >>> [_is_move(Event(name, "", 0, 1, None, True, False, "", {})) for name in names]
+    [True, True, False, False]
+    """
+    name = _plain(event)
+    return bool(_MOVES.match(name)) and not _COMPUTES.search(name)
+
+
+def _busy(events: Iterable[Event]) -> float:
+    """Return the seconds in which any kernel ran: several at once count once.
+
+    >>> spans = (0, 2), (1, 3), (5, 6)
+    >>> _busy(Event("", "", a * 10**9, b * 10**9, None, True, False, "", {}) for a, b in spans)
+    4.0
+    """
+    total, until = 0, 0
+    for event in sorted(events, key=lambda event: event.begin):
+        total += max(event.end - max(event.begin, until), 0)
+        until = max(until, event.end)
+    return total / 1e9
 
 
 # --- as text --------------------------------------------------------------------------------------
