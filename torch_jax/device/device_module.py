@@ -124,8 +124,7 @@ def initial_seed() -> int:
 def fold_in(data: int) -> None:
     """Mix an int, such as a process's rank, into the default generator's seed, and start over.
 
-    Processes that were seeded alike then draw different numbers, each the same again for the same
-    seed: see :meth:`torch_jax.memory.generators.JaxGenerator.fold_in`.
+    See :meth:`torch_jax.memory.generators.JaxGenerator.fold_in`.
 
     >>> _ = torch.manual_seed(0)
     >>> torch.jax.fold_in(1)

@@ -27,7 +27,10 @@ def install() -> None:
     for module in (torch.cuda, torch.cuda.sparse):
         for name, value in list(vars(module).items()):
             if type(value).__name__ == "tensortype":
-                setattr(module, name, _kind(f"{module.__name__}.{name}", value))
+                is_sparse = module is torch.cuda.sparse
+                own = {"original": value, "dtype": value.dtype, "is_sparse": is_sparse}
+                # C++ takes the name of the type for that of the kind of tensor
+                setattr(module, name, _Kind(f"{module.__name__}.{name}", (), own))
 
 
 _plainly: Any = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -67,12 +70,6 @@ class _Kind(type):
             raise cuda_answers.refusal("sparse")
         kind = getattr(getattr(torch, JAX), cls.__name__.rpartition(".")[2])
         return kind(*args, **kwargs)
-
-
-def _kind(name: str, original: Any) -> Any:
-    # C++ takes the name of the type for that of the kind of tensor
-    own = {"original": original, "dtype": original.dtype, "is_sparse": ".sparse." in name}
-    return _Kind(name, (), own)
 
 
 def _ours(kind: Any) -> Any:

@@ -53,8 +53,13 @@ class Override:
             raise ValueError(f"takes must be 'jax' or 'torch', not {takes!r}")
         if options and not (is_operator and self.takes == "jax"):
             raise TypeError(f"only JAX functions for operators have options: {sorted(options)}")
-        make = _operator_call if is_operator else _callable_call
-        self.calls = {one: make(one, function, self.takes, options) for one in self.targets}
+        if is_operator:
+            self.calls = {op: _call(op, function, self.takes, options) for op in self.targets}
+        else:
+            of_tensors = self.takes == "torch"
+            self.calls = {
+                self.targets[0]: function if of_tensors else call_jax.jax_function(function)
+            }
         self.was_used = False
 
     def __repr__(self) -> str:
@@ -180,7 +185,7 @@ def name_of(target: Any) -> str:
 _switched: dict[Any, torch.library.Library] = {}
 
 
-def _operator_call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
+def _call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
     """Return the function that serves ``op`` while the override is in force."""
     if takes == "torch":
         return _checked(op, function)
@@ -286,10 +291,6 @@ class _Replaced:
 
 
 _replaced: dict[Any, _Replaced] = {}
-
-
-def _callable_call(original: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
-    return function if takes == "torch" else call_jax.jax_function(function)
 
 
 @functools.cache

@@ -117,7 +117,9 @@ def _redirect_autocast() -> None:
     makers: dict[Any, Callable[[Any], Any]] = {
         getattr(torch, name): _of_autocast for name in _AUTOCAST.split()
     }
-    makers[torch.get_autocast_gpu_dtype] = functools.partial(query, _autocast_dtype)
+    makers[torch.get_autocast_gpu_dtype] = functools.partial(
+        query, lambda: torch.get_autocast_dtype(JAX)
+    )
     callables.replace_all(makers)
 
 
@@ -249,10 +251,6 @@ def _of_autocast(original: Any) -> Callable[..., Any]:
         return original(*[mapped(value, words) for value in args[:1]], *args[1:], **kwargs)
 
     return call
-
-
-def _autocast_dtype() -> torch.dtype:
-    return torch.get_autocast_dtype(JAX)
 
 
 def _default_device(original: Any) -> Callable[..., Any]:

@@ -310,7 +310,8 @@ class _OperatorLevel(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         devices = _devices(func, args, kwargs)
-        operator = _describe(func) if pytorch.DEVICE_TYPE in devices else None
+        is_ours = pytorch.DEVICE_TYPE in devices and isinstance(func, torch._ops.OpOverload)
+        operator = operators.describe(func) if is_ours else None
         stack = self.trace._stack()
         if devices == {"meta"} or (stack and _is_detail(stack[-1], operator)):
             return func(*args, **kwargs)
@@ -331,10 +332,6 @@ class _OperatorLevel(TorchDispatchMode):
         finally:
             _WAITING.modes = waiting
             waiting.pop()
-
-
-def _describe(func: Any) -> operators.Operator | None:
-    return operators.describe(func) if isinstance(func, torch._ops.OpOverload) else None
 
 
 def _composes(operator: operators.Operator | None, func: Any) -> bool:
@@ -364,9 +361,7 @@ def _devices(func: Any, args: tuple, kwargs: dict[str, Any]) -> set[str]:
 def _note_result(call: Call, result: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Note a result as text: no tensor is kept alive."""
     tensors = list(tensors_in(result))
-    if tensors:
-        call.result = _show(result)
-    elif call.level == "aten" and result is not None:
+    if tensors or (call.level == "aten" and result is not None):
         call.result = _show(result)
     taken = list(tensors_in((args, kwargs)))
     writes = call.level == "aten" or bool(call.children)

@@ -8,6 +8,7 @@ begins to end, other threads that compute are stopped at their next operator.
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 import time
@@ -20,9 +21,6 @@ from torch_jax.core.user_code import OWN
 _for_ever = threading.Lock()
 
 
-_has_ended = False
-
-
 def install() -> None:
     """Register the functions of the end: when the device is named, and when JAX is imported.
 
@@ -32,12 +30,9 @@ def install() -> None:
     atexit.register(_stop_daemons)
 
 
+@functools.cache  # once
 def _stop_daemons() -> None:
     """Let other threads finish the operator that they are in, and start no other."""
-    global _has_ended
-    if _has_ended:
-        return
-    _has_ended = True
     if "torch_jax.compiler.worker" in sys.modules and not forks.is_lost():
         sys.modules["torch_jax.compiler.worker"].WORKER.stop()
     here = threading.current_thread()

@@ -51,7 +51,7 @@ def run(
     try:
         if is_module:
             runpy.run_module(target, run_name="__main__", alter_sys=True)
-        elif os.path.isfile(target) and not _is_archive(target):
+        elif os.path.isfile(target) and not target.endswith((".zip", ".pyz", ".whl")):
             _run_file(target)
         else:
             runpy.run_path(target, run_name="__main__")
@@ -69,7 +69,8 @@ def run(
 
 def _run_file(path: str) -> None:
     """Run a file in a module of its own, which stays ``__main__``: pickles name it to the end."""
-    _search_first(os.path.dirname(os.path.realpath(path)))
+    if not sys.flags.safe_path:  # modules beside the script, not where this program was started
+        sys.path[:1] = [os.path.dirname(os.path.realpath(path))]
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __file__=path,
@@ -81,16 +82,6 @@ def _run_file(path: str) -> None:
         source = file.read()
     sys.modules["__main__"] = main
     exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
-
-
-def _is_archive(path: str) -> bool:
-    return path.endswith((".zip", ".pyz", ".whl"))
-
-
-def _search_first(folder: str) -> None:
-    """Look for modules beside the script, not where this program was started."""
-    if not sys.flags.safe_path:
-        sys.path[:1] = [folder]
 
 
 def _status(error: SystemExit) -> int:
