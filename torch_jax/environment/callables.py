@@ -53,14 +53,19 @@ def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def asking(
-    original: Callable[..., Any], is_asked: Callable[[], bool], serve: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a function that calls ``serve`` while ``is_asked()`` holds, else ``original``."""
+    is_asked: Callable[[], bool], serve: Callable[..., Any]
+) -> Callable[[Any], Callable[..., Any]]:
+    """Return a maker of functions that ask: ``serve`` takes the original and the call, if so."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return serve(original, args, kwargs) if is_asked() else original(*args, **kwargs)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_asked():
+                return serve(original, *args, **kwargs)
+            return original(*args, **kwargs)
 
-    return call
+        return call
+
+    return make
 
 
 _known: dict[Callable[..., Any], tuple[int, list[Place]]] = {}

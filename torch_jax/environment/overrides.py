@@ -284,8 +284,8 @@ class _Replaced:
                 f"{original!r} is in no public module of PyTorch and no loaded module, so its "
                 "calls cannot be seen: override the operator that it calls"
             )
-        asking = callables.asking(original, _is_overridden(original), _serve)
-        self.function = callables.wrapper_of(original, self.places, asking)
+        asking = callables.asking(_is_overridden(original), _serve)
+        self.function = callables.wrapper_of(original, self.places, asking(original))
         self.users = 0
         callables.replace(self.places, self.function)
 
@@ -298,7 +298,7 @@ def _is_overridden(original: Callable[..., Any]) -> Callable[[], bool]:
     return dynamo_constants.question(lambda: chosen(original) is not None)
 
 
-def _serve(original: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+def _serve(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the override in force, if a tensor of this device is concerned."""
     override = chosen(original)
     if override is None or not _concerns_us((*args, *kwargs.values())):

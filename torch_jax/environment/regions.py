@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import torch
@@ -12,19 +11,19 @@ from torch_jax import config
 from torch_jax._private import pytorch
 from torch_jax.core import dynamo_constants, forks
 from torch_jax.core.scopes import Scopes
+from torch_jax.environment.callables import asking
 
 JAX = pytorch.DEVICE_TYPE
 
 regions = Scopes("torch_jax environment")
 _everywhere = False
 _is_xla_ours = False
-_is_lost = False  # in a process forked from one that had used the device
 
 
 @dynamo_constants.question
 def is_enabled() -> bool:
     """Return whether the environment is enabled for the caller."""
-    return _is_asked_for() and not _is_lost
+    return _is_asked_for() and not forks.is_lost()
 
 
 def _is_asked_for() -> bool:
@@ -88,25 +87,5 @@ def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
     return JAX if is_name else value
 
 
-def where_cuda(serve: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
-    """Return a maker of replacements: ``serve`` takes the original, and its calls for jax."""
-
-    def make(original: Any) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if redirects_cuda():
-                return serve(original, *args, **kwargs)
-            return original(*args, **kwargs)
-
-        return call
-
-    return make
-
-
-def _after_fork() -> None:
-    """Disable the environment in a child that cannot use the device."""
-    global _is_lost
-    _is_lost = forks.is_lost()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+# A decorator: makes a maker of replacements out of a function that serves calls which mean jax.
+where_cuda = functools.partial(asking, redirects_cuda)

@@ -1,12 +1,4 @@
-"""``python -m torch_jax ops``: the operators that run on JAX, and their implementations.
-
-- ``python -m torch_jax ops`` lists every ATen overload with the rung of the ladder that serves it,
-  ``--family conv`` those whose lowerings are in ``torch_jax/ops/conv.py``;
-- ``python -m torch_jax ops aten.dropout`` shows the operators that it runs, for training and for
-  inference, on example arguments;
-- ``python -m torch_jax ops --call "F.dropout(torch.ones(3, device='jax'))"`` does so for a call;
-- ``python -m torch_jax ops --markdown`` prints the page ``docs/operators.md``.
-"""
+"""``python -m torch_jax ops``: the operators that run on JAX, and their implementations."""
 
 from __future__ import annotations
 
@@ -25,9 +17,10 @@ from torch_jax.observe import operators, trace_ops
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("name", nargs="?", help="an operator, such as aten.dropout or add.Tensor")
+    about = "show what an operator runs, such as aten.dropout or add.Tensor; without one, list all"
+    parser.add_argument("name", nargs="?", help=about)
     parser.add_argument("--family", help="list the operators of a file of torch_jax/ops only")
-    parser.add_argument("--call", help="a Python expression, with torch, F and nn")
+    parser.add_argument("--call", help="show what a Python expression runs, with torch, F and nn")
     parser.add_argument("--markdown", action="store_true", help="print docs/operators.md")
 
 

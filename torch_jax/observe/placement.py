@@ -14,7 +14,7 @@ from torch_jax.device.memory_report import readable
 from torch_jax.loops.master_weights import kept_for
 from torch_jax.memory import geometry
 from torch_jax.memory.sharding import sharding_of
-from torch_jax.memory.storage import memory_if_any
+from torch_jax.memory.storage import memory_if_any, tensors_in
 
 
 class Row(NamedTuple):
@@ -165,8 +165,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     masters = getattr(optimizer, "masters", {}).values()
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return [value for value in (*masters, *values) if isinstance(value, torch.Tensor)]
+    return list(tensors_in([*masters, *optimizer.state.values()]))
 
 
 def _named_state(

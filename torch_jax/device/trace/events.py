@@ -25,28 +25,17 @@ _KERNEL_LINES = ("Stream", "XLA Ops")
 
 
 class Event(NamedTuple):
-    """Work of the device or the host: its name, place and time.
+    """Work of the device or the host: its name, place and time."""
 
-    Attributes:
-      name: as tables show it: ``aten::mm: dot_general``, or as XLA calls it.
-      line: the thread or the stream.
-      begin: nanoseconds since 1970, as ``end``.
-      launched: when the host called the program of the event; None where unknown.
-      is_kernel: whether the device worked in that time, rather than the host for it.
-      is_whole: whether kernels lie within it: a loop, whose time is theirs.
-      frame: the line of Python that it comes from, in a compiled function.
-      details: other data of XLA's about it.
-    """
-
-    name: str
-    line: str
-    begin: int
+    name: str  # as tables show it: ``aten::mm: dot_general``, or as XLA calls it
+    line: str  # the thread or the stream
+    begin: int  # nanoseconds since 1970
     end: int
-    launched: int | None
-    is_kernel: bool
-    is_whole: bool
-    frame: str
-    details: dict[str, Any]
+    launched: int | None  # when the host called the program of the event; None where unknown
+    is_kernel: bool  # the device worked in that time, rather than the host for it
+    is_whole: bool  # kernels lie within it: a loop, whose time is theirs
+    frame: str  # the line of Python that it comes from, in a compiled function
+    details: dict[str, Any]  # other data of XLA's about it
 
 
 class _Raw(NamedTuple):

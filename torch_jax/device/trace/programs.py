@@ -22,17 +22,11 @@ _VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
 
 
 class Origin(NamedTuple):
-    """The origin of an instruction; empty texts where it is unknown.
+    """The origin of an instruction; empty texts where it is unknown."""
 
-    Attributes:
-      operator: such as ``aten::softmax``.
-      path: JAX's own name of the operator, from the program to the primitive.
-      line: ``file.py(12): function``, as PyTorch's profiler writes frames.
-    """
-
-    operator: str
-    path: str
-    line: str
+    operator: str  # such as ``aten::softmax``
+    path: str  # JAX's own name of the operator, from the program to the primitive
+    line: str  # ``file.py(12): function``, as PyTorch's profiler writes frames
 
 
 class Program(NamedTuple):

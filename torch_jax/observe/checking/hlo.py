@@ -32,45 +32,27 @@ _NO_MEMORY = frozenset("parameter constant tuple get-tuple-element bitcast".spli
 
 
 class Loop(NamedTuple):
-    """A loop.
-
-    Attributes:
-      body: the name of the computation that is repeated.
-      rounds: how often it runs; None where this depends on values.
-      times: how often the loop itself is begun in a run of the program.
-    """
+    """A loop, by the name of the computation that it repeats."""
 
     body: str
-    rounds: int | None
-    times: int
+    rounds: int | None  # None where this depends on values
+    times: int  # how often the loop itself is begun in a run of the program
 
 
 class Part(NamedTuple):
-    """A computation: the entry, the body of a loop, or one that these call.
+    """A computation: the entry, the body of a loop, or one that these call."""
 
-    Attributes:
-      text: its instructions.
-      runs: how often it runs in one run of the program.
-    """
-
-    text: str
-    runs: int
+    text: str  # its instructions
+    runs: int  # in one run of the program
 
 
 class Array(NamedTuple):
-    """An array that a program makes on its way.
+    """An array that a program makes on its way."""
 
-    Attributes:
-      nbytes: of it, on one chip.
-      form: dtype and shape, as XLA writes them.
-      operator: of PyTorch's; empty where none is known.
-      line: of the user's code; empty where none is known.
-    """
-
-    nbytes: int
-    form: str
-    operator: str
-    line: str
+    nbytes: int  # on one chip
+    form: str  # dtype and shape, as XLA writes them
+    operator: str  # of PyTorch's; XLA's where none is known
+    line: str  # of the user's code; empty where none is known
 
 
 # --- loops ----------------------------------------------------------------------------------------

@@ -16,17 +16,11 @@ _GB, _GIB = 1e9, 2.0**30
 
 
 class Chip(NamedTuple):
-    """The figures of one chip.
+    """The figures of one chip."""
 
-    Attributes:
-      flops: a second, at most, of matrix products in bfloat16.
-      memory: bytes.
-      bandwidth: bytes a second to and from memory.
-    """
-
-    flops: float
-    memory: float
-    bandwidth: float
+    flops: float  # a second, at most, of matrix products in bfloat16
+    memory: float  # bytes
+    bandwidth: float  # bytes a second to and from memory
 
 
 CHIPS = {

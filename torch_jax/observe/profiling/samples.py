@@ -63,19 +63,13 @@ def part_of(files: list[str]) -> str:
 
 
 class Sampler:
-    """Looks at one thread while it is open.
-
-    Attributes:
-      parts: how many looks found each part of the work.
-      lines: the same for the user's lines, ``(file, line, function)``.
-      seconds: how long it looked.
-    """
+    """Looks at one thread while it is open."""
 
     def __init__(self, thread: int):
         """Take ``thread``, the identifier of the thread to look at."""
-        self.parts: Counter[str] = Counter()
-        self.lines: Counter[tuple[str, int, str]] = Counter()
-        self.seconds = 0.0
+        self.parts: Counter[str] = Counter()  # how many looks found each part of the work
+        self.lines: Counter[tuple[str, int, str]] = Counter()  # file, line, function
+        self.seconds = 0.0  # how long it looked
         self._of, self._ends = thread, threading.Event()
         self._thread = threading.Thread(target=self._look, name="torch_jax profiles", daemon=True)
 
