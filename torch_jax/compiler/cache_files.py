@@ -113,7 +113,7 @@ class CacheFiles:
 
     def _shrink(self) -> None:
         """Drop the least recently used entries, where all take more than they may."""
-        files = list(self._measured())
+        files = self.measured()
         excess = sum(size for _, size, _ in files) - self._limit
         if excess <= 0:
             return
@@ -125,7 +125,7 @@ class CacheFiles:
             if excess <= 0:
                 break
 
-    def _measured(self) -> list[tuple[int, int, str]]:
+    def measured(self) -> list[tuple[int, int, str]]:
         """Return time of use, size and path of every file that is ours."""
         found = []
         with suppress(OSError), os.scandir(self._path) as entries:

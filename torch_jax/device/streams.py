@@ -150,14 +150,7 @@ class Event(_EVENT):
     def wait(self, stream: Any = None) -> None:
         """Do nothing: work is ordered by its data."""
 
-    def query(self) -> bool:
-        """Wait for all work, and return True."""
-        synchronize()
-        return True
-
-    def synchronize(self) -> None:
-        """Wait for all work on the device."""
-        synchronize()
+    query, synchronize = Stream.query, Stream.synchronize
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return milliseconds from this event to ``end_event``."""

@@ -10,6 +10,7 @@ import jax
 
 from torch_jax import config
 from torch_jax.compiler import disk_cache, trust
+from torch_jax.compiler.cache_files import CacheFiles
 from torch_jax.device import device_module
 from torch_jax.device.memory_report import readable
 from torch_jax.doctor.installation import Item
@@ -46,18 +47,10 @@ def cache() -> Iterator[Item]:
     if theirs not in (None, str(path)):
         yield Item("on", f"JAX's own, in {theirs}")
         return
-    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else []
-    size = sum(_size(one) for one in files)
     most = config.get("cache_megabytes") << 20
+    sizes = [size for _, size, _ in CacheFiles(path, most).measured()]
     yield Item("directory", str(path), _objection(path))
-    yield Item("files", f"{len(files)}, {readable(size)} of at most {readable(most)}")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # another process has just removed it
-        return 0
+    yield Item("files", f"{len(sizes)}, {readable(sum(sizes))} of at most {readable(most)}")
 
 
 def _objection(path: Path) -> str:

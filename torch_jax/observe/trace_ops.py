@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -223,8 +222,7 @@ class CallTree:
 
     def _print(self, call: Call | str) -> None:
         if self._file is not None:
-            file = sys.stdout if self._file is _STDOUT else self._file
-            file.write(f"{call}\n")
+            print(call, file=None if self._file is _STDOUT else self._file)
 
     def _heard_of(self, op: Any) -> None:
         """Note an operator without an entry; a trace or a recording compiles nothing by itself."""
