@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch_jax._private import jax_profiler
@@ -88,7 +88,7 @@ def _event(
     raw: _Raw,
     line: str,
     is_on_device: bool,
-    origins: dict[tuple, Mapping[str, programs.Origin]],
+    origins: dict[tuple, dict[str, programs.Origin]],
     launches: dict[Any, int],
 ) -> Event:
     is_kernel = is_on_device or "hlo_op" in raw.stats
@@ -113,7 +113,7 @@ def _event(
 
 def _origins(
     known: list[programs.Program], raws: Iterable[_Raw]
-) -> dict[tuple, Mapping[str, programs.Origin]]:
+) -> dict[tuple, dict[str, programs.Origin]]:
     """Return the origins of the instructions of each program that ran.
 
     Traces and running programs have different numbers: a program is found by its name and by the
@@ -131,7 +131,7 @@ def _origins(
 
 
 def _origin(
-    raw: _Raw, origins: dict[tuple, Mapping[str, programs.Origin]]
+    raw: _Raw, origins: dict[tuple, dict[str, programs.Origin]]
 ) -> programs.Origin | None:
     """Return the origin of an event; by the name of its program where there is no other."""
     program = _run(raw)[:2]
