@@ -37,7 +37,7 @@ COMMANDS = {
         "a script's programs, compiled for chips that are elsewhere",
         (ValueError, RuntimeError),
     ),
-    "profile": Command("observe.profiling.command", "the time of a script, in parts"),
+    "profile": Command("observe.profiling.profile", "the time of a script, in parts"),
     "doctor": Command("doctor.page", "an examination of the installation"),
 }
 

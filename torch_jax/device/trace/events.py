@@ -130,9 +130,7 @@ def _origins(
     return found
 
 
-def _origin(
-    raw: _Raw, origins: dict[tuple, dict[str, programs.Origin]]
-) -> programs.Origin | None:
+def _origin(raw: _Raw, origins: dict[tuple, dict[str, programs.Origin]]) -> programs.Origin | None:
     """Return the origin of an event; by the name of its program where there is no other."""
     program = _run(raw)[:2]
     found = origins.get(program, {}).get(raw.stats.get("hlo_op", ""))

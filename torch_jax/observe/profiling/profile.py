@@ -1,12 +1,19 @@
-"""``torch_jax.profile(function, ...)``: the time of a few calls, in Python and in XLA's kernels."""
+"""The time of calls, in Python and in XLA's kernels: ``torch_jax.profile(function, ...)``.
+
+``python -m torch_jax profile script.py`` prints that of a script.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_jax._private import jax_profiler
@@ -16,6 +23,7 @@ from torch_jax.device import streams
 from torch_jax.device.trace import events
 from torch_jax.device.trace.events import Event
 from torch_jax.observe.profiling.samples import Sampler
+from torch_jax.observe.running import script
 from torch_jax.observe.running.page import from_here
 
 # Kernels that only move data, by XLA's names of them.
@@ -141,6 +149,40 @@ class Profiling:
             python_lines=dict(sampler.lines.most_common()),
             is_script=is_script,
         )
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command; arguments after the script's name are the script's."""
+    parser.add_argument("--report", metavar="FILE.json", help="write the profile as JSON, too")
+    script.add_arguments(parser)
+
+
+def answer(given: argparse.Namespace) -> int:
+    """Run the script, and print the profile on stderr; returns the script's exit status."""
+    program = script.named(given)
+    if not program:
+        return 2
+    with Profiling() as profiling:
+        status = script.run(program[0], program[1:], is_module=given.module is not None)
+    found = profiling.profile(program[0], 1, is_script=True)
+    if given.report:
+        Path(given.report).write_text(json.dumps(_as_json(found), indent=1))
+    sys.stdout.flush()
+    print(found, file=sys.stderr)
+    return status
+
+
+def _as_json(found: Profile) -> dict:
+    """Return the profile as JSON."""
+    lines = [
+        {"file": file, "line": line, "function": function, "looks": looks}
+        for (file, line, function), looks in found.python_lines.items()
+    ]
+    kernels = {name: [one._asdict() for one in vars(found)[name]] for name in ("kernels", "lines")}
+    return vars(found) | {"python_lines": lines} | kernels
 
 
 # --- kernels --------------------------------------------------------------------------------------

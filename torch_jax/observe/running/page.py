@@ -6,6 +6,7 @@ Pure functions of the counts of :mod:`.costs`.
 from __future__ import annotations
 
 import linecache
+import operator
 import os
 import re
 from collections import Counter
@@ -111,10 +112,6 @@ def _is_worth(cases: list[tuple[dict[str, Any], str]]) -> bool:
     return rows[0]["kind"] == "fallback" or _sum(rows, "seconds") >= SECONDS_WORTH_A_CHANGE
 
 
-def _seconds(row: dict[str, Any]) -> float:
-    return row["seconds"]
-
-
 def _source(row: dict[str, Any]) -> str:
     return linecache.getline(row["file"], row["line"]).strip()
 
@@ -132,6 +129,7 @@ def _line(instead: str, cases: list[tuple[dict[str, Any], str]]) -> dict[str, An
     }
 
 
+_seconds = operator.itemgetter("seconds")
 _Advice = tuple[str, str] | None  # the cost of a line, and a replacement
 
 
