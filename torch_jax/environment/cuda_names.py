@@ -35,7 +35,6 @@ _BACKENDS = (
     (torch.backends.cuda, "backends.cuda", "is_built"),
     (torch.backends.cudnn, "backends.cudnn", "is_available version"),
 )
-_PLANS = "size max_size clear"
 
 
 class Name(NamedTuple):
@@ -114,24 +113,20 @@ def _install_attributes() -> None:
     )
     torch.cuda.has_half = True
     torch.version.__class__ = _Version
-    path = "backends.cuda.cufft_plan_cache"
-    cache: Any = type(torch.backends.cuda.cufft_plan_cache)
-    plans = {name: answer(f"{path}.{name}") for name in _PLANS.split()}
-    wrap(cache, "__getitem__", functools.partial(query, lambda _self, _device: _Plans(plans)))
     # attributes of the manager are those of a device's cache, which it finds by this method
+    cache: Any = type(torch.backends.cuda.cufft_plan_cache)
+    wrap(cache, "__getitem__", functools.partial(query, lambda _self, _device: _Plans()))
 
 
 class _Plans:
     """``torch.backends.cuda.cufft_plan_cache[0]``: XLA plans by itself, so nothing can be set."""
 
-    def __init__(self, plans: dict[str, Callable[..., Any]]):
-        object.__setattr__(self, "_plans", plans)
+    clear = staticmethod(cuda_answers.nothing)
 
     def __getattr__(self, name: str) -> Any:
-        plan = self._plans.get(name)
-        if plan is None:
-            raise AttributeError(name)
-        return plan if name == "clear" else plan()
+        if name in ("size", "max_size"):
+            raise cuda_answers.refusal(f"backends.cuda.cufft_plan_cache.{name}")
+        raise AttributeError(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise cuda_answers.refusal(f"backends.cuda.cufft_plan_cache.{name}")
