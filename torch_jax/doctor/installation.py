@@ -17,9 +17,9 @@ from torch_jax import config
 _LEAST = {"torch": (2, 11), "jax": (0, 10)}
 _NEEDED = ("torch", "jax", "jaxlib", "numpy")
 _LIBRARIES = (
-    *("transformers", "accelerate", "diffusers", "peft", "trl", "lightning", "timm"),
-    *("safetensors", "flax", "optax", "orbax-checkpoint", "tensorboard"),
-)
+    "transformers accelerate diffusers peft trl lightning timm safetensors flax optax "
+    "orbax-checkpoint tensorboard"
+).split()
 _BRIDGES = ("torch_xla", "torchax")
 _VARIABLES = re.compile(
     r"TORCH_JAX_|JAX_|XLA_|LIBTPU_|PJRT_|CUDA_VISIBLE|TF_CPP|NVIDIA_TF32|TORCHDYNAMO_|TORCH_DEVICE_"

@@ -1,8 +1,4 @@
-"""Answers of ``torch.cuda`` where ``"cuda"`` means jax, for names that ``torch.jax`` does not have.
-
-:data:`ANSWERS` has a function for each name, :data:`INSTEAD` a replacement for names that need a
-piece of CUDA itself. A name in neither is refused, too (:mod:`.cuda_names`).
-"""
+"""Answers of ``torch.cuda`` where ``"cuda"`` means jax, and replacements for its other names."""
 
 from __future__ import annotations
 

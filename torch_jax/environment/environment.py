@@ -1,8 +1,4 @@
-"""The environment: defaults and overrides that hold for a region or for the process.
-
-Tensors on device ``jax`` need none: an environment changes the device of tensors from factories,
-the meaning of ``"cuda"``, and the functions that serve operators.
-"""
+"""The environment: defaults and overrides that hold for a region or for the process."""
 
 from __future__ import annotations
 

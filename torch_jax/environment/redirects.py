@@ -1,8 +1,4 @@
-"""Devices in an enabled environment: jax for factories, and for ``"cuda"`` if asked.
-
-PyTorch's callables are replaced (:mod:`torch_jax.environment.callables`) when an environment is
-first enabled. Each asks whether it is enabled for its caller, and else calls the original.
-"""
+"""Devices in an enabled environment: jax for factories, and for ``"cuda"`` if asked."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ def enable_globally() -> None:
 
 
 def install() -> None:
-    """Replace PyTorch's callables, once, with ones that ask whether it is enabled."""
+    """Replace PyTorch's callables, once, by ones that ask whether their caller has enabled it."""
     global _installed
     with _lock:
         if not _installed:

@@ -71,9 +71,7 @@ def fills_in() -> bool:
 
 
 def mapped(value: Any, words: tuple[str, ...] = ("cuda",)) -> Any:
-    """Return ``"cuda"``, ``"cuda:0"`` and CUDA devices as jax, other values unchanged.
-
-    The same holds for the other types of devices among ``words``.
+    """Return ``"cuda"``, ``"cuda:0"`` and devices of the types ``words`` as jax, others unchanged.
 
     Each number means the one device of the process (:mod:`torch_jax.core.ordinals`); a program for
     CUDA may use a number that no device has here.

@@ -25,11 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def answer(given: argparse.Namespace) -> Iterator[str]:
-    """Yield the printed lines.
-
-    Raises:
-      KeyError: the operator, or the family, is unknown.
-    """
+    """Yield the printed lines; raise ``KeyError`` for an unknown operator or family."""
     if given.markdown:
         return _page()
     if given.call:

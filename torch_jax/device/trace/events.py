@@ -75,11 +75,10 @@ def read(trace: bytes) -> list[Event]:
 def _lines(plane: Any, start: int, prefix: str) -> dict[str, list[_Raw]]:
     found: dict[str, list[_Raw]] = {}
     for at, line in enumerate(plane.lines):
-        events = [
-            _Raw(e.name, start + int(e.start_ns), start + int(e.start_ns + e.duration_ns), stats)
-            for e in line.events
-            for stats in (dict(e.stats),)
-        ]
+        events = []
+        for event in line.events:
+            begin, end = int(event.start_ns), int(event.start_ns + event.duration_ns)
+            events.append(_Raw(event.name, start + begin, start + end, dict(event.stats)))
         found[f"{prefix}{line.name} #{at}"] = sorted(events, key=lambda raw: raw.begin)
     return found
 

@@ -94,12 +94,7 @@ def _text(message: dict[int, list[Any]], number: int) -> str:
 
 
 def fields(message: bytes | memoryview) -> dict[int, list[Any]]:
-    """Return the values of each field of a protocol buffer, without its definition.
-
-    They are integers, or the bytes of texts and messages.
-
-    Raises:
-      ValueError: these bytes are no such message.
+    """Return the values of each field of a protocol buffer: integers, or bytes.
 
     >>> fields(bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69]))
     {1: [150], 2: [b'hi']}

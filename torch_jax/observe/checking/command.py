@@ -37,12 +37,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 def answer(given: argparse.Namespace) -> int:
     """Run the script without computing, compile its programs, and print a page.
 
-    Returns:
-      0 if all programs compile and fit, else 1, or the status of a script that failed.
-
-    Raises:
-      ValueError: there are no such chips.
-      NoCompiler: their compiler is not installed.
+    Return 0 if all programs compile and fit, else 1, or the status of a script that failed.
     """
     program = script.named(_sorted(given))
     if not program:

@@ -22,9 +22,9 @@ _CHANNEL = re.compile(r"channel_id=(\d+)")
 _ARRAY = re.compile(r"([a-z]+\d*)\[([\d,]*)\]")
 _BITS = {"pred": 8, "c64": 64, "c128": 128}
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_CALLS = re.compile(r"(?:to_apply|calls|condition|body|branch_computations)=")
-_CALLED = re.compile(r"(?:to_apply|calls|condition|body)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_CALLED = re.compile(
+    r"(?:to_apply|calls|condition|body|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)"
+)
 _LOOP = re.compile(r" while\(.* condition=%?([\w.\-]+), body=%?([\w.\-]+)")
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _COMPARED = re.compile(r"compare\(%?([\w.\-]+), %?([\w.\-]+)\), direction=LT")
@@ -67,7 +67,7 @@ def rounds(text: str) -> tuple[dict[str, Part], list[Loop]]:
     texts = _computations(text)
     runs, loops = Counter(dict.fromkeys(list(texts)[-1:], 1)), list[Loop]()
     for name in reversed(texts):
-        for line in filter(_CALLS.search, texts[name].splitlines()):
+        for line in filter(_CALLED.search, texts[name].splitlines()):
             loop, times = _LOOP.search(line), runs[name]
             if loop:
                 count = _rounds_of(line, texts.get(loop[1], ""), texts.get(loop[2], ""))
@@ -103,10 +103,7 @@ def _computations(text: str) -> dict[str, str]:
 
 def _called(line: str) -> list[str]:
     """Return the computations that an instruction calls."""
-    found = _CALLED.findall(line)
-    for branches in _BRANCHES.findall(line):
-        found += [one.strip().lstrip("%") for one in branches.split(",")]
-    return found
+    return [one.strip(" %{}") for names in _CALLED.findall(line) for one in names.split(",")]
 
 
 def _rounds_of(line: str, condition: str, body: str) -> int | None:
