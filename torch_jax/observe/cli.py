@@ -59,13 +59,17 @@ def main(arguments: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return _print(module.answer(given))
+        answer = module.answer(given)
+        if isinstance(answer, int):
+            return answer
+        for line in answer:
+            print(line)
     except COMMANDS[given.command].refusals as error:
         print(error.args[0], file=sys.stderr)
         return 1
     except BrokenPipeError:  # `| head`
         sys.stderr.close()
-        return 0
+    return 0
 
 
 def _parser(name: str) -> tuple[argparse.ArgumentParser, Any]:
@@ -80,11 +84,3 @@ def _parser(name: str) -> tuple[argparse.ArgumentParser, Any]:
     module = importlib.import_module(f"torch_jax.{COMMANDS[name].module}")
     module.add_arguments(parsers[name])
     return parser, module
-
-
-def _print(answer: Any) -> int:
-    if isinstance(answer, int):
-        return answer
-    for line in answer:
-        print(line)
-    return 0

@@ -50,8 +50,8 @@ class Profile:
       calls: the number of calls that the seconds below are of.
       seconds: from the begin of the first call to the end of the last one's work on the device.
       busy: how long any kernel ran on the device.
-      parts: seconds of each part of Python's work, see :mod:`.samples`; the device's work meanwhile
-        is in none of them, unless Python waited for it.
+      parts: seconds of each part of Python's work, the longest first, see :mod:`.samples`; the
+        device's work meanwhile is in none of them, unless Python waited for it.
       compiles: how many programs were compiled.
       loaded: how many were loaded from disk.
       kernels: those of XLA, by name and line; their seconds are of each thread or stream by itself.
@@ -135,12 +135,13 @@ class Profiling:
         """Return the profile."""
         found = [e for e in events.read(self._trace) if e.is_kernel and not e.is_whole]
         sampler = self._sampler
+        each = sampler.seconds / max(sampler.parts.total(), 1)
         return Profile(
             what=what,
             calls=calls,
             seconds=self._seconds,
             busy=_busy(found),
-            parts={part: sampler.share(part) for part, _ in sampler.parts.most_common()},
+            parts={part: looks * each for part, looks in sampler.parts.most_common()},
             compiles=self._programs.compiled,
             loaded=self._programs.loaded,
             kernels=_added_up(found, lambda event: (event.name, _line_of(event))),
@@ -257,7 +258,7 @@ def _lines_of(found: Profile) -> Iterator[str]:
         )
         yield f"  {found.compiles} programs were compiled, {found.loaded} loaded from disk: {later}"
     yield f"Python{unit}:"
-    for part, seconds in sorted(found.parts.items(), key=lambda one: -one[1]):
+    for part, seconds in found.parts.items():
         if seconds >= SHARE_WORTH_A_ROW * found.seconds:
             yield _row(seconds, found, f"{part}{_NOTES.get(part, '')}")
     yield from _python_lines(found)

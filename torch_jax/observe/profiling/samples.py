@@ -86,10 +86,6 @@ class Sampler:
         self.seconds = time.perf_counter() - self._start
         sys.setswitchinterval(self._interval)
 
-    def share(self, part: str) -> float:
-        """Return the seconds of a part."""
-        return self.seconds * self.parts[part] / max(self.parts.total(), 1)
-
     def _look(self) -> None:
         while not self._ends.wait(SECONDS_BETWEEN_SAMPLES):
             frame = sys._current_frames().get(self._of)

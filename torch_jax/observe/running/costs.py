@@ -125,21 +125,15 @@ def stop() -> None:
 
 def measured() -> dict[str, Any]:
     """Return the costs of this process, and its device."""
-    return {"is_used": waking.is_awake(), "rows": _costs.listed(), **_device()}
-
-
-def _device() -> dict[str, Any]:
-    if not waking.is_awake():
-        return {"device": "", "peak_bytes": 0, "operators": []}
+    found = {"is_used": waking.is_awake(), "rows": _costs.listed()}
+    if not found["is_used"]:
+        return found | {"device": "", "peak_bytes": 0, "operators": []}
     module = torch.get_device_module("jax")
     properties = module.get_device_properties()
-    name = f"{properties.platform} ({properties.name})"
     count = f"{properties.chips} x " if properties.chips > 1 else ""
-    return {
-        "device": count + name,
-        "peak_bytes": module.max_memory_allocated(),
-        "operators": bound.names(),
-    }
+    device = f"{count}{properties.platform} ({properties.name})"
+    peak = module.max_memory_allocated()
+    return found | {"device": device, "peak_bytes": peak, "operators": bound.names()}
 
 
 # --- children of the script -----------------------------------------------------------------------
