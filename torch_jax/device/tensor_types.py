@@ -37,10 +37,9 @@ class _Kind(type):
 
 def kinds() -> dict[str, type]:
     """Return the types by name."""
+    dtypes = {f"{name}Tensor": getattr(torch, f"{name}Tensor").dtype for name in _NAMES}
     # C++ reads the kind of tensor from the name of the type
     return {
-        name: _Kind(
-            f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": getattr(torch, name).dtype}
-        )
-        for name in (f"{dtype}Tensor" for dtype in _NAMES)
+        name: _Kind(f"torch.{pytorch.DEVICE_TYPE}.{name}", (), {"dtype": dtype})
+        for name, dtype in dtypes.items()
     }
