@@ -47,19 +47,13 @@ class Override:
             raise TypeError(f"an override is a function, not {function!r}")
         waking.wake()
         self.targets, self.function = resolve(target), function
-        is_operator = isinstance(self.targets[0], torch._ops.OpOverload)
+        is_operator = _is_operator(self.targets[0])
         self.takes = takes or ("jax" if is_operator else "torch")
         if self.takes not in ("jax", "torch"):
             raise ValueError(f"takes must be 'jax' or 'torch', not {takes!r}")
         if options and not (is_operator and self.takes == "jax"):
             raise TypeError(f"only JAX functions for operators have options: {sorted(options)}")
-        if is_operator:
-            self.calls = {op: _call(op, function, self.takes, options) for op in self.targets}
-        else:
-            of_tensors = self.takes == "torch"
-            self.calls = {
-                self.targets[0]: function if of_tensors else call_jax.jax_function(function)
-            }
+        self.calls = {one: _call(one, function, self.takes, options) for one in self.targets}
         self.was_used = False
 
     def __repr__(self) -> str:
@@ -153,7 +147,7 @@ def state() -> tuple:
 
 def resolve(target: Any) -> tuple[Any, ...]:
     """Return the overloads, or the one callable, that an override is about."""
-    if isinstance(target, torch._ops.OpOverload):
+    if _is_operator(target):
         return (target,)
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = target._qualified_op_name
@@ -175,9 +169,13 @@ def _functional_overloads(name: str) -> tuple[Any, ...]:
     return functional or tuple(found)
 
 
+def _is_operator(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload)
+
+
 def name_of(target: Any) -> str:
     """Return an operator's or a callable's name, for messages."""
-    return str(target) if isinstance(target, torch._ops.OpOverload) else target.__name__
+    return str(target) if _is_operator(target) else target.__name__
 
 
 # --- operators ------------------------------------------------------------------------------------
@@ -185,22 +183,23 @@ def name_of(target: Any) -> str:
 _switched: dict[Any, torch.library.Library] = {}
 
 
-def _call(op: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
-    """Return the function that serves ``op`` while the override is in force."""
+def _call(target: Any, function: Callable[..., Any], takes: str, options: dict) -> Any:
+    """Return the function that serves ``target`` while the override is in force."""
     if takes == "torch":
-        return _checked(op, function)
+        return _checked(target, function)
     # a composite has no backward formula: autograd must see through the function
-    if ladder.is_composite(op) and not options:
-        return _checked(op, call_jax.jax_function(function))
-    lowering = registry.lowering(variants.table_name(op), function, **options)
-    kernel = Kernel(op, lowering, signature(op, lowering.static, lowering.writes))
+    is_composite = not _is_operator(target) or ladder.is_composite(target)
+    if is_composite and not options:
+        return _checked(target, call_jax.jax_function(function))
+    lowering = registry.lowering(variants.table_name(target), function, **options)
+    kernel = Kernel(target, lowering, signature(target, lowering.static, lowering.writes))
     ladder.override_kernels.add(kernel)
     return kernel.call
 
 
 def _checked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``function``, checked: PyTorch would pass on None in place of a tensor."""
-    if [str(value.type) for value in op._schema.returns] != ["Tensor"]:
+    if not _is_operator(op) or [str(one.type) for one in op._schema.returns] != ["Tensor"]:
         return function
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -333,7 +332,7 @@ _PLAIN = (torch.Tensor.__torch_function__, torch.nn.Parameter.__torch_function__
 def _use(target: Any) -> None:
     """See the calls of ``target``."""
     with _lock:
-        if isinstance(target, torch._ops.OpOverload):
+        if _is_operator(target):
             _switch_operator(target)
             return
         if target not in _replaced:
