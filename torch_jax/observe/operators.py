@@ -52,7 +52,9 @@ def describe(op: Any) -> Operator:
     override = overrides.chosen(op)
     if override is not None:
         return Operator(str(op), "override", place(override.function))
-    return Operator(str(op), ladder.rung(op), _where(op))
+    lowering = _lowering(op)
+    function = KERNELS.get(variants.table_name(op)) or (lowering and lowering.function)
+    return Operator(str(op), ladder.rung(op), place(function))
 
 
 def operators() -> list[Operator]:
@@ -85,11 +87,6 @@ def _lowering(op: Any) -> Lowering | None:
             return TABLE[variants.table_name(candidate)]
     kernel = ladder.kernel_in_table(op)
     return kernel.lowering if kernel is not None else None
-
-
-def _where(op: Any) -> str:
-    lowering = _lowering(op)
-    return place(KERNELS.get(variants.table_name(op)) or (lowering and lowering.function))
 
 
 def place(function: Any) -> str:

@@ -286,14 +286,7 @@ class _FunctionLevel(TorchFunctionMode):
         return result
 
 
-class _Waiting(threading.local):
-    """The operator modes of nested blocks that wait for an operator to run, innermost first."""
-
-    def __init__(self) -> None:
-        self.modes: list[Any] = []
-
-
-_WAITING = _Waiting()
+_WAITING = threading.local()  # ``modes`` of nested blocks that wait for an operator to run
 
 
 class _OperatorLevel(TorchDispatchMode):
@@ -317,7 +310,7 @@ class _OperatorLevel(TorchDispatchMode):
         return self.trace.operator(func, operator, args, kwargs, run)
 
     def _run(self, operator: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        waiting = _WAITING.modes
+        waiting = vars(_WAITING).setdefault("modes", [])
         waiting.append(self)
         try:
             if not _composes(operator, func) or pytorch.dispatch_modes():
