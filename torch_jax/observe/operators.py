@@ -52,9 +52,9 @@ def describe(op: Any) -> Operator:
     override = overrides.chosen(op)
     if override is not None:
         return Operator(str(op), "override", place(override.function))
-    lowering = _lowering(op)
+    rung, lowering = ladder.rung(op), _lowering(op)  # the rung first: it wakes the table
     function = KERNELS.get(variants.table_name(op)) or (lowering and lowering.function)
-    return Operator(str(op), ladder.rung(op), place(function))
+    return Operator(str(op), rung, place(function))
 
 
 def operators() -> list[Operator]:
