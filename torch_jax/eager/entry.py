@@ -261,8 +261,6 @@ def build(op, lowering: Lowering, sig: Signature, key, args, kwargs, slots, infe
             arrays.append(ok)
         if concrete:
             return arrays, emitted
-        if foreseen not in (None, emitted) and not in_rows:
-            raise RuntimeError(f"{op} gives {emitted}, not {foreseen}: a fault of torch_jax")
         outputs[:] = emitted
         return arrays[0] if simple else arrays
 

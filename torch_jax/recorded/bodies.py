@@ -21,6 +21,7 @@ from torch_jax.core.x64 import x64
 from torch_jax.eager.entry import leaves
 from torch_jax.eager.meta import Output
 from torch_jax.memory import dtypes, windows
+from torch_jax.recorded.one_by_one import compile_nothing
 from torch_jax.recorded.path import Constant, Step
 
 
@@ -48,21 +49,20 @@ class Part:
 
 
 _serials = itertools.count()
-
-
 Out = tuple[Any, tuple[int, ...], Any]  # the aval, shape and dtype of a result
 
 
 class Body:
-    """The function of an entry, for operands of given forms; JAX traces it when it is asked for.
-
-    Attributes:
-      outs: aval, shape and dtype of each result; no trace is needed for those that are foreseen.
-    """
+    """The function of an entry, for operands of given forms; JAX traces it when it is asked for."""
 
     def __init__(self, entry: Any, avals: tuple[Any, ...]):
         self._entry, self._avals = entry, avals
-        self.outs = _foreseen(entry, avals) if entry.is_foreseen else _outs(self.jaxpr)
+
+    @functools.cached_property
+    def outs(self) -> tuple[Out, ...]:
+        """The results, foreseen where a new graph runs by PyTorch's kernels: it needs no trace."""
+        is_foreseen = self._entry.is_foreseen and compile_nothing()
+        return _foreseen(self._entry, self._avals) if is_foreseen else _outs(self.jaxpr)
 
     @functools.cached_property
     def _traced(self) -> Any:
@@ -80,10 +80,15 @@ class Body:
     def jaxpr(self) -> Any:
         """The computation, without the check."""
         closed = self._traced
-        if not self._entry.check:  # which the trace has filled
-            return closed
-        count = len(closed.out_avals) - 1
-        return jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
+        if self._entry.check:  # which the trace has filled
+            count = len(closed.out_avals) - 1
+            closed = jax_core.with_outputs(closed, range(count), all_inputs=True)[0]
+        outs = _outs(closed)
+        foreseen = vars(self).setdefault("outs", outs)
+        if [one[1:] for one in outs] != [one[1:] for one in foreseen]:
+            name = self._entry.run.plain.__name__
+            raise RuntimeError(f"{name} gives {outs}, not {foreseen}: a fault of torch_jax")
+        return closed
 
     @functools.cached_property
     def check(self) -> Part | None:
