@@ -2,9 +2,9 @@
 
 :data:`POLICIES` is PyTorch's table for CUDA. A kernel on the dispatch key ``AutocastPrivateUse1``
 casts an operator's arguments by its policy and runs the operator with the key excluded, so that its
-parts are left alone. The key is above autograd: the
-casts are part of the graph, and gradients reach a float32 weight in float32. All other operators
-fall through (:mod:`torch_jax.startup.register`), and outside a region no operator comes this way.
+parts are left alone. The key is above autograd: the casts are part of the graph, and gradients
+reach a float32 weight in float32. All other operators fall through
+(:mod:`torch_jax.startup.register`), and outside a region no operator comes this way.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
 """
@@ -81,24 +81,18 @@ def install() -> Any:
     return library
 
 
-def lower_precision(op: Any) -> Kernel:
-    """Run in the dtype of the region."""
+def casting(dtype_of: Callable[[Any], torch.dtype]) -> Callable[[Any], Kernel]:
+    """Return the maker of kernels that cast, to a dtype that depends on the arguments."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with pytorch.no_autocast():
-            return _call_in(_region_dtype(), op, args, kwargs)
+    def make(op: Any) -> Kernel:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with pytorch.no_autocast():
+                dtype = dtype_of((args, kwargs))
+                return op(*cast(args, dtype), **{n: cast(v, dtype) for n, v in kwargs.items()})
 
-    return call
+        return call
 
-
-def float32(op: Any) -> Kernel:
-    """Run in float32."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with pytorch.no_autocast():
-            return _call_in(torch.float32, op, args, kwargs)
-
-    return call
+    return make
 
 
 def float32_output(op: Any) -> Kernel:
@@ -128,16 +122,6 @@ def float32_overload(op: Any) -> Kernel:
     return call
 
 
-def widest(op: Any) -> Kernel:
-    """Run in float32 if one argument is of it, else in the dtype of the region."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with pytorch.no_autocast():
-            return _call_in(_widest((args, kwargs)), op, args, kwargs)
-
-    return call
-
-
 def banned(op: Any) -> Kernel:
     """Refuse an operator whose gradient overflows in float16."""
 
@@ -152,22 +136,6 @@ def banned(op: Any) -> Kernel:
     return call
 
 
-def composed(op: Any) -> Kernel:
-    """Run the operators that the module runs in training, each by its own policy."""
-    return KERNELS[variants.table_name(op)]
-
-
-_MAKERS = {
-    "composed": composed,
-    "lower_precision": lower_precision,
-    "float32": float32,
-    "float32_output": float32_output,
-    "float32_overload": float32_overload,
-    "widest": widest,
-    "banned": banned,
-}
-
-
 def is_eligible(tensor: torch.Tensor) -> bool:
     """Return whether autocast may cast a tensor: floating, of this device, not float64."""
     return (
@@ -177,15 +145,8 @@ def is_eligible(tensor: torch.Tensor) -> bool:
     )
 
 
-def _region_dtype() -> torch.dtype:
+def _region_dtype(_values: Any) -> torch.dtype:
     return torch.get_autocast_dtype(pytorch.DEVICE_TYPE)
-
-
-def _call_in(dtype: torch.dtype, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    return op(
-        *(cast(value, dtype) for value in args),
-        **{name: cast(value, dtype) for name, value in kwargs.items()},
-    )
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
@@ -200,7 +161,8 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _widest(values: Any) -> torch.dtype:
-    result = region = _region_dtype()
+    """Return float32 if one argument is of it, else the dtype of the region."""
+    result = region = _region_dtype(values)
     for tensor in tensors_in(values):
         if not is_eligible(tensor):
             continue
@@ -212,6 +174,20 @@ def _widest(values: Any) -> torch.dtype:
                 "cast it to the region's dtype or to float32"
             )
     return result
+
+
+_MAKERS: dict[str, Callable[[Any], Kernel]] = {
+    "lower_precision": casting(_region_dtype),
+    "float32": casting(lambda _values: torch.float32),
+    "float32_output": float32_output,
+    "float32_overload": float32_overload,
+    "widest": casting(_widest),
+    "banned": banned,
+    "composed": lambda op: KERNELS[variants.table_name(op)],  # operators have their own policies
+}
+
+
+# --- the cache of cast weights --------------------------------------------------------------------
 
 
 class _Cast(NamedTuple):

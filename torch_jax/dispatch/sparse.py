@@ -9,7 +9,7 @@ other layout, raise at once, with a remedy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,21 +17,18 @@ import torch
 from torch_jax._private import dynamo, pytorch
 from torch_jax.core import errors
 from torch_jax.dispatch import cpu
-from torch_jax.dispatch.storage_kernels import kernel
+from torch_jax.dispatch.storage_kernels import entering, kernel
+from torch_jax.eager import variants
 
 _COO = "SparsePrivateUse1"
+_COMPRESSED = "SparseCsrPrivateUse1"
 _NESTED = "NestedTensorPrivateUse1"
-_NAMES = {
-    _COO: "sparse COO",
-    "SparseCsrPrivateUse1": "sparse compressed",
-    "QuantizedPrivateUse1": "quantized",
-    _NESTED: "strided nested",
-}
-_INSTEAD = {
-    _COO: "call .to_dense() first, or keep it on the CPU",
-    "SparseCsrPrivateUse1": "use .to_sparse(), in layout torch.sparse_coo, or keep it on the CPU",
-    "QuantizedPrivateUse1": "keep it on the CPU, or dequantize() it there first",
-    _NESTED: "use layout=torch.jagged, or pad it on the CPU",
+_REMEDIES = {
+    _COO: "sparse COO tensors; call .to_dense() first, or keep it on the CPU",
+    _COMPRESSED: "sparse compressed tensors; use .to_sparse(), in layout torch.sparse_coo, or keep "
+    "it on the CPU",
+    "QuantizedPrivateUse1": "quantized tensors; keep it on the CPU, or dequantize() it there first",
+    _NESTED: "strided nested tensors; use layout=torch.jagged, or pad it on the CPU",
 }
 # Operators that make, read and mark the container, and compute nothing.
 _CONTAINER = """
@@ -42,7 +39,7 @@ _CONTAINER = """
 
 # Operators that make compressed tensors of PyTorch's composites, refused at once.
 _REFUSED = {
-    "SparseCsrPrivateUse1": """
+    _COMPRESSED: """
         _to_copy
         sparse_compressed_tensor.comp_plain_value sparse_compressed_tensor.comp_plain_value_size
     """,
@@ -52,66 +49,68 @@ _REFUSED = {
     """,
 }
 
-_kernels: dict[str, Callable[..., Any]] = {}
+_KERNELS: dict[str, Callable[..., Any]] = {}
+_kernel = entering(_KERNELS)
 
 
 def install() -> list[Any]:
     """Register all sparse kernels; the libraries returned keep them registered."""
     library = torch.library.Library("aten", "IMPL")
-    for name in _CONTAINER.split():
-        op = _overload(name)
-        if op is not None:
-            library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
-    computed = _of_the_cpu() | _pointwise() | {_overload(n): f for n, f in _kernels.items()}
-    for op, function in computed.items():
-        if op is not None:
-            library.impl(op, dynamo.unseen(function), _COO)
+    container, of_the_cpu = _overloads(_CONTAINER.split()), _with_kernel("SparseCPU")
+    for op in container:
+        library.impl(op, functools.partial(op.redispatch, pytorch.SPARSE_META_KEYS), _COO)
+    for op in of_the_cpu.difference(container, _overloads(_KERNELS)):
+        library.impl(op, dynamo.unseen(functools.partial(_of_pytorch(op), op)), _COO)
+    for name, function in _KERNELS.items():
+        library.impl(variants.overload(name), dynamo.unseen(function), _COO)
     for key, names in _REFUSED.items():
-        for op in filter(None, map(_overload, names.split())):
-            library.impl(op, functools.partial(_refuse, "SparseCsrPrivateUse1", op), key)
-    for name in pytorch.names_with_kernel("NestedTensorCPU"):  # composites would ask for sizes
-        op = _overload(name.removeprefix("aten::"))
-        if op is not None and pytorch.has_kernel(name, "CompositeImplicitAutograd"):
+        for op in _overloads(names.split()):
+            library.impl(op, functools.partial(_refuse, _COMPRESSED, op), key)
+    for op in _with_kernel("NestedTensorCPU"):  # composites would ask for sizes
+        if pytorch.has_kernel(op.name(), "CompositeImplicitAutograd"):
             library.impl(op, functools.partial(_refuse, _NESTED, op), _NESTED)
     others = torch.library.Library("_", "IMPL")
-    for key in _NAMES:
+    for key in _REMEDIES:
         others.fallback(functools.partial(_refuse, key), key)
     return [library, others]
 
 
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+def _overloads(names: Iterable[str]) -> set[Any]:
+    """Return the overloads of these names that this release has."""
+    return {op for name in names if (op := variants.overload(name)) is not None}
+
+
+def _with_kernel(key: str) -> set[Any]:
+    """Return the overloads of aten for which PyTorch has a kernel of a dispatch key."""
+    names = pytorch.names_with_kernel(key)
+    return _overloads(name.removeprefix("aten::") for name in names if name.startswith("aten::"))
 
 
 def _refuse(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError(
         f"{errors.describe_call(op, args, kwargs)}: device 'jax' does not do this with "
-        f"{_NAMES[key]} tensors; {_INSTEAD[key]}"
+        f"{_REMEDIES[key]}"
     )
+
+
+def _of_pytorch(op: Any) -> Callable[..., Any]:
+    """Return the function that runs an operator which PyTorch has for sparse CPU tensors.
+
+    Without it PyTorch's composites would run in the place of some, and compute strides.
+    """
+    if torch.Tag.pointwise in op.tags and not op._schema.is_mutable:
+        return _of_values if len(op._schema.arguments) == 1 else _on_cpu
+    return _on_cpu
 
 
 def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     return cpu.on_cpu(op)(*args, **kwargs)
 
 
-def _of_the_cpu() -> dict[Any, Callable[..., Any]]:
-    """Return the CPU rung for operators that PyTorch has for sparse CPU tensors.
-
-    Without it PyTorch's composites would run in the place of some, and compute strides.
-    """
-    held = {_overload(name) for name in _CONTAINER.split()}
-    names = (name.removeprefix("aten::") for name in pytorch.names_with_kernel("SparseCPU"))
-    ops = {_overload(name) for name in names} - held - {None}
-    return {op: functools.partial(_on_cpu, op) for op in ops}
-
-
-def _kernel(*names: str) -> Callable[[Callable], Callable]:
-    def enter(function: Callable) -> Callable:
-        _kernels.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
+def _of_values(op: Any, self: Any) -> Any:
+    """Run an operator that keeps zeros on the values alone."""
+    coalesced = self.coalesce()
+    return _with_values(coalesced, op(coalesced._values()))
 
 
 # --- the container --------------------------------------------------------------------------------
@@ -249,8 +248,8 @@ def _to_sparse_dim(self, sparse_dim: int) -> Any:
 
 
 for _name in ("_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc"):
-    if (_op := _overload(_name)) is not None:
-        kernel(_name)(functools.partial(_refuse, "SparseCsrPrivateUse1", _op))
+    if (_op := variants.overload(_name)) is not None:
+        kernel(_name)(functools.partial(_refuse, _COMPRESSED, _op))
 
 
 @_kernel("sparse_mask")
@@ -360,26 +359,6 @@ def _zero(self) -> Any:
 @_kernel("sum")
 def _sum(self, *, dtype=None) -> torch.Tensor:
     return self._values().sum(dtype=dtype)
-
-
-def _pointwise() -> dict[Any, Callable[..., Any]]:
-    """Return functions of one tensor that keep zeros: those PyTorch has for sparse CPU tensors."""
-    found: dict[Any, Callable[..., Any]] = {}
-    for name in pytorch.names_with_kernel("SparseCPU"):
-        packet, _, overload = name.removeprefix("aten::").partition(".")
-        if packet.endswith("_") or overload or not name.startswith("aten::"):
-            continue  # in place, out=, or of several arguments: there is no look at the schema
-        op = _overload(packet)
-        if op is None or torch.Tag.pointwise not in op.tags or len(op._schema.arguments) != 1:
-            continue
-        if not op._schema.is_mutable:
-            found[op] = functools.partial(_of_values, op)
-    return found
-
-
-def _of_values(op: Any, self: Any) -> Any:
-    coalesced = self.coalesce()
-    return _with_values(coalesced, op(coalesced._values()))
 
 
 # --- gradients of tables --------------------------------------------------------------------------

@@ -34,20 +34,25 @@ _cpu_copy = torch.ops.aten._to_copy.default._op
 _cpu_write = torch.ops.aten.copy_.default._op
 _meta_as_strided = torch.ops.aten.as_strided.default.redispatch
 
-KERNELS: dict[str, Callable[..., Any]] = {}
-
 # Operators that only copy elements within the device, as PyTorch's own kernels do.
 COPIES = frozenset(("clone", "_local_scalar_dense"))
 
 
-def kernel(*names: str) -> Callable[[Callable], Callable]:
-    """Enter a function under ATen overload names."""
+def entering(table: dict[str, Callable[..., Any]]) -> Callable[..., Callable[[Callable], Callable]]:
+    """Return a decorator that enters a function in a table, under ATen overload names."""
 
-    def enter(function: Callable) -> Callable:
-        KERNELS.update(dict.fromkeys(names, function))
-        return function
+    def under(*names: str) -> Callable[[Callable], Callable]:
+        def enter(function: Callable) -> Callable:
+            table.update(dict.fromkeys(names, function))
+            return function
 
-    return enter
+        return enter
+
+    return under
+
+
+KERNELS: dict[str, Callable[..., Any]] = {}
+kernel = entering(KERNELS)
 
 
 def redispatch_to_meta(op: Any) -> Callable[..., Any]:
