@@ -8,6 +8,7 @@ argument gives the batch dims of each tensor. Its lowering is that of the overlo
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_jax.dispatch import ladder
 from torch_jax.eager import variants
@@ -27,8 +29,6 @@ Dims = tuple[tuple[int | None, ...], ...]  # for each batch, the outermost first
 _NONE = -1  # where a tensor has no such batch, in the operator's argument
 
 _library = torch.library.Library("torch_jax", "FRAGMENT")
-
-
 _defined: dict[Any, Callable[..., Any]] = {}
 _defining = threading.Lock()
 
@@ -53,7 +53,8 @@ def _define(op: Any) -> Callable[..., Any]:
     own = getattr(torch.ops.torch_jax, name).default
     of = positions_of(op)
     lowering = ladder.KERNELS_BY_OP[op].lowering
-    _library.impl(name, functools.partial(_meta, _shaped_by(op, lowering), of), "Meta")
+    shaped_by = variants.overload(lowering.meta) if isinstance(lowering.meta, str) else op
+    _library.impl(name, functools.partial(_meta, shaped_by, of), "Meta")
     kernel = ladder.make_kernel(own, _lowering(op, lowering, of))
     _library.impl(name, ladder.enter(own, kernel.call), "PrivateUse1")
 
@@ -118,24 +119,12 @@ def _meta(op: Any, positions: Positions, batch_dims: Any, *args: Any, **kwargs: 
         tensors = [t if d is None else _example(t, d) for t, d in zip(tensors, level, strict=True)]
     args, kwargs = fill(tensors)
     result = op(*args, **kwargs)
-    return _mapped(lambda t: t.new_empty((*sizes, *t.shape)), result)
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.new_empty((*sizes, *t.shape)), result)
 
 
 def _example(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     shape = [n for i, n in enumerate(tensor.shape) if i != dim % tensor.dim()]
     return tensor.new_empty(shape)
-
-
-def _shaped_by(op: Any, lowering: Lowering) -> Any:
-    """Return the overload whose meta function gives the shapes."""
-    return variants.overload(lowering.meta) if isinstance(lowering.meta, str) else op
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to each tensor in the results of an operator."""
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(function, v) for v in value)
-    return function(value) if isinstance(value, torch.Tensor) else value
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -164,22 +153,16 @@ def _one_example(lowering: Lowering) -> Callable[..., Any]:
     """Return the function of a lowering, called as for contiguous arguments."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(_parameters(lowering.function), args, strict=False)) | kwargs
+        function = getattr(lowering.function, "__wrapped__", lowering.function)
+        given = dict(zip(function.__code__.co_varnames, args, strict=False)) | kwargs
         for name in lowering.contiguous:
             kwargs[f"{name}_is_contiguous"] = True
         for name in lowering.strided:
             kwargs[f"{name}_strides"] = geometry.row_major(given[name].shape)
-        return jax.tree.map(_plain, lowering.function(*args, **kwargs), is_leaf=_is_special)
+        result = lowering.function(*args, **kwargs)
+        return jax.tree.map(_plain, result, is_leaf=lambda one: isinstance(one, InOrder | Leading))
 
     return call
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return getattr(function, "__wrapped__", function).__code__.co_varnames
-
-
-def _is_special(value: Any) -> bool:
-    return isinstance(value, InOrder | Leading)
 
 
 def _plain(value: Any) -> Any:
@@ -187,10 +170,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, InOrder):
         return jnp.asarray(value.value)
     if isinstance(value, Leading):
-        count = 1
-        for n in value.size:
-            count *= n
-        return value.value[:count].reshape(value.size)
+        return value.value[: math.prod(value.size)].reshape(value.size)
     return value
 
 

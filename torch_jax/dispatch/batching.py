@@ -62,9 +62,9 @@ def installed() -> None:
 def _install() -> list[Any]:
     libraries = {name: torch.library.Library(name, "IMPL") for name in ("aten", "torch_jax")}
     for op in _overloads():
-        rule = _rule(op) if op.namespace in libraries and _needs_rule(op) else None
-        if rule is not None:
-            _register(libraries[op.namespace], op, rule)
+        if op.namespace in libraries and (op in _BETTER or not functorch.has_rule(op.name())):
+            if (rule := _rule(op)) is not None:
+                _register(libraries[op.namespace], op, rule)
     for op in _composites():
         _register(libraries["aten"], op, _composed(op))
     _register(libraries["aten"], _attention, attention_choice.attend)
@@ -75,10 +75,6 @@ def _overloads() -> Iterator[Any]:
     """Yield overloads that may have a kernel of the table."""
     yield from filter(None, map(variants.overload, registration.served_names()))
     yield from (op for op in list(ladder.KERNELS_BY_OP) if op.namespace != "aten")
-
-
-def _needs_rule(op: Any) -> bool:
-    return op in _BETTER or not functorch.has_rule(op.name())
 
 
 def _register(library: Any, op: Any, rule: Rule) -> None:
@@ -172,9 +168,7 @@ def _composites() -> Iterator[Any]:
         if not name.startswith("aten::") or functorch.has_rule(name):
             continue
         op = variants.overload(name.removeprefix("aten::"))
-        if op is None or not _is_functional(op._schema):
-            continue
-        if ladder.kernel_in_table(op) is None:
+        if op is not None and _is_functional(op._schema) and ladder.kernel_in_table(op) is None:
             yield op
 
 

@@ -96,7 +96,8 @@ class Program:
     def __init__(self, closed: Any, forms: tuple[Any, ...], wide: bool, name: str):
         self.closed, self.forms, self.wide, self.name = closed, forms, wide, name
         self.results = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.out_avals]
-        self.differentiable = [i for i, r in enumerate(self.results) if is_inexact(r.dtype)]
+        inexact = [jnp.issubdtype(r.dtype, jnp.inexact) for r in self.results]
+        self.differentiable = [i for i, has_gradient in enumerate(inexact) if has_gradient]
         self.kernel: Any = None
         self.is_checked = False
         self.number = next(_numbers)
@@ -106,17 +107,14 @@ class Program:
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the results, of arguments as PyTorch has them."""
-        seen = [jax.lax.convert_element_type(a, v.dtype) for a, v in self._with_avals(arrays)]
+        pairs = zip(map(jnp.asarray, arrays), self.closed.in_avals, strict=True)
+        seen = [jax.lax.convert_element_type(array, aval.dtype) for array, aval in pairs]
         with x64_as(self.wide):
             results = self._run(*seen)
-        forms = self.results  # a result that is a Python number is no array yet
-        return [
+        return [  # a result that is a Python number is no array yet
             r if isinstance(r, jax.Array) else np.asarray(r, form.dtype)
-            for r, form in zip(results, forms, strict=True)
+            for r, form in zip(results, self.results, strict=True)
         ]
-
-    def _with_avals(self, arrays: Sequence[Any]) -> Any:
-        return zip(map(jnp.asarray, arrays), self.closed.in_avals, strict=True)
 
     def narrowed(self) -> list[int]:
         """Return the places of integer arguments that the jaxpr takes with fewer bits."""
@@ -187,9 +185,8 @@ class Program:
         ]
 
     def _derive(self, key: Any, function: Callable[..., Any], forms: tuple[Any, ...]) -> Program:
-        return self._once(
-            key, lambda: trace(function, forms, self.wide, f"{key[0]} of {self.name}")
-        )
+        name = f"{key[0]} of {self.name}"
+        return self._once(key, lambda: trace(function, forms, self.wide, name))
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._derived:
@@ -216,7 +213,6 @@ class Forward:
 
     def __init__(self, of: Program, wanted: tuple[int, ...]):
         self.of, self.wanted = of, wanted
-        self._backward: dict[Any, Program] = {}
         back: list[Any] = []
 
         def forward(*arrays: Any) -> list[Any]:
@@ -233,9 +229,9 @@ class Forward:
         if all(_can_be_tensor(closed.out_avals[at].dtype) for at in kept):
             part, _ = jax_core.with_outputs(closed, kept, all_inputs=True)
             self.program = Program(part, of.forms, of.wide, of.name)
-        at_of = {kind: [s.at for s in self._sources if s.kind == kind] for kind in _KINDS}
-        self.arguments = tuple(dict.fromkeys(at_of["argument"]))
-        self.outputs = tuple(dict.fromkeys(at_of["output"]))
+        needed = dict.fromkeys(s for s in self._sources if s.kind != "constant")
+        self.arguments = tuple(s.at for s in needed if s.kind == "argument")
+        self.outputs = tuple(s.at for s in needed if s.kind == "output")
         if self.program is not None and mentions(of.closed.jaxpr, "custom_"):
             # rules of the user's run now, and read the same values as the function; the backward
             # pass traces them again, and raises their errors
@@ -244,12 +240,6 @@ class Forward:
 
     def backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
         """Return the map from ``arguments``, ``outputs`` and gradients to ``needed`` gradients."""
-        key = present, needed
-        if key not in self._backward:
-            self._backward[key] = self._make_backward(present, needed)
-        return self._backward[key]
-
-    def _make_backward(self, present: tuple[int, ...], needed: tuple[int, ...]) -> Program:
         assert self.program is not None
         of, count = self.of, len(self.arguments) + len(self.outputs)
 
@@ -265,10 +255,7 @@ class Forward:
         forms = [of.forms[at] for at in self.arguments]
         forms += [self.program.results[at] for at in self.outputs]
         forms += [of.results[at] for at in present]
-        return trace(backward, forms, of.wide, f"gradient of {of.name}")
-
-
-_KINDS = ("argument", "output", "constant")
+        return self.program._derive(("gradient", present, needed), backward, tuple(forms))
 
 
 def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
@@ -299,11 +286,6 @@ def _sources(closed: Any, results: int) -> tuple[list[_Source], list[int]]:
 def gradients(back: Callable[..., Any], cotangents: list[Any]) -> list[Any]:
     """Return PyTorch's gradients: of a complex value the conjugate of JAX's cotangent."""
     return [jnp.conj(gradient) for gradient in back(cotangents)]
-
-
-def is_inexact(dtype: Any) -> bool:
-    """Return whether values of a dtype have gradients."""
-    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def _can_be_tensor(dtype: Any) -> bool:

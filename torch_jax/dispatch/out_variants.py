@@ -93,28 +93,21 @@ def _packet(op: Any) -> str:
 
 
 def _fit(op: Any, out: torch.Tensor, result: torch.Tensor) -> bool:
-    """Make an output ready for a result; return whether its shape has changed.
+    """Make an output ready for a result, warning as PyTorch does; return whether it is resized.
 
-    An output that is resized gets the strides of the result, too.
+    It gets the strides of the result then, too.
     """
-    silently = not RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op)))
-    resized = _resize(out, tuple(result.shape), silently)
-    if resized and out.stride() != result.stride():
-        out.as_strided_(result.shape, result.stride())
-    return resized
-
-
-def _resize(out: torch.Tensor, shape: tuple[int, ...], silently: bool) -> bool:
-    """Give an output the shape of the result, warning as PyTorch does; False if no change."""
-    if tuple(out.shape) == shape:
+    if out.shape == result.shape:
         return False
-    if out.numel() != 0 and not silently:
+    if out.numel() != 0 and RESIZED_SILENTLY.isdisjoint((_packet(op), table_name(op))):
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
-            f"{list(out.shape)}, which does not match the required output shape {list(shape)}. "
-            "This behavior is deprecated, and in a future PyTorch release outputs will not be "
-            "resized unless they have zero elements.",
+            f"{list(out.shape)}, which does not match the required output shape "
+            f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch release "
+            "outputs will not be resized unless they have zero elements.",
             stacklevel=2,
         )
-    resize_(out, shape)
+    resize_(out, result.shape)
+    if out.stride() != result.stride():
+        out.as_strided_(result.shape, result.stride())
     return True

@@ -15,6 +15,7 @@ from torch_jax._private import jax_core, pytorch
 from torch_jax.core import forks, log, waking
 from torch_jax.dispatch import attention_choice, autocast, call_jax, ladder, sparse
 from torch_jax.dispatch.storage_kernels import KERNELS
+from torch_jax.eager import variants
 from torch_jax.memory import shared
 from torch_jax.ops import linalg
 from torch_jax.ops.registry import TABLE
@@ -81,19 +82,25 @@ _ADAM = (
 def _own_operators() -> Any:
     """Define and register the operators that PyTorch does not have."""
     library = torch.library.Library("torch_jax", "FRAGMENT")
-    library.define("write_(Tensor(a!) self, Tensor source) -> Tensor(a!)")
-    library.impl("write_", ladder.served(torch.ops.torch_jax.write_.default).call, "PrivateUse1")
+    for schema in (
+        "write_(Tensor(a!) self, Tensor source) -> Tensor(a!)",
+        "copy(Tensor self, ScalarType dtype) -> Tensor",
+        "checkpoint_name(Tensor self, str name) -> Tensor",
+        _ADAM.format("", "Scalar[]", "Scalar[]"),
+        _ADAM.format(".counted", "Tensor[]", "Tensor[]"),
+    ):
+        library.define(schema)
+        name, _, _ = schema.partition("(")
+        serve = ladder.served(variants.overload(f"torch_jax::{name}")).call
+        library.impl(name, serve, "PrivateUse1")
     for key in ("Conjugate", "Negative"):  # copy_ has resolved such views
         library.impl("write_", torch.library.fallthrough_kernel, key)
-    library.define("copy(Tensor self, ScalarType dtype) -> Tensor")
-    library.impl("copy", ladder.served(torch.ops.torch_jax.copy.default).call, "PrivateUse1")
     library.impl("copy", _form_of_copy, "Meta")
-    library.define(_ADAM.format("", "Scalar[]", "Scalar[]"))
-    library.define(_ADAM.format(".counted", "Tensor[]", "Tensor[]"))
-    for step in (torch.ops.torch_jax.adam_.default, torch.ops.torch_jax.adam_.counted):
-        name = step.name().removeprefix("torch_jax::")
-        library.impl(name, ladder.served(step).call, "PrivateUse1")
-    _define_checkpoint_name(library)
+    # of named values, on any device: :func:`torch_jax.checkpoint_policy`
+    library.impl("checkpoint_name", lambda self, name: self.clone(), "CompositeExplicitAutograd")
+    torch.library.register_autograd(
+        "torch_jax::checkpoint_name", lambda _context, gradient: (gradient, None), lib=library
+    )
     _define_call_jax(library)
     return library
 
@@ -109,20 +116,3 @@ def _define_call_jax(library: Any) -> None:
     library.impl("call_jax", call, "PrivateUse1")
     library.impl("call_jax", call, "BackendSelect")  # of a function that takes no tensors
     library.impl("call_jax", call_jax.above_autograd, "AutogradPrivateUse1", with_keyset=True)
-
-
-def _define_checkpoint_name(library: Any) -> None:
-    """Define the operator of named values, on any device: :func:`torch_jax.checkpoint_policy`."""
-    library.define("checkpoint_name(Tensor self, str name) -> Tensor")
-    op = torch.ops.torch_jax.checkpoint_name.default
-    library.impl("checkpoint_name", ladder.served(op).call, "PrivateUse1")
-    library.impl("checkpoint_name", _same, "CompositeExplicitAutograd")
-    torch.library.register_autograd("torch_jax::checkpoint_name", _gradient_of_name, lib=library)
-
-
-def _same(self: torch.Tensor, name: str) -> torch.Tensor:
-    return self.clone()
-
-
-def _gradient_of_name(_ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return gradient, None
