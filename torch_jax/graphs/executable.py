@@ -49,12 +49,6 @@ class HostCopy(NamedTuple):
     form: Form
 
 
-class Meta(NamedTuple):
-    """A new tensor on device meta, which has no memory."""
-
-    form: Form
-
-
 class _Given(NamedTuple):
     """An input that is a tensor; ``whole``: contiguous, and all of its memory."""
 
@@ -116,15 +110,12 @@ class Executable:
         self.graph, self.name = graph, name
         self.options = xla_options.whole() | (options or {})
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        tensors = [_has_memory(node.meta.get("val")) for node in placeholders]
-        self._taken = [
-            at
-            for at in sorted({*donated, *_written(graph, placeholders)})
-            if donates and _is_device(placeholders[at])
-        ]
+        values = [node.meta.get("val") for node in placeholders]
+        wanted = sorted({*donated, *_written(graph, placeholders)}) if donates else []
+        self._taken = [at for at in wanted if _is_on(pytorch.DEVICE_TYPE, values[at])]
         # their places among the memories: numbers have none
-        self._donated = [sum(tensors[:at]) for at in self._taken]
-        self._dynamic = not all(map(_is_static, placeholders))
+        self._donated = [sum(map(_has_memory, values[:at])) for at in self._taken]
+        self._dynamic = not all(map(_is_static, values))
         self._programs = call_jax.programs_of(graph)
         self._inputs = len(placeholders)
         held = runner.tensors_of(graph)
@@ -209,7 +200,7 @@ class Executable:
             arrays = self._launch(compiled, words, given, memories)
         compiled.is_ready = True
         what = "specialised" if len(self._compiled) > 1 or self._dynamic else "compiled"
-        inputs = errors.describe([_shape(value) for value in given[: self._inputs]])
+        inputs = errors.describe(given[: self._inputs]).replace(f"@{pytorch.DEVICE_TYPE}:0", "")
         seconds = time.perf_counter() - compiled.start
         LOGGER.info("%s %s for %s in %.2f s", what, self.name, inputs, seconds)
         return arrays
@@ -314,8 +305,7 @@ def _unless_wrong(written: list[int], before: list, after: list, checks: list[An
     return [kept.get(i, array) for i, array in enumerate(after)]
 
 
-def _is_static(node: fx.Node) -> bool:
-    value = node.meta.get("val")
+def _is_static(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return not any(isinstance(n, torch.SymInt) for n in value.shape)
     return not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -328,24 +318,16 @@ def _written(graph: fx.GraphModule, placeholders: list[fx.Node]) -> set[int]:
     return {i for i, node in enumerate(placeholders) if node in targets}
 
 
-def _is_device(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.device.type == pytorch.DEVICE_TYPE
+def _is_on(device_type: str, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == device_type
 
 
 def _is_on_host(node: fx.Node) -> bool:
     """Return whether a result is on the CPU; states of generators only pass through graphs."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
+    if not _is_on("cpu", node.meta.get("val")):
         return False
     source = node.args[0] if node.args else None
     return "run_and_save_rng_state" not in str(getattr(source, "target", ""))
-
-
-def _shape(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
 def _input(value: Any) -> Any:
@@ -418,7 +400,7 @@ def _specs(
         if id(value) in arguments:
             return Argument(arguments[id(value)])
         if value.is_meta:
-            return Meta(Form.of(value))
+            return Form.of(value)
         if host:
             arrays.append(transfer.value_of(value))
             return HostCopy(len(arrays) - 1, Form.of(value))
@@ -467,7 +449,7 @@ def _finish(compiled: _Compiled, given: list[Any], arrays: list[Any]) -> list[An
 
 
 def _other(spec: Any, given: list[Any], arrays: list[Any]) -> Any:
-    """Return a result that is no new tensor of the program."""
+    """Return a result that is no new tensor of the program; a form is that of one on meta."""
     kind = type(spec)
     if kind is Same:
         return spec.value
@@ -477,8 +459,7 @@ def _other(spec: Any, given: list[Any], arrays: list[Any]) -> Any:
         return spec.form.over(storage.storage_of(storage.memory_of(given[spec.input])))
     if kind is HostCopy:
         return _host_copy(arrays[spec.output], spec.form)
-    size, stride, dtype = spec.form.size, spec.form.stride, spec.form.dtype
-    return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+    return torch.empty_strided(spec.size, spec.stride, dtype=spec.dtype, device="meta")
 
 
 def _host_copy(array: Any, form: Form) -> torch.Tensor:

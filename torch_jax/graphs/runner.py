@@ -11,15 +11,16 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_jax._private import pytorch
 from torch_jax.core import errors, tracers
-from torch_jax.dispatch import ladder
-from torch_jax.graphs import higher_order
-from torch_jax.memory import transfer
+from torch_jax.core.active import ACTIVE
+from torch_jax.dispatch import control_flow, ladder
+from torch_jax.memory import storage, transfer
 from torch_jax.memory.storage import is_jax
 
 _DEVICE = torch.device(pytorch.DEVICE_TYPE)
@@ -66,12 +67,11 @@ class Runner(fx.Interpreter):
         if name in self.tensors:
             return self.tensors[name]
         value = self.fetch_attr(target)
+        if isinstance(value, fx.GraphModule):
+            return Runner(value, self.tensors, f"{name}.").run
         if isinstance(value, torch.Tensor) and not is_jax(value):
             return transfer.to_device(value)
-        return self._function(value, name) if isinstance(value, fx.GraphModule) else value
-
-    def _function(self, module: fx.GraphModule, name: str) -> Callable[..., Any]:
-        return Runner(module, self.tensors, f"{name}.").run
+        return value
 
     def output(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return the results: fx has lists of its own, which ``vmap`` does not flatten."""
@@ -80,10 +80,9 @@ class Runner(fx.Interpreter):
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Call a module that the graph takes whole, with its tensors replaced."""
-        part, name = self.fetch_attr(target), f"{self.prefix}{target}"
+        part, start = self.fetch_attr(target), f"{self.prefix}{target}."
         if isinstance(part, fx.GraphModule):
-            return self._function(part, name)(*args, **kwargs)
-        start = f"{name}."
+            return Runner(part, self.tensors, start).run(*args, **kwargs)
         held = {n.removeprefix(start): t for n, t in self.tensors.items() if n.startswith(start)}
         return torch.func.functional_call(part, held, args, kwargs)
 
@@ -100,10 +99,10 @@ class Runner(fx.Interpreter):
         """Call an operator, or a function of PyTorch's or of Python's."""
         args, kwargs = _on_device(args, kwargs)
         if isinstance(target, OpOverload):
-            if _lacks_device(target, kwargs):
+            if kwargs.get("device") is None and _takes_device(target):
                 kwargs["device"] = _DEVICE
         elif isinstance(target, HigherOrderOperator):
-            target = higher_order.BY_NAME.get(target.name(), target)
+            target = _HIGHER_ORDER.get(target.name(), target)
         elif target is _ENTER_AUTOCAST:
             args = (pytorch.DEVICE_TYPE, *args[1:])
         try:
@@ -141,5 +140,44 @@ def _takes_device(op: OpOverload) -> bool:
     return not tensors and any(a.name == "device" for a in arguments)
 
 
-def _lacks_device(op: OpOverload, kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("device") is None and _takes_device(op)
+# --- higher-order operators that are no control flow ----------------------------------------------
+
+
+def _checkpoint(function: Callable[..., Any], *operands: Any, **_options: Any) -> Any:
+    return control_flow.checkpoint(function, operands)
+
+
+def _with_autocast(_device, dtype, enabled, cache, function, *operands: Any, **kwargs: Any) -> Any:
+    with torch.autocast(pytorch.DEVICE_TYPE, dtype, enabled, cache):
+        return function(*operands, **kwargs)
+
+
+def _effects(token: Any, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = op(*args, **kwargs)
+    return (token, *result) if isinstance(result, tuple) else (token, result)
+
+
+def _save_draw(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the state that an operator draws from, and its result."""
+    words = storage.wrap(jnp.asarray(ACTIVE.tracer.peek()))
+    return words, op(*args, **kwargs)
+
+
+def _repeat_draw(words: torch.Tensor, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with ACTIVE.tracer.again(storage.memory_of(words)):
+        return op(*args, **kwargs)
+
+
+_HIGHER_ORDER: dict[str, Callable[..., Any]] = {
+    "tag_activation_checkpoint": _checkpoint,
+    "wrap_activation_checkpoint": _checkpoint,
+    "wrap": lambda function, *operands, **kwargs: function(*operands, **kwargs),
+    "strict_mode": lambda function, operands: function(*operands),
+    "invoke_subgraph": lambda function, _identifier, *operands: function(*operands),
+    "wrap_with_set_grad_enabled": lambda _enabled, function, *operands: function(*operands),
+    "wrap_with_autocast": _with_autocast,
+    "hints_wrapper": lambda function, args, kwargs, _hints: function(*args, **kwargs),
+    "with_effects": _effects,
+    "run_and_save_rng_state": _save_draw,
+    "run_with_rng_state": _repeat_draw,
+}
