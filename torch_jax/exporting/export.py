@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from jax import export as jax_export
 from jax.interpreters import partial_eval
+from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from torch_jax._private import pytorch
@@ -33,14 +34,14 @@ from torch_jax.core import waking
 from torch_jax.core.tracers import NotTraceableError
 from torch_jax.core.x64 import x64
 from torch_jax.dispatch import call_jax
+from torch_jax.eager import variants
 from torch_jax.exporting import exported_file
-from torch_jax.exporting import host_constants as constants
 from torch_jax.exporting.exported_file import FORMAT, VERSION
 from torch_jax.exporting.symbolic import program as symbolic
 from torch_jax.graphs.graph_run import GraphRun, running
 from torch_jax.graphs.interpreter import JaxInterpreter
 from torch_jax.memory import border, dtypes, storage, transfer
-from torch_jax.memory.storage import is_jax
+from torch_jax.memory.storage import is_jax, is_jax_tensor
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -143,20 +144,21 @@ def export(
         return _of_graph(model, platforms)
     if dynamic_shapes is not None:
         with torch.no_grad():
-            graph = torch.export.export(
-                _module_on_host(model), *pytree.tree_map(_host, (args, kwargs)),
-                dynamic_shapes=dynamic_shapes,
-            )  # fmt: skip
+            on_host = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs))
+            module = _module_on_host(model)
+            graph = torch.export.export(module, *on_host, dynamic_shapes=dynamic_shapes)
         return _of_graph(graph, platforms)
     tensors = _tensors_of(model)
     arguments = _Arguments(args, kwargs)
 
     def program(words: jax.Array, weights: dict[str, jax.Array], *arrays: Any) -> Any:
         held = {name: storage.wrap(array) for name, array in weights.items()}
-        tensors = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
-        run = GraphRun(words, mode=constants.Constants())
+        args, kwargs = pytree.tree_map_only(jax.Array, storage.wrap, arguments.filled(arrays))
+        run = GraphRun(words, mode=_HostConstants())
         with running(run, autograd=True), torch.no_grad():
-            return _plain(_called(model, held, *tensors))
+            if isinstance(model, torch.nn.Module):
+                return _plain(torch.func.functional_call(model, held, args, kwargs))
+            return _plain(model(*args, **kwargs))
 
     weights = {name: border.users_array(tensor) for name, tensor in tensors.items()}
     return _export(program, weights, arguments.shapes, arguments.static, platforms)
@@ -181,17 +183,49 @@ def _module_on_host(model: Any) -> torch.nn.Module:
     return model
 
 
-def _called(model: Any, held: dict[str, torch.Tensor], args: tuple, kwargs: dict) -> Any:
-    if isinstance(model, torch.nn.Module):
-        return torch.func.functional_call(model, held, args, kwargs)
-    return model(*args, **kwargs)
-
-
 def _tensors_of(model: Any) -> dict[str, torch.Tensor]:
     """Return parameters and buffers, tied ones once."""
     if not isinstance(model, torch.nn.Module):
         return {}
     return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+class _HostConstants(pytorch.OperatorMode):
+    """Takes CPU tensors that a model uses over to the device, for operators that meet both.
+
+    One that is neither parameter nor buffer (a plain attribute, one in a list, one of a closure,
+    one made with ``device="cpu"``) becomes a constant of the program where it meets a tensor of the
+    device; a tensor that is moved to the CPU stays on its device.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        ours = isinstance(func, OpOverload) and any(map(is_jax_tensor, pytree.tree_leaves(args)))
+        if ours and kwargs.get("device") is not None:
+            kwargs["device"] = torch.device(pytorch.DEVICE_TYPE)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if not ours or "to be on the same device" not in str(error):
+                raise
+        written = {id(tensor) for tensor in variants.written(func, args, kwargs)}
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t if id(t) in written else self._on_device(t), (args, kwargs)
+        )
+        return func(*args, **kwargs)
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu":
+            return tensor
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._moved.get(id(tensor))
+        if known is None or known[1] != version:
+            known = self._moved[id(tensor)] = tensor, version, transfer.to_device(tensor)
+        return known[2]
 
 
 _INPUTS = torch.Tensor, jax.ShapeDtypeStruct
@@ -365,7 +399,3 @@ def _plain(value: Any, array: Callable[[Any], Any] | None = None) -> Any:
         f"the model returns a {type(value).__name__}, which cannot be exported: return tensors in "
         "dicts, lists and tuples"
     )
-
-
-def _host(value: Any) -> Any:
-    return value.cpu() if isinstance(value, torch.Tensor) else value

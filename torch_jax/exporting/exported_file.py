@@ -18,7 +18,8 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ class Exported:
           vjp_order: how often the loaded program can be differentiated.
         """
         file = io.BytesIO()
-        self._write(file, self._program(vjp_order), {WEIGHTS: None})
+        self._write(file, self._program(vjp_order))
         return file.getvalue()
 
     def save(self, path: str | os.PathLike, weights: str = "inside", vjp_order: int = 0) -> None:
@@ -116,14 +117,12 @@ class Exported:
         if weights not in ("inside", "beside"):
             raise ValueError(f"weights must be 'inside' or 'beside', not {weights!r}")
         path, program = Path(path), self._program(vjp_order)
-        inside: dict[str, Any] = {WEIGHTS: None}
-        if weights == "beside":
-            beside = path.with_name(f"{path.name}.safetensors")
-            with _replacing(beside) as file:
+        beside = f"{path.name}.safetensors" if weights == "beside" else None
+        if beside is not None:
+            with _replacing(path.with_name(beside)) as file:
                 _write_safetensors(file, self.weights)
-            inside = {"weights": beside.name}
         with _replacing(path) as file:
-            self._write(file, program, inside)
+            self._write(file, program, beside)
 
     def _program(self, vjp_order: int) -> bytes:
         with jax.enable_x64(True):
@@ -132,12 +131,12 @@ class Exported:
             except ImportError:
                 raise _no_flatbuffers() from None
 
-    def _write(self, file: Any, program: bytes, weights: dict[str, Any]) -> None:
-        header = self.header | {"weights": weights.get("weights")}
+    def _write(self, file: Any, program: bytes, beside: str | None = None) -> None:
+        header = self.header | {"weights": beside}
         with zipfile.ZipFile(file, "w") as archive:  # uncompressed: weights are noise
             archive.writestr(HEADER, json.dumps(header, indent=1))
             archive.writestr(PROGRAM, program)
-            if WEIGHTS in weights:
+            if beside is None:
                 with archive.open(WEIGHTS, "w", force_zip64=True) as entry:
                     _write_safetensors(entry, self.weights)
 
@@ -305,13 +304,10 @@ def without_static(args: tuple, kwargs: dict[str, Any], static: Mapping[str, Any
             raise ValueError(f"argument {name} was exported as {fixed!r} and cannot be {leaf!r}")
         return None
 
-    def is_none(value: Any) -> bool:
-        return value is None
-
     def of(tree: Any, root: str) -> Any:
         key = (jax.tree_util.GetAttrKey(root),)
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: checked((*key, *path), leaf), tree, is_leaf=is_none
+            lambda path, leaf: checked((*key, *path), leaf), tree, is_leaf=lambda leaf: leaf is None
         )
 
     named = of(kwargs, "kwargs")
@@ -404,22 +400,17 @@ def _read_safetensors(content: bytes, where: str) -> dict[str, jax.Array]:
         raise ValueError(f"the weights in {where} are damaged: {error!r}") from error
 
 
-class _replacing:
-    """Writes a file that replaces the one of its name when it is whole."""
-
-    def __init__(self, path: Path):
-        self.path, self.part = path, path.with_name(f".{path.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> Any:
-        self.file = open(self.part, "wb")
-        return self.file
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        self.file.close()
-        if kind is None:
-            self.part.replace(self.path)
-        else:
-            self.part.unlink()
+@contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    """Write a file that replaces the one of its name when it is whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ functions are called on arrays directly, node by node.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
@@ -34,9 +35,10 @@ from torch_jax.ops import promotion
 from torch_jax.ops.precision import precisions_are
 from torch_jax.ops.registry import TABLE, Lowering
 
-_ASSERTIONS = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async.msg")
-_RANGES = ("sym_constrain_range", "sym_constrain_range_for_size")
-_CHECKS = frozenset((*_ASSERTIONS, *_RANGES))
+_CHECKS = """
+    _assert_scalar _assert_tensor_metadata _assert_async.msg sym_constrain_range
+    sym_constrain_range_for_size
+""".split()
 _USER = torch.export.graph_signature.InputKind.USER_INPUT
 
 
@@ -253,12 +255,8 @@ def _apply(op: OpOverload, lowering: Lowering, args: tuple, kwargs: dict[str, An
         named[f"{name}_is_contiguous"] = True
     for name in lowering.strided:
         named[f"{name}_strides"] = _row_major(named[name].shape)
-    count = len(sig.positional)
-    positional = []
-    for name in sig.names[:count]:
-        if name not in named:
-            break
-        positional.append(named.pop(name))
+    leading = itertools.takewhile(named.__contains__, sig.names[: len(sig.positional)])
+    positional = [named.pop(name) for name in leading]
     with promotion.default_float_is(dtypes.to_jax(torch.get_default_dtype())):
         result = lowering.function(*positional, **named)
     return result[: sig.fresh] if lowering.writes else result
@@ -278,18 +276,14 @@ def _argument(sig: Signature, name: str, value: Any) -> Any:
         return jnp.asarray(value)
     if kind == NUMBERS:
         return [jnp.asarray(v) for v in value]
-    return tuple(value) if isinstance(value, list) and not _has_arrays(value) else value
-
-
-def _has_arrays(values: list) -> bool:
-    return any(isinstance(v, jax.Array) for v in values)
+    is_static = isinstance(value, list) and not any(isinstance(v, jax.Array) for v in value)
+    return tuple(value) if is_static else value
 
 
 def _in_dtype(result: Any, expected: Any) -> Any:
     """Return a result in PyTorch's dtype of it."""
     if isinstance(expected, list | tuple) and isinstance(result, list | tuple):
-        pairs = zip(result, expected, strict=False)
-        return [_in_dtype(r, e) for r, e in pairs]
+        return list(map(_in_dtype, result, expected))
     value = getattr(result, "value", result)
     if isinstance(expected, torch.Tensor) and isinstance(value, jax.Array | np.ndarray):
         return promotion.convert(jnp.asarray(value), dtypes.to_jax(expected.dtype))

@@ -14,34 +14,39 @@ import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
+from torch_jax.dispatch.storage_kernels import entering
 from torch_jax.memory import dtypes
 from torch_jax.ops.attention import attention
-
-VIEWS: dict[str, Callable[..., Any]] = {}
 
 _FAR = 2**62  # the end of a slice without one
 
 
-def _view(*names: str) -> Callable[[Callable], Callable]:
-    """Enter a function under ATen overload names."""
-
-    def enter(function: Callable) -> Callable:
-        VIEWS.update(dict.fromkeys(names, function))
-        return function
-
-    return enter
-
-
-@_view("alias", "detach", "clone", "lift_fresh_copy", "contiguous", "copy.default")
-def same(self, **_memory_format):
-    """Return the value itself."""
+def _same(self, **_options: Any) -> Any:
     return self
 
 
-@_view("view", "_unsafe_view", "reshape")
-def reshape(self, size):
-    """Reshape; one of the sizes may be -1."""
+def _reshape(self, size: Any) -> Any:
     return self.reshape(tuple(size))
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys("alias clone contiguous copy.default detach lift_fresh_copy".split(), _same),
+    **dict.fromkeys("view _unsafe_view reshape".split(), _reshape),
+    "permute": lambda self, dims: self.transpose(tuple(dims)),
+    "transpose.int": lambda self, dim0, dim1: self.swapaxes(dim0, dim1) if self.ndim else self,
+    "t": lambda self: self.T,
+    "unsqueeze": lambda self, dim: jnp.expand_dims(self, dim),
+    "diagonal": lambda self, offset=0, dim1=0, dim2=1: jnp.diagonal(self, offset, dim1, dim2),
+    "view_as_complex": lambda self: jax.lax.complex(self[..., 0], self[..., 1]),
+    "view_as_real": lambda self: jnp.stack([self.real, self.imag], -1),
+    "_conj": lambda self: self.conj(),
+    "_neg_view": lambda self: -self,
+    "sym_size.int": lambda self, dim: self.shape[dim],
+    "sym_numel": lambda self: math.prod(self.shape),
+    # a program raises no errors: a singular matrix has results that are not finite
+    "_linalg_check_errors": lambda info, api_name, *, is_matrix: None,
+}
+_view = entering(VIEWS)
 
 
 @_view("expand")
@@ -50,30 +55,6 @@ def expand(self, size, *, implicit=False):
     old = (None,) * (len(size) - self.ndim) + self.shape
     sizes = [n if _is(wanted, -1) else wanted for wanted, n in zip(size, old, strict=True)]
     return jnp.broadcast_to(self, sizes)
-
-
-@_view("permute")
-def permute(self, dims):
-    """Return all dimensions in another order."""
-    return self.transpose(tuple(dims))
-
-
-@_view("transpose.int")
-def transpose(self, dim0, dim1):
-    """Exchange two dimensions."""
-    return self.swapaxes(dim0, dim1) if self.ndim else self
-
-
-@_view("t")
-def t(self):
-    """Transpose a matrix."""
-    return self.T
-
-
-@_view("unsqueeze")
-def unsqueeze(self, dim):
-    """Add a dimension of size 1."""
-    return jnp.expand_dims(self, dim)
 
 
 @_view("squeeze", "squeeze.dim", "squeeze.dims")
@@ -86,10 +67,14 @@ def squeeze(self, dim=None):
 @_view("slice.Tensor")
 def slice_(self, dim=0, start=None, end=None, step=1):
     """Slice a dimension; bounds may be negative, and past the end."""
-    size = self.shape[dim]
-    start = 0 if start is None else _bound(start, size)
-    end = size if end is None else _bound(end, size)
-    return jax.lax.slice_in_dim(self, start, jax.core.max_dim(start, end), step, dim)
+    start, end = _bounds(start, end, self.shape[dim])
+    return jax.lax.slice_in_dim(self, start, end, step, dim)
+
+
+def _bounds(start: Any, end: Any, size: Any) -> tuple[Any, Any]:
+    start = _bound(0 if start is None else start, size)
+    end = _bound(_FAR if end is None else end, size)
+    return start, jax.core.max_dim(start, end)
 
 
 def _bound(at: Any, size: Any) -> Any:
@@ -111,9 +96,7 @@ def select(self, dim, index):
 @_view("slice_scatter")
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     """Replace a slice of the whole."""
-    size = self.shape[dim]
-    start = 0 if start is None else _bound(start, size)
-    end = size if end is None else jax.core.max_dim(start, _bound(end, size))
+    start, end = _bounds(start, end, self.shape[dim])
     if step == 1:
         parts = slice_(self, dim, 0, start), src.astype(self.dtype), slice_(self, dim, end)
         return jnp.concatenate(parts, dim)
@@ -138,18 +121,6 @@ def unfold(self, dimension, size, step):
     return jnp.moveaxis(jnp.moveaxis(self, dimension, -1)[..., at], -2, dimension % self.ndim)
 
 
-@_view("view_as_complex")
-def view_as_complex(self):
-    """Return pairs as complex numbers."""
-    return jax.lax.complex(self[..., 0], self[..., 1])
-
-
-@_view("view_as_real")
-def view_as_real(self):
-    """Return complex numbers as pairs."""
-    return jnp.stack([self.real, self.imag], -1)
-
-
 @_view("view.dtype")
 def view_dtype(self, dtype):
     """Return the same bits in another dtype of as many."""
@@ -159,22 +130,10 @@ def view_dtype(self, dtype):
     return jax.lax.bitcast_convert_type(self, wanted)
 
 
-@_view("_conj")
-def conj(self):
-    """Return the complex conjugate."""
-    return self.conj()
-
-
-@_view("_neg_view")
-def negative(self):
-    """Return the negative."""
-    return -self
-
-
 @_view("split.Tensor")
 def split(self, split_size, dim=0):
     """Return parts of one size, the last one smaller; their number is that of the example."""
-    count = math.ceil(_number(self.shape[dim]) / _number(split_size))
+    count = math.ceil(int(self.shape[dim]) / int(split_size))
     return [slice_(self, dim, i * split_size, (i + 1) * split_size) for i in range(count)]
 
 
@@ -190,14 +149,8 @@ def split_with_sizes(self, split_sizes: Sequence[Any], dim=0):
 
 @_view("unbind.int")
 def unbind(self, dim=0):
-    """Return all entries of a dimension one by one."""
-    return [select(self, dim, i) for i in range(_number(self.shape[dim]))]
-
-
-@_view("diagonal")
-def diagonal(self, offset=0, dim1=0, dim2=1):
-    """Return the diagonal as last dimension."""
-    return jnp.diagonal(self, offset, dim1, dim2)
+    """Return all entries of a dimension, whose number is that of the example."""
+    return [select(self, dim, i) for i in range(int(self.shape[dim]))]
 
 
 @_view("_to_copy", "to.dtype")
@@ -221,23 +174,6 @@ def arange(*bounds, dtype=None, **_placement):
     start, end, step = map(_whole, (start, end, step))
     count = jax.core.max_dim(-((start - end) // step), 0)
     return (jnp.arange(count) * step + start).astype(dtype or jnp.int64)
-
-
-@_view("_linalg_check_errors")
-def unchecked(info, api_name, *, is_matrix):
-    """Do nothing: a program raises no errors; a singular matrix has results that are not finite."""
-
-
-@_view("sym_size.int")
-def size_of(self, dim):
-    """Return a size, maybe a symbol."""
-    return self.shape[dim]
-
-
-@_view("sym_numel")
-def numel(self):
-    """Return the number of elements."""
-    return math.prod(self.shape)
 
 
 @_view("scaled_dot_product_attention")
@@ -265,8 +201,3 @@ def _whole(number: Any) -> Any:
 def _is(size: Any, number: int) -> bool:
     """Return whether a size is surely this number."""
     return isinstance(size, int) and size == number
-
-
-def _number(size: Any) -> int:
-    """Return a size that must not be a symbol: the number of results depends on it."""
-    return int(size)
