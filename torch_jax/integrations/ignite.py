@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ignite.engine import Engine
 
-from torch_jax.integrations.whole_step import Step
+from torch_jax.recorded import lazy
 
 E = TypeVar("E", bound=Engine)
 
@@ -24,12 +24,8 @@ def whole_step(engine: E) -> E:
     process = engine._process_function
 
     def recorded(engine: Engine, batch: Any) -> Any:
-        step = Step()
-        step.begin()
-        try:
+        with lazy.lazy():
             return process(engine, batch)
-        finally:
-            step.end()
 
     engine._process_function = recorded
     return engine

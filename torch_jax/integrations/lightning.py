@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from torch_jax.integrations.adapt.lightning_classes import STRATEGY
+from torch_jax.integrations.adapt.lightning import STRATEGY
 from torch_jax.integrations.whole_step import Step
 
 if TYPE_CHECKING or importlib.util.find_spec("lightning") is not None:
@@ -33,17 +33,13 @@ class WholeStep(Callback):
     """
 
     def __init__(self) -> None:
-        """Prepare for one trainer."""
         self._step = Step()
 
     def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
-        """Begin a step before a batch is computed."""
         self._step.begin()
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """End the step: the batch is done, and the optimizer has stepped if it was due."""
-        self._step.end()
+        self._step.close()
 
     def on_exception(self, *args: Any, **kwargs: Any) -> None:
-        """End the step too early."""
-        self._step.end()
+        self._step.close()

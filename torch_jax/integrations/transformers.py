@@ -22,7 +22,6 @@ class WholeStep(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        """Prepare for one trainer."""
         self._step = Step()
         self._filter = True
 
@@ -31,14 +30,12 @@ class WholeStep(TrainerCallback):
         self._filter, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin a step before its first batch is computed."""
         self._step.begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End the step: the optimizer has stepped."""
-        self._step.end()
+        self._step.close()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the step, and restore the filter."""
-        self._step.end()
+        self._step.close()
         args.logging_nan_inf_filter = self._filter

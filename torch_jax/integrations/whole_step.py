@@ -7,26 +7,15 @@ within the step, the operators before run at once, as a program of their own.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 
 from torch_jax.recorded import lazy
 
 
-class Step:
-    """The step under way: recorded from :meth:`begin` on, and run at :meth:`end`."""
-
-    def __init__(self) -> None:
-        """Begin with no step under way."""
-        self._block: AbstractContextManager[None] | None = None
+class Step(ExitStack):
+    """The step under way: recorded from :meth:`begin` on, and run when it is closed."""
 
     def begin(self) -> None:
         """Record; a step that an exception has left open is run first."""
-        self.end()
-        self._block = lazy.lazy()
-        self._block.__enter__()
-
-    def end(self) -> None:
-        """Run the recorded operators, if a step is under way."""
-        if self._block is not None:
-            block, self._block = self._block, None
-            block.__exit__(None, None, None)
+        self.close()
+        self.enter_context(lazy.lazy())

@@ -26,10 +26,12 @@ _DATACLASSES = "accelerate.utils.dataclasses"
 @patch(f"{_STATE}.PartialState.default_device", _STATE, since="accelerate 1.0")
 def _patch_default_device(original: Any) -> Any:
     """Accelerate chooses from a list of accelerators, in which this device is not."""
-    return choice.as_property(
-        original,
-        lambda _, found: choice.DEVICE if choice.is_left(found.type) else found,
-    )
+
+    def default_device(self: Any) -> Any:
+        found = original.fget(self)
+        return choice.DEVICE if choice.is_left(found.type) else found
+
+    return property(default_device, doc=original.__doc__)
 
 
 @around(f"{_STATE}.PartialState._prepare_backend", _STATE, since="accelerate 1.0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,7 +48,10 @@ def admit(function: Any, beside: str) -> Any:
     >>> is_fast("jax"), admit(is_fast, "xpu")("jax"), admit(is_fast, "xpu")("cpu")
     (False, True, False)
     """
-    constants = tuple(_longer(constant, beside) for constant in function.__code__.co_consts)
+    constants = tuple(
+        (*one, pytorch.DEVICE_TYPE) if isinstance(one, tuple) and beside in one else one
+        for one in function.__code__.co_consts
+    )
     made = types.FunctionType(
         function.__code__.replace(co_consts=constants),
         function.__globals__,
@@ -61,14 +63,3 @@ def admit(function: Any, beside: str) -> Any:
         setattr(made, name, getattr(function, name))
     made.__module__ = function.__module__
     return made
-
-
-def _longer(constant: Any, beside: str) -> Any:
-    if isinstance(constant, tuple) and beside in constant:
-        return (*constant, pytorch.DEVICE_TYPE)
-    return constant
-
-
-def as_property(original: Any, answer: Callable[[Any, Any], Any]) -> property:
-    """Return a property with the value ``answer(owner, found)``; ``found`` is the original's."""
-    return property(lambda owner: answer(owner, original.fget(owner)), doc=original.__doc__)

@@ -13,32 +13,38 @@ from typing import Any
 import torch
 
 from torch_jax._private import pytorch
-from torch_jax.core.patching import patch
-from torch_jax.integrations.adapt import choice, lightning_classes
+from torch_jax.core.patching import around, patch
+from torch_jax.integrations.adapt import choice
 
 TRAINERS = ("lightning.pytorch", "pytorch_lightning")
 FABRICS = ("lightning.fabric", "lightning_fabric")
+STRATEGY = f"{pytorch.DEVICE_TYPE}_spmd"
 _SINCE = "lightning 2.4"
 _NAME = pytorch.DEVICE_TYPE
 
 
-def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
-    """Lightning looks up ``accelerator="jax"`` in a registry of its own."""
-    accelerator = importlib.import_module(f"{base}.accelerators.accelerator").Accelerator
-    registry.register(
-        _NAME, lightning_classes.accelerator(accelerator), description="JAX's devices"
+def _each(enter: Callable[..., Any], of_trainers: str, of_fabrics: str) -> Callable[..., Any]:
+    """Return a decorator that enters a row for each package; targets are ``module:name``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for roots, target in ((TRAINERS, of_trainers), (FABRICS, of_fabrics)):
+            module, _, name = target.partition(":")
+            for root in roots if target else ():
+                enter(f"{root}.{module}.{name}", f"{root}.{module}", _SINCE)(function)
+        return function
+
+    return decorate
+
+
+def _connector(enter: Callable[..., Any], method: str) -> Callable[..., Any]:
+    return _each(
+        enter,
+        f"trainer.connectors.accelerator_connector:_AcceleratorConnector.{method}",
+        f"connector:_Connector.{method}",
     )
-    return functools.partial(registry.pop, _NAME)
 
 
-def _register_strategy(base: str, registry: Any) -> Callable[[], None]:
-    """Lightning looks up ``strategy="jax_spmd"`` in a registry of its own."""
-    single = importlib.import_module(f"{base}.strategies.single_device").SingleDeviceStrategy
-    made = lightning_classes.spmd_strategy(single)
-    registry.register(made.strategy_name, made, description="one process, a mesh of devices")
-    return functools.partial(registry.pop, made.strategy_name)
-
-
+@_connector(patch, "_choose_auto_accelerator")
 def _patch_auto(original: Any) -> Any:
     """Lightning's ``accelerator="auto"`` chooses from a list in which this device is not."""
 
@@ -49,110 +55,214 @@ def _patch_auto(original: Any) -> Any:
     return staticmethod(choose)
 
 
+@_connector(patch, "_choose_gpu_accelerator_backend")
 def _patch_gpu(original: Any) -> Any:
     """Lightning's ``accelerator="gpu"`` means CUDA or Metal only, and raises without them."""
-
-    def choose() -> str:
-        return _NAME if choice.is_chosen() else original()
-
-    return staticmethod(choose)
+    return staticmethod(lambda: _NAME if choice.is_chosen() else original())
 
 
-def _patch_strategy(original: Any) -> Any:
+@_connector(around, "_choose_strategy")
+def _patch_strategy(original: Any, self: Any) -> Any:
     """Lightning gives devices that are no GPU by name the strategy of one device, on the CPU."""
-
-    @functools.wraps(original)
-    def choose(self: Any) -> Any:
-        found = original(self)
-        if self.accelerator.name() == _NAME and hasattr(found, "_root_device"):
-            found._root_device = choice.DEVICE
-        return found
-
-    return choose
+    found = original(self)
+    if self.accelerator.name() == _NAME and hasattr(found, "_root_device"):
+        found._root_device = choice.DEVICE
+    return found
 
 
+@_connector(patch, "_check_and_init_precision")
 def _patch_precision(original: Any) -> Any:
     """Lightning's mixed precision is CUDA's, except for devices in a list without this one."""
     return choice.admit(original, "mps")
 
 
-def _patch_device_ids(original: Any) -> Any:
+@_each(
+    around,
+    "strategies.ddp:DDPStrategy.determine_ddp_device_ids",
+    "strategies.ddp:DDPStrategy._determine_ddp_device_ids",
+)
+def _patch_device_ids(original: Any, self: Any) -> Any:
     """Lightning wraps a module on one device on a stream of CUDA's, which is not there."""
-
-    @functools.wraps(original)
-    def determine(self: Any) -> Any:
-        return None if choice.is_device(self.root_device) else original(self)
-
-    return determine
+    return None if choice.is_device(self.root_device) else original(self)
 
 
-def _patch_collect(original: Any) -> Any:
+@_each(around, "", "utilities.seed:_collect_rng_states")
+def _patch_collect(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Lightning keeps only CUDA's random states for code that must leave them unchanged."""
-
-    @functools.wraps(original)
-    def collect(*args: Any, **kwargs: Any) -> Any:
-        states = original(*args, **kwargs)
-        if choice.is_chosen():
-            states[f"torch.{_NAME}"] = torch.get_device_module(_NAME).get_rng_state()
-        return states
-
-    return collect
+    states = original(*args, **kwargs)
+    if choice.is_chosen():
+        states[f"torch.{_NAME}"] = torch.get_device_module(_NAME).get_rng_state()
+    return states
 
 
-def _patch_restore(original: Any) -> Any:
+@_each(around, "", "utilities.seed:_set_rng_states")
+def _patch_restore(original: Any, states: dict[str, Any]) -> None:
     """Lightning restores only CUDA's random states after code that must leave them unchanged."""
-
-    @functools.wraps(original)
-    def restore(states: dict[str, Any]) -> None:
-        original(states)
-        if f"torch.{_NAME}" in states:
-            torch.get_device_module(_NAME).set_rng_state(states[f"torch.{_NAME}"])
-
-    return restore
+    original(states)
+    if f"torch.{_NAME}" in states:
+        torch.get_device_module(_NAME).set_rng_state(states[f"torch.{_NAME}"])
 
 
-def _enter(root: str, module: str, targets: dict[str, Callable[[Any], Any]]) -> None:
-    for name, make in targets.items():
-        registers = name.lower().endswith("registry")
-        why = (make.func if isinstance(make, functools.partial) else make).__doc__ or ""
-        when = f"{root}.{module}"
-        patch(f"{when}.{name}", when, since=_SINCE, is_registration=registers, why=why)(make)
+def _register_accelerator(base: str, registry: Any) -> Callable[[], None]:
+    """Lightning looks up ``accelerator="jax"`` in a registry of its own."""
+    accelerator = importlib.import_module(f"{base}.accelerators.accelerator").Accelerator
+    registry.register(_NAME, _accelerator(accelerator), description="JAX's devices")
+    return functools.partial(registry.pop, _NAME)
 
 
-def _both(
-    root: str, connector: str, name: str, device_ids: str, registries: tuple[str, str]
-) -> None:
-    """Enter the patches that the Trainer and Fabric have in common."""
-    _enter(root, "accelerators", {registries[0]: functools.partial(_register_accelerator, root)})
-    _enter(root, "strategies", {registries[1]: functools.partial(_register_strategy, root)})
-    _enter(root, "strategies.ddp", {f"DDPStrategy.{device_ids}": _patch_device_ids})
-    chosen = {
-        "_choose_auto_accelerator": _patch_auto,
-        "_choose_gpu_accelerator_backend": _patch_gpu,
-        "_choose_strategy": _patch_strategy,
-        "_check_and_init_precision": _patch_precision,
-    }
-    _enter(root, connector, {f"{name}.{method}": make for method, make in chosen.items()})
+def _register_strategy(base: str, registry: Any) -> Callable[[], None]:
+    """Lightning looks up ``strategy="jax_spmd"`` in a registry of its own."""
+    single = importlib.import_module(f"{base}.strategies.single_device").SingleDeviceStrategy
+    made = _spmd_strategy(single)
+    registry.register(STRATEGY, made, description="one process, a mesh of devices")
+    return functools.partial(registry.pop, STRATEGY)
 
 
-for _root in TRAINERS:
-    _both(
-        _root,
-        "trainer.connectors.accelerator_connector",
-        "_AcceleratorConnector",
-        "determine_ddp_device_ids",
-        ("AcceleratorRegistry", "StrategyRegistry"),
-    )
-for _root in FABRICS:
-    _both(
-        _root,
-        "connector",
-        "_Connector",
-        "_determine_ddp_device_ids",
-        ("ACCELERATOR_REGISTRY", "STRATEGY_REGISTRY"),
-    )
-    _enter(
-        _root,
-        "utilities.seed",
-        {"_collect_rng_states": _patch_collect, "_set_rng_states": _patch_restore},
-    )
+for _roots, *_registries in (
+    (TRAINERS, "accelerators.AcceleratorRegistry", "strategies.StrategyRegistry"),
+    (FABRICS, "accelerators.ACCELERATOR_REGISTRY", "strategies.STRATEGY_REGISTRY"),
+):
+    for _root in _roots:
+        for _name, _make in zip(_registries, (_register_accelerator, _register_strategy), strict=True):
+            _when = f"{_root}.{_name.partition('.')[0]}"
+            patch(f"{_root}.{_name}", _when, _SINCE, True, _make.__doc__ or "")(
+                functools.partial(_make, _root)
+            )
+
+
+# --- classes, derived from a release's base classes -----------------------------------------------
+
+
+def _accelerator(base: Any) -> Any:
+    """Return the class for ``accelerator="jax"``, derived from Lightning's ``Accelerator``."""
+
+    class JaxAccelerator(base):
+        """The device ``jax``. Each process has one: ``devices=2`` are two processes."""
+
+        def setup_device(self, device: torch.device) -> None:
+            if not choice.is_device(device):
+                raise ValueError(f"Device should be {pytorch.DEVICE_TYPE}, got {device} instead.")
+
+        def get_device_stats(self, device: Any) -> dict[str, Any]:
+            return dict(torch.get_device_module(choice.DEVICE).memory_stats())
+
+        def teardown(self) -> None:
+            """Do nothing: nothing is left behind."""
+
+        @staticmethod
+        def parse_devices(devices: Any) -> int:
+            """Return the number of devices, from a number, its text, or a list; -1 is one."""
+            count = len(devices) if isinstance(devices, list | tuple) else int(devices)
+            return max(count, 1)
+
+        @staticmethod
+        def get_parallel_devices(devices: Any) -> list[torch.device]:
+            return [choice.DEVICE] * JaxAccelerator.parse_devices(devices)
+
+        @staticmethod
+        def auto_device_count() -> int:
+            return 1
+
+        @staticmethod
+        def is_available() -> bool:
+            """Return whether JAX is installed."""
+            return torch.get_device_module(choice.DEVICE).is_available()
+
+        @staticmethod
+        def name() -> str:
+            return pytorch.DEVICE_TYPE
+
+    return JaxAccelerator
+
+
+def _spmd_strategy(single: Any) -> Any:
+    """Return the class for ``strategy="jax_spmd"``, derived from ``SingleDeviceStrategy``."""
+
+    class JaxSpmdStrategy(single):
+        """One process, whose tensors lie over a mesh of devices: data, and parameters by rules.
+
+        ``devices`` is their number; 1, and ``"auto"``, take all that JAX has.
+        """
+
+        strategy_name = STRATEGY
+
+        def __init__(self, rules: Any = (), mesh: Any = None, **kwargs: Any) -> None:
+            """Take rules for parameters; without any, each device has a copy.
+
+            Args:
+              rules: as of :func:`torch_jax.shard`, for the names of parameters and buffers.
+              mesh: of :func:`torch_jax.mesh`; its first axis splits batches. One axis ``data``
+                over all devices without it.
+              kwargs: of ``SingleDeviceStrategy``.
+            """
+            super().__init__(device=choice.DEVICE, **kwargs)
+            self.rules, self._mesh = rules, mesh
+            self.parallel_devices: list[torch.device] | None = None  # Lightning fills it in
+
+        @property
+        def mesh(self) -> Any:
+            """Return the mesh, made at its first use."""
+            if self._mesh is None:
+                from torch_jax.distributed.mesh import mesh
+
+                asked = len(self.parallel_devices or ())
+                self._mesh = mesh(data=asked if asked > 1 else -1)
+            return self._mesh
+
+        def model_to_device(self) -> None:
+            self.module_to_device(self.model)
+
+        def module_to_device(self, module: torch.nn.Module) -> None:
+            from torch_jax.distributed.sharding import shard
+
+            shard(module, self.mesh, self.rules)
+            module.to(choice.DEVICE)  # for the module's own attributes
+
+        def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            """Move a batch to the mesh, split if its length allows."""
+            return _spread(super().batch_to_device(batch, *args, **kwargs), self.mesh)
+
+        def process_dataloader(self, dataloader: Any) -> Any:
+            """Return a loader whose batches are spread over the mesh, for Fabric."""
+            loader = super().process_dataloader(dataloader)
+            return loader if hasattr(self, "lightning_module") else _Loader(loader, self)
+
+        @classmethod
+        def register_strategies(cls, strategy_registry: Any) -> None:
+            """Do nothing: it is registered from outside."""
+
+    return JaxSpmdStrategy
+
+
+class _Loader:
+    """A loader whose batches lie over the mesh of a strategy; other attributes are the loader's."""
+
+    def __init__(self, loader: Any, strategy: Any) -> None:
+        self._loader, self._strategy = loader, strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loader"], name)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Any:
+        return (_spread(batch, self._strategy.mesh) for batch in self._loader)
+
+
+def _spread(batch: Any, mesh: Any) -> Any:
+    """Return a batch with the first dimension of its tensors split by the first axis of a mesh.
+
+    A tensor that it does not divide, as in a smaller last batch, lies whole on each device.
+    """
+    from torch.utils._pytree import tree_map_only
+
+    from torch_jax.distributed.sharding import shard
+
+    axis, count = next(iter(mesh.shape.items()))
+
+    def lay(x: torch.Tensor) -> torch.Tensor:
+        fits = x.ndim > 0 and x.shape[0] % count == 0
+        return shard(x, mesh, (axis,) if fits else ())
+
+    return tree_map_only(torch.Tensor, lay, batch)
